@@ -1,4 +1,4 @@
-"""`counterpoise bench analyze`: measures the header-only scan against `tar tf` and header reading.
+"""`make bench NAME=analyze`: measures the header-only scan against `tar tf` and header reading.
 
 All contenders run in turns in this process (`tar` in its own). The CPU time of both counts, so the
 figures are samples per second and core, whatever else the machine does. The files
@@ -31,13 +31,13 @@ from PIL import Image
 from rich.progress import track
 from rich.table import Table
 
-from ...workers.images.decode import is_image
-from ...workers.sources.file_patterns import find_shards
-from ..analyze.scan.options import ScanOptions
-from ..analyze.scan.run import in_this_process, scan_all
-from ..analyze.scan.sources import find_tasks
-from ..console.reporting import emit, progress_console
-from ..console.spread import spread
+from counterpoise.tools.analyze.scan.options import ScanOptions
+from counterpoise.tools.analyze.scan.run import in_this_process, scan_all
+from counterpoise.tools.analyze.scan.sources import find_tasks
+from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.console.spread import spread
+from counterpoise.workers.images.decode import is_image
+from counterpoise.workers.sources.file_patterns import find_shards
 
 WORDS = ("what", "how many", "is", "there", "in the picture", "a cat", "sees", "blue", "on a table")
 SHARDS = 4
@@ -54,7 +54,7 @@ def command(data: str | None, samples: int, rounds: int, as_json: bool) -> None:
 
     \b
     Example:
-      counterpoise bench analyze --data 'shards/*.tar' --json
+      make bench NAME=analyze ARGS="--data 'shards/*.tar' --json"
     """  # noqa: D301
     with tempfile.TemporaryDirectory() as folder:
         sets = {"small": write_small(Path(folder), samples)}

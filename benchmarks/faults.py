@@ -1,4 +1,4 @@
-"""`counterpoise bench faults`: checks that epochs with faults deliver what those without do."""
+"""`make bench NAME=faults`: checks that epochs with faults deliver what those without do."""
 
 import time
 from collections import Counter
@@ -8,9 +8,9 @@ import click
 from rich.progress import track
 from rich.table import Table
 
-from ..console.reporting import emit, progress_console
-from ..simulated_cluster.trial import FAULTS, Verdict, trial
-from ..simulated_cluster.variants import (
+from counterpoise.tools.console.reporting import emit, progress_console
+from tests.simulation.trial import FAULTS, Verdict, trial
+from tests.simulation.variants import (
     LAID_OUT_VARIANTS,
     LENT_VARIANTS,
     PULLED_VARIANTS,
@@ -53,9 +53,9 @@ def command(
 
     \b
     Example:
-      counterpoise bench faults --simulate --seeds 1000
-      counterpoise bench faults --seed 17
-      counterpoise bench faults --laid-out --seeds 200
+      make bench NAME=faults ARGS='--simulate --seeds 1000'
+      make bench NAME=faults ARGS='--seed 17'
+      make bench NAME=faults ARGS='--laid-out --seeds 200'
     """  # noqa: D301
     if processes:
         raise click.UsageError(

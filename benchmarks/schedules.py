@@ -1,4 +1,4 @@
-"""`counterpoise bench schedules`: simulates all registered schedules on one model, and is timed.
+"""`make bench NAME=schedules`: simulates all registered schedules on one model, and is timed.
 
 Every schedule gets the same work: a rank's forward is divided by the number of its chunks, an
 output layer (for those that have vocabulary passes) is extra work that all have, on the last
@@ -11,9 +11,9 @@ from typing import Any
 import click
 from rich import table as rich_table
 
-from ...sched import Costs, Program, check, schedule, schedules, simulate, unit_costs
-from ...sched.simulation.costs import Table
-from ..console.reporting import emit, progress_console
+from counterpoise.sched import Costs, Program, check, schedule, schedules, simulate, unit_costs
+from counterpoise.sched.simulation.costs import Table
+from counterpoise.tools.console.reporting import emit, progress_console
 
 Report = dict[str, Any]
 
@@ -31,7 +31,7 @@ Report = dict[str, Any]
 def command(ranks: int, microbatches: int, output: int, as_json: bool) -> None:
     """Simulate every schedule with the same work; time the checker and the simulator.
 
-    Example: counterpoise bench schedules --ranks 8 --microbatches 64 --output 50 --json
+    Example: make bench NAME=schedules ARGS='--ranks 8 --microbatches 64 --output 50 --json'
     """
     report: Report = {"schedules": {}, "speed": _speed()}
     for found in schedules():

@@ -1,4 +1,4 @@
-"""`counterpoise bench transport`: measures the CPU cost of encrypting or sealing payloads.
+"""`make bench NAME=transport`: measures the CPU cost of encrypting or sealing payloads.
 
 One process sends decoded samples to another over tcp on the loopback, by the project's own sockets
 and messages: in the clear, under CURVE, sealed as over a clear channel (sealing.py), and in
@@ -25,12 +25,12 @@ import zmq
 from rich.progress import Progress
 from rich.table import Table
 
-from ...balancer.protocol.messages import DecodedItem, DecodeDone, Revoke
-from ...balancer.protocol.wire import decode, encode
-from ...balancer.transport.authentication import open_authenticator
-from ...balancer.transport.keys import PeerKeys, ServerKeys, new_pair, write_public
-from ...balancer.transport.sealing import FROM_BALANCER, FROM_PEER, AeadSeal, is_available
-from ...balancer.transport.sockets import (
+from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone, Revoke
+from counterpoise.balancer.protocol.wire import decode, encode
+from counterpoise.balancer.transport.authentication import open_authenticator
+from counterpoise.balancer.transport.keys import PeerKeys, ServerKeys, new_pair, write_public
+from counterpoise.balancer.transport.sealing import FROM_BALANCER, FROM_PEER, AeadSeal, is_available
+from counterpoise.balancer.transport.sockets import (
     connect,
     listen,
     receive,
@@ -38,8 +38,8 @@ from ...balancer.transport.sockets import (
     send,
     send_frames,
 )
-from ..console.reporting import emit, progress_console
-from ..console.spread import spread
+from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.console.spread import spread
 
 # Payloads sent ahead of their acknowledgements, as many as credits allow.
 IN_FLIGHT = 16
@@ -84,7 +84,7 @@ def command(pairs: int, frames: int, frame_bytes: int, as_json: bool) -> None:
 
     \b
     Example:
-      counterpoise bench transport --pairs 10 --json
+      make bench NAME=transport ARGS='--pairs 10 --json'
     """  # noqa: D301
     ways = [name for name, way in WAYS.items() if is_available() or not way.sealed]
     if "sealed" not in ways:

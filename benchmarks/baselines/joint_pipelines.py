@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....sched.bubble_filling.plan.encoder_plans import host_kernels
-from ....sched.bubble_filling.problem.gaps import GATHER, SCATTER, with_collectives
-from ....sched.bubble_filling.problem.kernels import total_ns
-from ....sched.bubble_filling.problem.setup import FillSetup
-from ....sched.ir.program import place
-from ....sched.ir.registry import schedule
-from ....sched.shapes.stages import partition
-from ....sched.simulation.costs import Costs
-from ....sched.simulation.simulator import simulate
-from ....sched.simulation.timeline import Timeline
+from counterpoise.sched.bubble_filling.plan.encoder_plans import host_kernels
+from counterpoise.sched.bubble_filling.problem.gaps import GATHER, SCATTER, with_collectives
+from counterpoise.sched.bubble_filling.problem.kernels import total_ns
+from counterpoise.sched.bubble_filling.problem.setup import FillSetup
+from counterpoise.sched.ir.program import place
+from counterpoise.sched.ir.registry import schedule
+from counterpoise.sched.shapes.stages import partition
+from counterpoise.sched.simulation.costs import Costs
+from counterpoise.sched.simulation.simulator import simulate
+from counterpoise.sched.simulation.timeline import Timeline
 
 MEGATRON_CHUNKS = 2
 

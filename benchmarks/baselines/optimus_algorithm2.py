@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....sched.bubble_filling.problem.gaps import FREE, Ints
-from ....sched.bubble_filling.problem.instance import (
+from counterpoise.sched.bubble_filling.problem.gaps import FREE, Ints
+from counterpoise.sched.bubble_filling.problem.instance import (
     EncoderPipeline,
     FilledSchedule,
     FillProblem,
     Work,
     lengths,
 )
-from ....sched.bubble_filling.solve.matching import match
-from ....sched.bubble_filling.solve.pipelines import (
+from counterpoise.sched.bubble_filling.solve.matching import match
+from counterpoise.sched.bubble_filling.solve.pipelines import (
     NEVER,
     Placed,
     Space,
@@ -30,7 +30,7 @@ from ....sched.bubble_filling.solve.pipelines import (
     mirrored_work,
     space_of,
 )
-from ....sched.bubble_filling.solve.validate import check_filled
+from counterpoise.sched.bubble_filling.solve.validate import check_filled
 
 _TOLERANCE_NS = 50_000
 

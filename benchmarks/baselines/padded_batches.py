@@ -1,4 +1,4 @@
-"""Other plans for padded batches, to compare with in `bench plan --work padded`.
+"""Other plans for padded batches, to compare with in `make bench NAME=padded`.
 
 A plan is a list of rows, each the microbatches that run side by side; a microbatch is a list of
 sample numbers. A microbatch costs count x its largest size.
@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from ....balancer.planning.kernels.arrays import Int64
-from .published_samplers import transformers_rebalance
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.tools.bench.published_samplers import transformers_rebalance
 
 Rows = list[list[list[int]]]
 _STEPS = 40
@@ -55,7 +55,7 @@ def free_counts(sizes: Int64, ranks: int, rows: int) -> Rows:
 
 def slot_by_slot(sizes: Int64, ranks: int, rows: int, points: int = 48) -> Rows:
     """Choose on a grid where each row's samples end, by dynamic program: the prototype's best."""
-    from ....balancer.planning.kernels.padded import least_top
+    from counterpoise.balancer.planning.kernels.padded import least_top
 
     order = np.argsort(-sizes, kind="stable")
     sorted_sizes = np.maximum(sizes[order], 1)

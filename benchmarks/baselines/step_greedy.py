@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.partition.greedy import greedy
-from ....balancer.planning.problem.loads import group_loads
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.partition.greedy import greedy
+from counterpoise.balancer.planning.problem.loads import group_loads
 
 
 def greedy_rows(costs: Int64, ranks: int, accumulate: int) -> Int64:

@@ -11,12 +11,12 @@ output layer:
 
 from dataclasses import dataclass
 
-from ....sched.generators.blocks import Pace
-from ....sched.generators.vocabulary import FORMS, vocabulary
-from ....sched.ir.program import Program, place
-from ....sched.ir.registry import schedule
-from ....sched.shapes.stages import partition
-from ....sched.simulation.costs import Costs, Table
+from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched.generators.vocabulary import FORMS, vocabulary
+from counterpoise.sched.ir.program import Program, place
+from counterpoise.sched.ir.registry import schedule
+from counterpoise.sched.shapes.stages import partition
+from counterpoise.sched.simulation.costs import Costs, Table
 
 METHODS = ("last-stage", "redis", "interlaced", *FORMS)
 

@@ -1,1 +1,1 @@
-"""`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""
+"""`make bench NAME=bubbles`: simulates Optimus' tables with our bubble filling beside."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....sched.render.elements import (
+from counterpoise.sched.render.elements import (
     Scale,
     document,
     element,
@@ -15,6 +15,7 @@ from ....sched.render.elements import (
     text,
     theme,
 )
+
 from .sensitivity import Point
 
 PANEL, GAP, TOP, HEIGHT = 240, 70, 62, 190

@@ -1,4 +1,4 @@
-"""`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""
+"""`make bench NAME=bubbles`: simulates Optimus' tables with our bubble filling beside."""
 
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
@@ -8,8 +8,9 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from ....sched.bubble_filling.plan.choose import fill_plan
-from ...console.reporting import emit, progress_console
+from counterpoise.sched.bubble_filling.plan.choose import fill_plan
+from counterpoise.tools.console.reporting import emit, progress_console
+
 from .chart import chart_svg
 from .jitter import jitter_report
 from .sensitivity import Point, sensitivity
@@ -32,7 +33,7 @@ _STEPS = (("balanced", "balanced_s"), ("whole", "optimus_s"), ("split", None), (
 
 @click.command(
     "bubbles",
-    epilog="Example: counterpoise bench bubbles --json",
+    epilog="Example: make bench NAME=bubbles ARGS='--json'",
 )
 @click.option("--setting", "settings", multiple=True, type=click.Choice(SETTINGS), help="Repeat.")
 @click.option(

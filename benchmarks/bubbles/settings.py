@@ -5,12 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ....sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
-from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
-from ....sched.bubble_filling.problem.instance import FillProblem
-from ....sched.bubble_filling.problem.presets import case_setup
-from ....sched.bubble_filling.problem.setup import FillSetup
-from ....sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.instance import FillProblem
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.problem.setup import FillSetup
+from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.tools.schedule.fill import chosen_report
+
 from ..baselines.joint_pipelines import balanced, megatron
 from ..baselines.optimus_algorithm2 import fill_optimus
 
@@ -53,7 +60,7 @@ class Efficiencies:
 
 
 def setting_report(name: str) -> dict[str, object]:
-    """Return one setting's figures under the keys of `bench bubbles`."""
+    """Return one setting's figures under the keys of `make bench NAME=bubbles`."""
     setup = case_setup(name)
     hosts = {w: host_step(setup, EncoderPlan(2, 8, warmup=w)) for w in ("megatron", "reduced")}
     shares = efficiencies(setup, hosts["reduced"])
@@ -117,24 +124,6 @@ def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
 def _paper_plan(found: PlanScan) -> Chosen:
     """Return the best plan of the paper's pipeline size, over warm-ups and splittings."""
     return next(one for one in found.chosen if one.plan.stages == PAPER_PLAN.stages)
-
-
-def chosen_report(chosen: Chosen) -> dict[str, object]:
-    """Return a plan and its figures, as JSON."""
-    plan, need = chosen.plan, chosen.memory
-    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
-    return {
-        "pp_enc": plan.stages,
-        "tp_enc": plan.tensor,
-        "recompute": plan.recompute,
-        "warmup": plan.warmup,
-        "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
-        "eff": chosen.filled.efficiency,
-        "upper_bound": chosen.filled.bound,
-        "step_seconds": chosen.filled.step_ns / 1e9,
-        "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
-        "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
-    }
 
 
 def table_report(names: Sequence[str], paper: Mapping[str, object]) -> dict[str, object]:

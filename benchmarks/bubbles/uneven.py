@@ -11,16 +11,21 @@ from statistics import fmean
 
 import numpy as np
 
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.shuffle import permutation
-from ....sched.bubble_filling.plan.choose import fill_plan, fitting
-from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
-from ....sched.bubble_filling.problem.instance import FilledSchedule, Work
-from ....sched.bubble_filling.problem.presets import case_setup
-from ....sched.bubble_filling.problem.setup import FillSetup
-from ....sched.bubble_filling.results.replay import filled_kernels
-from ...inputs.cost_tables import CostTable, read_costs
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.sched.bubble_filling.plan.choose import fill_plan, fitting
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.problem.setup import FillSetup
+from counterpoise.sched.bubble_filling.results.replay import filled_kernels
+from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 
 SAMPLES = 4
 REPLICAS = 4

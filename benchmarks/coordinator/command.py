@@ -1,4 +1,4 @@
-"""`counterpoise bench coordinator`: the CPU time of the balancer's decisions, without sockets.
+"""`make bench NAME=coordinator`: the CPU time of the balancer's decisions, without sockets.
 
 One epoch in each cell of ranks x workers, with workers that answer at once and ranks that take at
 once, so that nothing but the coordinator is measured. Planning is counted apart: `bench plan`.
@@ -12,7 +12,8 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
+from counterpoise.tools.console.reporting import emit, progress_console
+
 from . import served
 from .driven import Driven
 from .memory import MODES, memory_table
@@ -70,9 +71,9 @@ def command(
 
     \b
     Example:
-      counterpoise bench coordinator --rounds 10 --json
-      counterpoise bench coordinator --memory 10000000 --json
-      counterpoise bench coordinator --tcp --steps 20 --rounds 5 --json
+      make bench NAME=coordinator ARGS='--rounds 10 --json'
+      make bench NAME=coordinator ARGS='--memory 10000000 --json'
+      make bench NAME=coordinator ARGS='--tcp --steps 20 --rounds 5 --json'
     """  # noqa: D301
     if memory is not None:
         found_by_mode = {mode: measure_memory(mode, memory) for mode in MODES}

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ....balancer.coordinator.machine import Coordinator
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import PlanConfig, Planned, Window
-from ....balancer.protocol.messages import Message, Ping
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Planned, Window
+from counterpoise.balancer.protocol.messages import Message, Ping
+
 from .stand_ins import StandIns, heartbeat
 
 # Simulated time between two messages; workers report and ranks ask once a second.

@@ -1,4 +1,4 @@
-"""`counterpoise bench coordinator --memory`: the balancer's memory for an epoch of many samples.
+"""`bench coordinator --memory`: the balancer's memory for an epoch of many samples.
 
 A worker that reads costs of two resources from a memory-mapped index, and one rank, drive a
 coordinator without sockets until the first step can be sent. In mode "epoch" every sample has been
@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from ....balancer.coordinator.machine import Coordinator
-from ....balancer.planning.problem.balance import Balance
-from ....balancer.planning.problem.config import PlanConfig
-from ....balancer.protocol.job_spec import JobSpec, to_json
-from ....balancer.protocol.messages import (
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     Batch,
     DecodedItem,
     DecodeDone,
@@ -40,8 +40,8 @@ from ....balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ....balancer.server.malloc import keep_freed_memory, release_freed_memory
-from ....workers.processes.clean_interpreter import clean_command
+from counterpoise.balancer.server.malloc import keep_freed_memory, release_freed_memory
+from counterpoise.workers.processes.clean_interpreter import clean_command
 
 MODES = ("exact", "window", "epoch")
 SAMPLES_PER_STEP = 1920

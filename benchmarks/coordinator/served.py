@@ -1,4 +1,4 @@
-"""`counterpoise bench coordinator --tcp`: CPU time of a balancer's process, by payloads' way.
+"""`make bench NAME=coordinator ARGS='--tcp'`: CPU time of a balancer's process, by payloads' way.
 
 A balancer in a process of its own, over tcp on the loopback, with workers that answer at once and
 ranks that take at once, all in this process. Payloads go inline, or are announced by handles, as
@@ -22,21 +22,22 @@ import numpy as np
 import zmq
 from rich.table import Table
 
-from ....balancer.coordinator.machine import Coordinator
-from ....balancer.protocol.messages import Message
-from ....balancer.server.loop import serve
-from ....balancer.server.pull_credentials import new_credentials
-from ....balancer.server.sample_layout import why_bad_layout
-from ....balancer.transport.keys import (
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.protocol.messages import Message
+from counterpoise.balancer.server.loop import serve
+from counterpoise.balancer.server.pull_credentials import new_credentials
+from counterpoise.balancer.server.sample_layout import why_bad_layout
+from counterpoise.balancer.transport.keys import (
     KeyPair,
     PeerKeys,
     ServerKeys,
     new_pair,
     write_public,
 )
-from ....balancer.transport.sockets import connect, receive, send
-from ....workers.codec.frames import encode_packed
-from ...console.spread import spread
+from counterpoise.balancer.transport.sockets import connect, receive, send
+from counterpoise.tools.console.spread import spread
+from counterpoise.workers.codec.frames import encode_packed
+
 from .stand_ins import StandIns, heartbeat
 
 MICROBATCH = 32

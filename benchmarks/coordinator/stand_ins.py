@@ -6,10 +6,10 @@ A base class: who drives a coordinator says what is done with what they send.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from ....balancer.planning.problem.balance import Balance
-from ....balancer.planning.problem.config import PlanConfig
-from ....balancer.protocol.job_spec import JobSpec, to_json
-from ....balancer.protocol.messages import (
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     NO_HANDLES,
     Ack,
     Batch,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ....sched.bubble_filling.plan.executable import EncoderTimes, fill_between_passes
-from ....sched.bubble_filling.results.filled_program import fill_program
-from ....sched.ir.kinds import layer_kind
-from ....sched.ir.program import Program
-from ....sched.ir.registry import schedule
-from ....sched.runtime.encoders.placement import is_encoder
-from ....sched.simulation.costs import Costs
-from ....sched.simulation.simulator import simulate
+from counterpoise.sched.bubble_filling.plan.executable import EncoderTimes, fill_between_passes
+from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.ir.kinds import layer_kind
+from counterpoise.sched.ir.program import Program
+from counterpoise.sched.ir.registry import schedule
+from counterpoise.sched.runtime.encoders.placement import is_encoder
+from counterpoise.sched.simulation.costs import Costs
+from counterpoise.sched.simulation.simulator import simulate
 
 RANKS = 4
 _MS = 1_000_000

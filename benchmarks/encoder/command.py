@@ -1,4 +1,4 @@
-"""`counterpoise bench encoder`: encoders in the bubbles, executed, against plan and simulator."""
+"""`make bench NAME=encoder`: encoders in the bubbles, executed, against plan and simulator."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
+from counterpoise.tools.console.reporting import emit, progress_console
+
 from ..runtime.rank_processes import RankProcesses
 from .cases import CASES, RANKS, EncoderCase
 from .drift import DRIFT, measure_drift
@@ -50,7 +51,7 @@ def command(
     whose encoder and language model sleep: what both wait, if whole samples are balanced and if
     images travel.
 
-    Example: counterpoise bench encoder --microbatches 8 --rounds 3
+    Example: make bench NAME=encoder ARGS='--microbatches 8 --rounds 3'
     """
     if (dispatch is not None) + drift + bool(microbatches) > 1:
         raise ValueError("--dispatch, --drift and --microbatches are cases apart; give one of them")

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ....sched.bubble_filling.plan.executable import encoder_times
-from ....sched.bubble_filling.results.between_passes import with_encoders
-from ....sched.ir.program import Program
-from ....sched.ir.registry import schedule
-from ....sched.replanning import PlanChange, Replan
-from ....sched.simulation.cost_profile import CostFunction, CostProfile
-from ....sched.simulation.costs import Costs
-from ....sched.simulation.simulator import simulate
+from counterpoise.sched.bubble_filling.plan.executable import encoder_times
+from counterpoise.sched.bubble_filling.results.between_passes import with_encoders
+from counterpoise.sched.ir.program import Program
+from counterpoise.sched.ir.registry import schedule
+from counterpoise.sched.replanning import PlanChange, Replan
+from counterpoise.sched.simulation.cost_profile import CostFunction, CostProfile
+from counterpoise.sched.simulation.costs import Costs
+from counterpoise.sched.simulation.simulator import simulate
+
 from ..runtime.rank_processes import RankProcesses
 from .cases import RANKS, EncoderCase
 from .ranks import sleeping_pipe, sleeping_step

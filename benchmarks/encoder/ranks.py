@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ....sched import Replan
-from ....sched.ir.program import Program
-from ....sched.runtime import EncoderSpec, Pipeline
+from counterpoise.sched import Replan
+from counterpoise.sched.ir.program import Program
+from counterpoise.sched.runtime import EncoderSpec, Pipeline
+
 from ..runtime.sleeping import SleepingStage
 from .cases import RANKS, EncoderCase
 

@@ -18,16 +18,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.balance import Balance
-from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.options import Dispatch
-from ....balancer.planning.problem.shuffle import permutation
-from ....loader.step.dispatch import ImageDispatch
-from ...console.spread import rounded_spread
-from ...inputs.cost_tables import read_costs
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.options import Dispatch
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.loader.step.dispatch import ImageDispatch
+from counterpoise.tools.console.spread import rounded_spread
+from counterpoise.tools.inputs.cost_tables import read_costs
+
 from ..runtime.rank_processes import RankProcesses
 from ..runtime.sleeping import HIDDEN, SleepingStage
 

@@ -1,4 +1,4 @@
-"""`counterpoise bench loader --matrix`: our loops against other loaders', by sample and batch size.
+"""`make bench NAME=matrix`: our loops against other loaders', by sample and batch size.
 
 The dataset's samples are tensors that exist, and default_collate makes the batches: what is left is
 the loader's own work; with `--balanced` that of a balanced loop of one rank. Each system has one
@@ -13,36 +13,73 @@ do, so that what a loader fetches ahead is not done in another's turn.
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-from .processes.measured import MeasuredProcess
-from .processes.tree import cpu_s_below, part_of
-from .systems.cell import Cell
-from .systems.peers import OWN, open_system
+import click
+from rich.progress import Progress
+
+from counterpoise.tools.bench.loader import parse_cores
+from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below, part_of
+from counterpoise.tools.console.reporting import emit, progress_console
+
+from . import matrix_report
+from .matrix_report import MatrixPass
+from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
+from .systems.peers import OWN, open_system, versions
 
 _LOOK_S = 0.02
 _MOST_LOOKS = 50
 # Of a look's time: heartbeats and the like.
 _BUSY = 0.1
 
-
-@dataclass(frozen=True, slots=True)
-class MatrixPass:
-    """One pass: samples per second, CPU microseconds per sample of the trainer and of all.
-
-    balancer_us: its part of all, 0 without one.
-    """
-
-    rate: float
-    trainer_us: float
-    balancer_us: float
-    all_us: float
-
-
 # A pass, None for one that warms up, or why a peer takes part no more.
 Measured = MatrixPass | str | None
+
+
+@click.command("matrix")
+@click.option("--workers", type=int, multiple=True, default=(1, 2), show_default=True)
+@click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
+@click.option("--peer", multiple=True, help="Of other people's loaders these; default: all.")
+@click.option("--balanced", is_flag=True, help="A balanced loop in the plain one's place.")
+@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(
+    workers: tuple[int, ...],
+    pairs: int,
+    cores: str | None,
+    peer: tuple[str, ...],
+    balanced: bool,
+    cell: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    r"""Compare loaders by the size of samples and batches: ours, torch's, and others' here.
+
+    `make bench NAME=peers` installs the others, in an environment of their own.
+
+    \b
+    Examples:
+      make bench NAME=matrix ARGS="--balanced --cell 4194304x32 --json"
+      make bench NAME=peers ARGS="--peer spdl --peer grain --pairs 10 --json"
+    """
+    wanted = cells([parse_cell(each) for each in cell] or CELLS, workers, CONSUMERS, balanced)
+    peers = versions(peer)
+    there = [name for name, version in peers.items() if version]
+    passes: dict[Cell, dict[str, list[MatrixPass]]]
+    passes = {each: {name: [] for name in (*OWN, *there)} for each in wanted}
+    failures: dict[str, str] = {}
+    with Progress(console=progress_console, transient=True) as progress:
+        total = len(wanted) * (len(OWN) + len(there)) * (pairs + 1)
+        task = progress.add_task("passes", total=total)
+        for each, name, measured in measure(wanted, pairs, parse_cores(cores), there):
+            progress.advance(task)
+            if isinstance(measured, str):
+                failures[name] = measured
+            elif measured is not None:
+                passes[each][name].append(measured)
+    report = matrix_report.report(passes, pairs, peers, failures)
+    emit(report, as_json, *matrix_report.tables(report))
 
 
 def measure(

@@ -1,17 +1,31 @@
-"""Reports `bench loader --matrix`: ratios of passes of one round, and CPU time a sample."""
+"""Reports `make bench NAME=matrix`: ratios of passes of one round, and CPU time a sample."""
 
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
-from ...console.spread import spread
-from .matrix import MatrixPass
+from counterpoise.tools.console.spread import spread
+
 from .systems.cell import Cell
 from .systems.peers import OWN
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPass:
+    """One pass: samples per second, CPU microseconds per sample of the trainer and of all.
+
+    balancer_us: its part of all, 0 without one.
+    """
+
+    rate: float
+    trainer_us: float
+    balancer_us: float
+    all_us: float
+
 
 Passes = Mapping[Cell, Mapping[str, Sequence[MatrixPass]]]
 

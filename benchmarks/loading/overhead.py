@@ -1,4 +1,4 @@
-"""`counterpoise bench overhead`: what a balanced loop costs a sample, beside the data set's work.
+"""`make bench NAME=overhead`: what a balanced loop costs a sample, beside the data set's work.
 
 Samples whose costs differ, as tiles and tokens of pictures and texts do, in microbatches that fill
 budgets, packed. They are small, and exist, so that a sample's bytes and its decoding weigh little:
@@ -22,10 +22,9 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
-from ...console.spread import spread
-from .processes.measured import MeasuredProcess
-from .processes.tree import cpu_s_below, part_of
+from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below, part_of
+from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.console.spread import spread
 
 COSTS = ("known", "measured")
 # Microbatches of a step; samples differ, so that budgets need some room beyond the mean.
@@ -108,8 +107,8 @@ def loader_of(cell: OverheadCell, costs: str, room: float = ROOM) -> Any:
 
     `room`: budgets are so many times what a microbatch has on average.
     """
-    from ....balancer.planning.problem.balance import Balance
-    from ....loader import DataLoader
+    from counterpoise.balancer.planning.problem.balance import Balance
+    from counterpoise.loader import DataLoader
 
     samples = SmallSamples(cell)
     most = room * cell.microbatch
@@ -281,8 +280,8 @@ def command(
 
     \b
     Examples:
-      counterpoise bench overhead --rounds 5 --json
-      counterpoise bench overhead --microbatch 16 --costs calibrated_665k.npz
+      make bench NAME=overhead ARGS='--rounds 5 --json'
+      make bench NAME=overhead ARGS='--microbatch 16 --costs calibrated_665k.npz'
     """  # noqa: D301
     wanted = [OverheadCell(each, samples, workers, costs) for each in microbatch]
     if samples < 2 * ACCUMULATE * max(microbatch):

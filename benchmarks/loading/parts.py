@@ -1,4 +1,4 @@
-"""`counterpoise bench fields`: bytes and CPU time of batches by what a rank needs of them.
+"""`make bench NAME=fields`: bytes and CPU time of batches by what a rank needs of them.
 
 One worker lends samples of pixels and tokens, packed. A process that gets whole batches is compared
 with those that get what a part of a job needs: stages of a pipeline with an encoder in its bubbles,
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from ....balancer import Balance
-from ....loader import DataLoader
-from ....workers.arena.transport import Transport
-from ...console.reporting import emit
-from ...console.spread import spread
+from counterpoise.balancer import Balance
+from counterpoise.loader import DataLoader
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.console.spread import spread
+from counterpoise.workers.arena.transport import Transport
 
 RANKS, ENCODERS = 4, 2
 TEXTS, PIXELS = {"input_ids", "position_ids"}, {"pixel_values", "tiles_per_image"}
@@ -87,8 +87,8 @@ def command(
 
     \b
     Examples:
-      counterpoise bench fields
-      counterpoise bench fields --tiles 12 --microbatches 16 --json
+      make bench NAME=fields
+      make bench NAME=fields ARGS='--tiles 12 --microbatches 16 --json'
     """  # noqa: D301
     data = Pictured(2 * microbatches * steps, tiles, tokens, side)
     way: Transport = "inline" if inline else "auto"

@@ -1,4 +1,4 @@
-"""`counterpoise bench soak`: shows what grows while loaders run at full speed for long.
+"""`make bench NAME=soak`: shows what grows while loaders run at full speed for long.
 
 A trainer in a process of its own takes batches without a pause, by a plain loader, a balanced one,
 one whose workers lay out its microbatches of small samples, or by balanced ones that are made anew
@@ -18,12 +18,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...console.reporting import emit
+from counterpoise.tools.console.reporting import emit
+
 from . import transports
 from .overhead import OverheadCell, loader_of
-from .processes.usage import PARTS, Usage, usage_by_part
 from .systems.cell import Cell, parse_cell
 from .systems.peers import open_system
+from .usage import PARTS, Usage, usage_by_part
 
 KINDS = ("plain", "balanced", "laid out", "remade")
 # Samples of a microbatch that workers lay out, and of an epoch of such.
@@ -37,7 +38,9 @@ _WARM_UP = 0.2
 Look = tuple[float, dict[str, Usage]]
 
 
-@click.command("soak", epilog="Example: counterpoise bench soak --seconds 1800 --every 10 --json")
+@click.command(
+    "soak", epilog="Example: make bench NAME=soak ARGS='--seconds 1800 --every 10 --json'"
+)
 @click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Of these; default: all.")
 @click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True)
 @click.option("--every", type=click.FloatRange(0.05), default=1.0, show_default=True)

@@ -1,4 +1,4 @@
-"""`counterpoise bench loader --transports`: CPU time of a balanced loop, by process and transport.
+"""`make bench NAME=transports`: CPU time of a balanced loop, by process and transport.
 
 The dataset's samples are arrays that exist, in the packed layout, so what is left is the loader's
 own work. One loader for each transport is open, with persistent workers; they take turns.
@@ -12,15 +12,38 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
-from ...console.spread import spread
-from .processes.tree import cpu_s
-from .systems.cell import Cell
+from counterpoise.tools.bench.processes import cpu_s
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.console.spread import spread
+
+from .systems.cell import Cell, cells, parse_cell
 
 TRANSPORTS = ("arena", "inline")
 CELLS = ((150_000, 32), (602_112, 32))
 PARTIES = ("trainer", "balancer", "workers")
+
+
+@click.command("transports")
+@click.option("--workers", type=int, multiple=True, default=(1, 2), show_default=True)
+@click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(workers: tuple[int, ...], pairs: int, cell: tuple[str, ...], as_json: bool) -> None:
+    """Compare the CPU time of balanced loops, arena against inline.
+
+    Example: make bench NAME=transports ARGS="--pairs 10 --json"
+    """
+    wanted = cells([parse_cell(each) for each in cell] or CELLS, workers, ("touch",))
+    passes: dict[Cell, dict[str, list[BalancedPass]]] = {
+        each: {name: [] for name in TRANSPORTS} for each in wanted
+    }
+    for each, name, measured in measure(wanted, pairs):
+        passes[each][name].append(measured)
+    found = report(passes, pairs)
+    emit(found, as_json, table(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +96,8 @@ class _Pictures:
 
 def loader_of(transport: Any, cell: Cell) -> Any:
     """Return a balanced loader of arrays, packed, by a transport."""
-    from ....balancer.planning.problem.balance import Balance
-    from ....loader import DataLoader
+    from counterpoise.balancer.planning.problem.balance import Balance
+    from counterpoise.loader import DataLoader
 
     count = cell.batches * cell.batch_size
     return DataLoader(

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from .tree import part_of, tree
+from counterpoise.tools.bench.processes import part_of, tree
 
 PARTS = ("trainer", "balancer", "supervisor", "workers")
 

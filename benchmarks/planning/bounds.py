@@ -8,7 +8,7 @@ every row is at least as tall as the largest of `ranks` samples.
 
 import numpy as np
 
-from ....balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.kernels.arrays import Int64
 
 
 def least_slowest(sizes: Int64, ranks: int) -> int:

@@ -1,4 +1,4 @@
-"""`counterpoise bench order`: compares orders of microbatches in a pipeline with DistTrain's."""
+"""`make bench NAME=order`: compares orders of microbatches in a pipeline with DistTrain's."""
 
 import time
 from collections.abc import Callable
@@ -9,15 +9,15 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.ordering.disttrain import disttrain
-from ....balancer.planning.ordering.evaluator import PipelineEvaluator
-from ....balancer.planning.ordering.search import find_order
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
-from ...console.reporting import emit
-from ...inputs.cost_tables import read_costs
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.ordering.disttrain import disttrain
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
+from counterpoise.balancer.planning.ordering.search import find_order
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.inputs.cost_tables import read_costs
 
 NANOSECONDS = 1_000_000
 EXHAUSTIVE_UP_TO = 8
@@ -32,7 +32,7 @@ STRATEGIES: dict[str, Callable[[PipelineEvaluator], Int64]] = {
 
 @click.command(
     "order",
-    epilog="Example: counterpoise bench order --stages 4 --microbatches 16 --sigma 1 --json",
+    epilog="Example: make bench NAME=order ARGS='--stages 4 --microbatches 16 --sigma 1 --json'",
 )
 @click.option("--stages", default=4, show_default=True, help="Pipeline ranks.")
 @click.option("--microbatches", default=16, show_default=True)

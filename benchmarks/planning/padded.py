@@ -1,4 +1,4 @@
-"""`counterpoise bench plan --work padded`: plans of a step whose batches are padded.
+"""`make bench NAME=padded`: plans of a step whose batches are padded.
 
 The step's time is the sum over rows (microbatches side by side) of the most that one of them costs:
 count x longest, and with the square count x (longest + longest squared / 1000); with tiles the most
@@ -7,18 +7,23 @@ tiles of a microbatch too, 307 tokens each. All plans have the same samples: tho
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
+import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.options import Counts
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.options import Counts
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.inputs.cost_tables import read_costs
+
 from ..baselines.padded_batches import (
     Rows,
     free_counts,
@@ -30,6 +35,31 @@ from ..baselines.padded_batches import (
 
 UNIT = 1000  # time units of a token: of a pair of attention one
 CASES = ("linear", "square", "linear with tiles", "square with tiles")
+
+
+@click.command("padded", epilog="Example: make bench NAME=padded ARGS='--ranks 8 --json'")
+@click.option("--costs", type=click.Path(path_type=Path), help="npz file with tiles and tokens.")
+@click.option("--ranks", default=32, show_default=True)
+@click.option("--accumulate", default=16, show_default=True)
+@click.option("--samples", default=100_000, show_default=True, help="Without --costs: how many.")
+@click.option("--each", default=8, show_default=True, help="Samples of a microbatch.")
+@click.option("--steps", default=50, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(
+    costs: Path | None, ranks: int, accumulate: int, samples: int, each: int, steps: int,
+    seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare whole steps of padded microbatches, without budgets.
+
+    Without --costs: of lengths from lognormal(5.5, .8).
+    """
+    tokens, tiles = lognormal_lengths(samples, seed), None
+    if costs is not None:
+        table = read_costs(costs, ("tiles", "tokens"), samples, seed)
+        tokens, tiles = table.column("tokens"), table.column("tiles")
+    found = compare_padded(tokens, tiles, ranks, accumulate, each, steps, seed)
+    emit(found, as_json, as_table(found))
 
 
 def lognormal_lengths(samples: int, seed: int) -> Int64:

@@ -1,4 +1,4 @@
-"""`counterpoise bench partition`: compares ways to assign a global batch's samples to ranks."""
+"""`make bench NAME=partition`: compares ways to assign a global batch's samples to ranks."""
 
 import time
 from collections.abc import Callable
@@ -8,16 +8,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.partition.greedy import ascending, greedy
-from ....balancer.planning.partition.karmarkar_karp import karmarkar_karp
-from ....balancer.planning.partition.multi_resource import multi_resource
-from ....balancer.planning.problem.loads import group_loads
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
-from ...console.reporting import emit
-from ...inputs.cost_tables import read_costs
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.partition.greedy import ascending, greedy
+from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
+from counterpoise.balancer.planning.partition.multi_resource import multi_resource
+from counterpoise.balancer.planning.problem.loads import group_loads
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.inputs.cost_tables import read_costs
 
 # Attention adds tokens**2 / ATTENTION token equivalents; in these units everything is whole.
 ATTENTION = 24_576
@@ -39,7 +39,7 @@ STRATEGIES: dict[str, Partition] = {
 
 @click.command(
     "partition",
-    epilog="Example: counterpoise bench partition --samples 1920 --ranks 32 --json",
+    epilog="Example: make bench NAME=partition ARGS='--samples 1920 --ranks 32 --json'",
 )
 @click.option("--costs", type=click.Path(path_type=Path), help="npz file: tiles and tokens.")
 @click.option("--samples", default=1920, show_default=True, help="Samples of a global batch.")

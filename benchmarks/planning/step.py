@@ -1,4 +1,4 @@
-"""`counterpoise bench step`: times one whole step, from a batch of samples to the slowest rank.
+"""`make bench NAME=step`: times one whole step, from a batch of samples to the slowest rank.
 
 Stage 0 is the encoder, the others share the LLM; both take 1 per microbatch on average, backward
 takes twice as long as forward, communication no time. Two figures say how good a step is: its time
@@ -15,20 +15,21 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.ordering.disttrain import disttrain
-from ....balancer.planning.ordering.evaluator import PipelineEvaluator
-from ....balancer.planning.ordering.ranks import rank_ordering
-from ....balancer.planning.ordering.search import find_order
-from ....balancer.planning.partition.greedy import ascending
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.loads import group_loads
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
-from ...console.reporting import emit
-from ...inputs.cost_tables import parse_budgets, read_costs
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.ordering.disttrain import disttrain
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
+from counterpoise.balancer.planning.ordering.ranks import rank_ordering
+from counterpoise.balancer.planning.ordering.search import find_order
+from counterpoise.balancer.planning.partition.greedy import ascending
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.loads import group_loads
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs
+
 from .bounds import least_pipeline_time
 
 NANOSECONDS = 1_000_000
@@ -77,7 +78,7 @@ class StepCase:
 
 @click.command(
     "step",
-    epilog="Example: counterpoise bench step --ranks 32 --stages 4 --microbatches 16 --json",
+    epilog="Example: make bench NAME=step ARGS='--ranks 32 --stages 4 --microbatches 16 --json'",
 )
 @click.option("--costs", type=click.Path(path_type=Path), help="npz file: tiles and tokens.")
 @click.option("--budget", "budgets", multiple=True, help="NAME=MOST of a microbatch; repeat.")

@@ -1,4 +1,4 @@
-"""`counterpoise bench waits`: how long ranks wait, after every microbatch or once a step.
+"""`make bench NAME=waits`: how long ranks wait, after every microbatch or once a step.
 
 Steps hold what the shuffle gives them, without budgets, so the whole of it is how samples are
 spread. A loop waits after every microbatch where ranks communicate in each (FSDP, tensor parallel
@@ -15,16 +15,17 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....balancer.planning.problem.options import Waits
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
-from ...console.reporting import emit, progress_console
-from ...inputs.cost_tables import CostTable, read_costs
-from ...inputs.image_sizes import read_image_sizes
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.balancer.planning.problem.options import Waits
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
+from counterpoise.tools.inputs.image_sizes import read_image_sizes
+
 from ..baselines.step_greedy import greedy_rows, loads_of, single_key
 from .bounds import least_rows, least_slowest
 
@@ -70,7 +71,7 @@ STRATEGIES: dict[str, Callable[[SpreadCase], Int64]] = {
 
 @click.command(
     "waits",
-    epilog="Example: counterpoise bench waits --ranks 8 --ranks 512 --accumulate 4 --json",
+    epilog="Example: make bench NAME=waits ARGS='--ranks 8 --ranks 512 --accumulate 4 --json'",
 )
 @click.option(
     "--costs", type=click.Path(path_type=Path),

@@ -1,4 +1,4 @@
-"""`counterpoise bench runtime`: our runtime against torch's, or against the simulator."""
+"""`make bench NAME=runtime`: our runtime against torch's, or against the simulator."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
+from counterpoise.tools.console.reporting import emit, progress_console
+
 from .compare import compare
 from .contenders import PipelineCase
 from .model import PipelineSizes
@@ -55,7 +56,7 @@ def command(
     With --order, four steps of microbatches from a file of costs, in the order that Balance(
     ordering="two_opt") plans and in the given one: the gain, simulated and measured.
 
-    Example: counterpoise bench runtime --schedule zbv --rounds 3
+    Example: make bench NAME=runtime ARGS='--schedule zbv --rounds 3'
     """
     if sleep:
         progress_console.print(f"{len(CASES)} programs, {repeats + 1} steps each")

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import ProfilerActivity, profile
 
-from ....sched.ir.program import Program
-from ....sched.ir.registry import schedule as make_program
-from ....sched.runtime import Pipeline
+from counterpoise.sched.ir.program import Program
+from counterpoise.sched.ir.registry import schedule as make_program
+from counterpoise.sched.runtime import Pipeline
+
 from ..baselines.torch_pipelining import TorchSettings, TorchSteps
 from .model import (
     BenchBatch,

@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.balance import Balance
-from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.shuffle import permutation
-from ....sched.ir.registry import schedule
-from ....sched.runtime import Pipeline
-from ....sched.simulation.cost_profile import load_profile, profile_costs
-from ....sched.simulation.simulator import simulate
-from ...inputs.cost_tables import read_costs
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.sched.ir.registry import schedule
+from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.simulation.cost_profile import load_profile, profile_costs
+from counterpoise.sched.simulation.simulator import simulate
+from counterpoise.tools.inputs.cost_tables import read_costs
+
 from .rank_processes import RankProcesses
 from .sleeping import HIDDEN, SleepingStage
 

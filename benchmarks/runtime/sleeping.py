@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ....sched.ir.program import Program
-from ....sched.ir.registry import schedule as make_program
-from ....sched.runtime import Pipeline
-from ....sched.simulation.costs import Costs
-from ....sched.simulation.simulator import simulate
-from ...console.spread import rounded_spread
+from counterpoise.sched.ir.program import Program
+from counterpoise.sched.ir.registry import schedule as make_program
+from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.simulation.costs import Costs
+from counterpoise.sched.simulation.simulator import simulate
+from counterpoise.tools.console.spread import rounded_spread
+
 from .rank_processes import RankProcesses
 
 Report = dict[str, Any]

@@ -1,4 +1,4 @@
-"""`counterpoise bench vocabulary`: times the vocabulary-parallel layers and measures their memory.
+"""`make bench NAME=vocabulary`: times the vocabulary-parallel layers and measures their memory.
 
 One rank's passes of a microbatch, forward and backward without communication, against the same
 layer and loss on one device: torch's linear and cross_entropy, that compiled, and a chunked loss.
@@ -17,8 +17,9 @@ from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ...console.reporting import emit, progress_console
-from ...console.spread import rounded_spread
+from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.console.spread import rounded_spread
+
 from .losses import LossInputs, chunked, cross_entropy, make_inputs, one_shard
 
 Report = dict[str, Any]
@@ -62,7 +63,7 @@ def command(
 ) -> None:
     """Time and weigh one rank's vocabulary passes against losses on one device.
 
-    Example: counterpoise bench vocabulary --words 8192 --hidden 256 --tokens 512 --dtype fp32
+    Example: make bench NAME=vocabulary ARGS='--words 8192 --hidden 256 --tokens 512'
     """
     report: Report = {"device": _device_name(device), "dtype": dtype, "ranks": ranks, "words": {}}
     for size in map(int, words.split(",")):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from ....sched.runtime.vocabulary import (
+from counterpoise.sched.runtime.vocabulary import (
     Algorithm,
     Keep,
     MicrobatchLabels,

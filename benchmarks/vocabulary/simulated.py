@@ -1,4 +1,4 @@
-"""`counterpoise bench vocab`: simulates vocabulary parallelism and its baselines.
+"""`make bench NAME=vocab`: simulates vocabulary parallelism and its baselines.
 
 It reproduces the paper's claims: memory and bubbles from the building blocks, the speed-ups of 24
 model settings from operation counts, and utilisation on 8 A100 from measured pass times, if the
@@ -11,11 +11,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ....sched import Costs, Program, check, schedule, simulate, unit_costs
-from ....sched.generators.blocks import Pace
-from ....sched.generators.vocabulary import vocabulary
-from ....sched.shapes.layers import Device, TransformerLayer, Vocabulary
-from ...console.reporting import emit, progress_console
+from counterpoise.sched import Costs, Program, check, schedule, simulate, unit_costs
+from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched.generators.vocabulary import vocabulary
+from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from counterpoise.tools.console.reporting import emit, progress_console
+
 from ..baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs
 from ..baselines.vocabulary_placements import ModelTimes, arrange
 
@@ -39,7 +40,7 @@ WORDS = {"32k": 2**15, "64k": 2**16, "128k": 2**17, "256k": 2**18}
 def command(data: Path | None, as_json: bool) -> None:
     """Simulate vocabulary parallelism and its baselines.
 
-    Example: counterpoise bench vocab --data $DATA --json
+    Example: make bench NAME=vocab ARGS="--data $DATA --json"
     """
     report: Report = {"peak_microbatches": {}, "bubble": {}}
     for ranks in SIZES:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.analyze import by_offsets, by_tarfile, command, ours, write_small
+from benchmarks.analyze import by_offsets, by_tarfile, command, ours, write_small
 
 pytestmark = pytest.mark.skipif(shutil.which("tar") is None, reason="needs GNU tar")
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
-from counterpoise.balancer.planning.partition.multi_resource import multi_resource
-from counterpoise.balancer.planning.problem.loads import group_loads
-from counterpoise.tools.bench.planning.bounds import (
+from benchmarks.planning.bounds import (
     least_pipeline_time,
     least_rows,
     least_slowest,
 )
-from counterpoise.tools.bench.planning.step import STRATEGIES, StepCase
+from benchmarks.planning.step import STRATEGIES, StepCase
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
+from counterpoise.balancer.planning.partition.multi_resource import multi_resource
+from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.tools.inputs.cost_tables import synthetic
 
 

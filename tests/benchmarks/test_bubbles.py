@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bubbles.chart import chart_svg
+from benchmarks.bubbles.command import TABLE_3, TABLE_6, bench
+from benchmarks.bubbles.jitter import jitter_report
+from benchmarks.bubbles.sensitivity import Point
+from benchmarks.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
+from benchmarks.bubbles.uneven import uneven_report
 from counterpoise.sched import check, parse_program
 from counterpoise.sched.bubble_filling.plan.encoder_plans import host_step
 from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
 from counterpoise.sched.bubble_filling.problem.presets import case_setup
 from counterpoise.sched.bubble_filling.problem.setup import dump_setup
-from counterpoise.tools.bench.bubbles.chart import chart_svg
-from counterpoise.tools.bench.bubbles.command import TABLE_3, TABLE_6, bench
-from counterpoise.tools.bench.bubbles.jitter import jitter_report
-from counterpoise.tools.bench.bubbles.sensitivity import Point
-from counterpoise.tools.bench.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
-from counterpoise.tools.bench.bubbles.uneven import uneven_report
 from counterpoise.tools.cli import main
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.coordinator import served
+from benchmarks.coordinator.command import command
+from benchmarks.coordinator.driven import Driven, TimedPlanner
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.tools.bench.coordinator import served
-from counterpoise.tools.bench.coordinator.command import command
-from counterpoise.tools.bench.coordinator.driven import Driven, TimedPlanner
 
 # Of a sample's way through the coordinator at one rank and two workers, with its part of messages.
 # It took 236 lines before samples were handled by lease and by microbatch, and takes 159.

@@ -6,20 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
-from counterpoise.sched import PlanChange, check, simulate
-from counterpoise.tools.bench.encoder import travelling
-from counterpoise.tools.bench.encoder.cases import CASES, EncoderCase
-from counterpoise.tools.bench.encoder.command import (
+from benchmarks.encoder import travelling
+from benchmarks.encoder.cases import CASES, EncoderCase
+from benchmarks.encoder.command import (
     drift_table,
     encoder_table,
     travelling_table,
     verdict,
 )
-from counterpoise.tools.bench.encoder.drift import DRIFT, DriftRun
-from counterpoise.tools.bench.encoder.drift import verdict as drift_verdict
-from counterpoise.tools.bench.encoder.ranks import SleptStep
-from counterpoise.tools.bench.encoder.travelling import (
+from benchmarks.encoder.drift import DRIFT, DriftRun
+from benchmarks.encoder.drift import verdict as drift_verdict
+from benchmarks.encoder.ranks import SleptStep
+from benchmarks.encoder.travelling import (
     CONTENDERS,
     LEFT,
     PARTS,
@@ -28,8 +26,10 @@ from counterpoise.tools.bench.encoder.travelling import (
     TravelCase,
     draw_cases,
 )
-from counterpoise.tools.bench.encoder.travelling import verdict as travel_verdict
-from counterpoise.tools.bench.runtime import sleeping
+from benchmarks.encoder.travelling import verdict as travel_verdict
+from benchmarks.runtime import sleeping
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
+from counterpoise.sched import PlanChange, check, simulate
 from counterpoise.tools.cli import main
 
 CASE = CASES[-1]

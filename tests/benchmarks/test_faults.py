@@ -1,15 +1,15 @@
-"""`counterpoise bench faults`: its report and a replay."""
+"""`bench faults`: its report and a replay."""
 
 import json
 from dataclasses import replace
 
 from click.testing import CliRunner
 
+from benchmarks.faults import command
 from counterpoise.tools.bench import faults as bench_faults
-from counterpoise.tools.bench.faults import command
-from counterpoise.tools.simulated_cluster.faults import KINDS
-from counterpoise.tools.simulated_cluster.trial import trial
-from counterpoise.tools.simulated_cluster.variants import VARIANTS
+from tests.simulation.faults import KINDS
+from tests.simulation.trial import trial
+from tests.simulation.variants import VARIANTS
 
 
 def run(*words):

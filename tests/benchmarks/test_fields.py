@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.loading import parts
 from counterpoise.loader import DataLoader
-from counterpoise.tools.bench.loading import parts
 
 SMALL = ["--tiles", "1", "--tokens", "8", "--side", "8", "--microbatches", "4", "--steps", "2"]
 

@@ -1,4 +1,4 @@
-"""`bench loader --matrix`: its figures follow from the passes, and a pass reads every sample."""
+"""`bench matrix`: its figures follow from the passes, and a pass reads every sample."""
 
 import json
 import re
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading import loader, matrix, matrix_report, systems
-from counterpoise.tools.bench.loading.systems import cell as cells
-from counterpoise.tools.bench.loading.systems import peers
-from counterpoise.tools.bench.loading.systems.cell import Cell, parse_cell
+from benchmarks.loading import loader, matrix, matrix_report, systems
+from benchmarks.loading.systems import cell as cells
+from benchmarks.loading.systems import peers
+from benchmarks.loading.systems.cell import Cell, parse_cell
 
 RATES: dict[str, tuple[float | str, ...]] = {
     "ours": (30.0, 80.0, 10.0),
@@ -133,7 +133,7 @@ def test_a_pass_of_each_system_takes_all_batches(name: str, balanced: bool) -> N
 @pytest.mark.parametrize("name", peers.PEERS)
 def test_a_pass_of_each_installed_peer_takes_all_batches(name: str) -> None:
     if peers.versions([name])[name] is None:
-        pytest.skip(f"{name} is not installed; `make bench-peers` has it")
+        pytest.skip(f"{name} is not installed; `make bench NAME=peers` has it")
     cell = Cell(8_000, 32, 2, "touch")
     opened = peers.open_system(name, cell)
     for _ in range(2):

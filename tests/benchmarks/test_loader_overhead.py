@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading import overhead
-from counterpoise.tools.bench.loading.overhead import OverheadCell, OverheadPass, OwnWork
+from benchmarks.loading import overhead
+from benchmarks.loading.overhead import OverheadCell, OverheadPass, OwnWork
 
 
 def test_figures_are_medians_and_loading_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`bench loader --transports`: figures follow from the passes, and a pass counts all processes."""
+"""`bench transports`: figures follow from the passes, and a pass counts all processes."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading import loader, transports
-from counterpoise.tools.bench.loading.systems.cell import Cell
+from benchmarks.loading import loader, transports
+from benchmarks.loading.systems.cell import Cell
 
 
 def test_ratios_are_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from counterpoise.tools.bench.runtime.ordered import MICROBATCHES, RANKS, draw_cases
+from benchmarks.runtime.ordered import MICROBATCHES, RANKS, draw_cases
 
 
 def test_steps_are_planned_by_the_file_s_costs(tmp_path: Path) -> None:

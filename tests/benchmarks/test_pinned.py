@@ -3,14 +3,14 @@
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading.pinning.command import (
+from benchmarks.loading.pinning.command import (
     LOADERS,
     TrainingLoop,
     command,
     loader_of,
     one_pass,
 )
-from counterpoise.tools.bench.loading.pinning.step_models import MODELS, make_model
+from benchmarks.loading.pinning.step_models import MODELS, make_model
 
 
 @pytest.mark.filterwarnings("ignore:.*pinned")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.planning import order as bench_order
-from counterpoise.tools.bench.planning import partition as bench_partition
-from counterpoise.tools.bench.planning import plan as bench_plan
-from counterpoise.tools.bench.planning import step as bench_step
-from counterpoise.tools.bench.planning import waits as bench_waits
+from benchmarks.planning import order as bench_order
+from benchmarks.planning import partition as bench_partition
+from benchmarks.planning import plan as bench_plan
+from benchmarks.planning import step as bench_step
+from benchmarks.planning import waits as bench_waits
 from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs, synthetic
 
 

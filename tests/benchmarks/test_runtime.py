@@ -11,12 +11,12 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from benchmarks.runtime import command, compare, own_time, sleeping
+from benchmarks.runtime.contenders import CONTENDERS, PipelineCase, Span
+from benchmarks.runtime.model import PipelineSizes
+from benchmarks.runtime.rank_processes import RankProcesses
+from benchmarks.runtime.saved_bytes import SavedStorages
 from counterpoise.sched.runtime.stage import DeferredGradients, defer_linear_layers, deferring
-from counterpoise.tools.bench.runtime import command, compare, own_time, sleeping
-from counterpoise.tools.bench.runtime.contenders import CONTENDERS, PipelineCase, Span
-from counterpoise.tools.bench.runtime.model import PipelineSizes
-from counterpoise.tools.bench.runtime.rank_processes import RankProcesses
-from counterpoise.tools.bench.runtime.saved_bytes import SavedStorages
 
 TINY = PipelineSizes(ranks=2, microbatches=4, blocks=4, hidden=16, tokens=4, words=8)
 MS = 1_000_000

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.schedules import command, shared_costs
 from counterpoise.sched import schedule, schedules, simulate
-from counterpoise.tools.bench.schedules import command, shared_costs
 
 NAMES = [found.name for found in schedules()]
 

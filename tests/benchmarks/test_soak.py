@@ -7,8 +7,8 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading import soak
-from counterpoise.tools.bench.loading.processes.usage import Usage, usage_by_part
+from benchmarks.loading import soak
+from benchmarks.loading.usage import Usage, usage_by_part
 
 HOUR_S = 3600
 

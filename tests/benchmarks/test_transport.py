@@ -1,8 +1,8 @@
-"""`counterpoise bench transport`: every way is measured, and digests are checked."""
+"""`bench transport`: every way is measured, and digests are checked."""
 
 import json
 
-from counterpoise.tools.bench.transport import WAYS
+from benchmarks.transport import WAYS
 from counterpoise.tools.cli import group
 
 
@@ -22,7 +22,7 @@ def test_the_digests_tell_payloads_apart():
 
 
 def test_without_cryptography_seals_are_left_out_and_the_rest_is_measured(capfd, monkeypatch):
-    monkeypatch.setattr("counterpoise.tools.bench.transport.is_available", lambda: False)
+    monkeypatch.setattr("benchmarks.transport.is_available", lambda: False)
     words = ["bench", "transport", "--pairs", "1", "--frames", "2", "--frame-bytes", "500"]
     group.main([*words, "--json"], standalone_mode=False)
     printed = capfd.readouterr()

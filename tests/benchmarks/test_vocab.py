@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.sched import check, simulate
-from counterpoise.tools.bench.baselines.vocabulary_measurements import (
+from benchmarks.baselines.vocabulary_measurements import (
     MeasuredRun,
     read_measured,
     read_runs,
 )
-from counterpoise.tools.bench.vocabulary.simulated import command, measured_program
+from benchmarks.vocabulary.simulated import command, measured_program
+from counterpoise.sched import check, simulate
 
 METHODS = ("base", "redis", "alg1", "alg2")
 WORDS = ("32k", "64k", "128k", "256k")

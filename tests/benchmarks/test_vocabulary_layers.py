@@ -6,14 +6,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from counterpoise.sched.runtime.vocabulary import logits
-from counterpoise.tools.bench.vocabulary.layers import LayerCase, command, measure
-from counterpoise.tools.bench.vocabulary.losses import (
+from benchmarks.vocabulary.layers import LayerCase, command, measure
+from benchmarks.vocabulary.losses import (
     chunked,
     cross_entropy,
     make_inputs,
     one_shard,
 )
+from counterpoise.sched.runtime.vocabulary import logits
 
 CPU = torch.device("cpu")
 SHARDS = [f"shard {a} {k}" for a in ("alg1", "alg2") for k in ("logits", "nothing")]

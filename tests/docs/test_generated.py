@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.balancer.protocol.messages import KINDS
-from counterpoise.tools.docs.api import PACKAGES, api_page
-from counterpoise.tools.docs.protocol import protocol_page
+from tests.docs.generate.api import PACKAGES, api_page
+from tests.docs.generate.protocol import protocol_page
 
 
 @pytest.mark.parametrize(("name", "page"), [("api", api_page), ("protocol", protocol_page)])

@@ -1,5 +1,4 @@
-"""A test instrument: the whole system in one process, on a simulated network and clock.
+"""A whole cluster in one process: coordinator, workers, ranks; faults, time, network from a seed.
 
-Nothing that trains imports it. It is shipped because `counterpoise bench faults --simulate` uses it
-to show that faults change nothing; the tests use it for the same.
+It runs the product's own decisions; `make bench NAME=faults` tries thousands of seeds.
 """

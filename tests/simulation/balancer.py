@@ -1,11 +1,11 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
-from ...balancer.coordinator.effects import Send
-from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.peers.payload_servers import PullCredentials
-from ...balancer.protocol.messages import Message
-from .watch import Watch
-from .world import World
+from counterpoise.balancer.coordinator.effects import Send
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.peers.payload_servers import PullCredentials
+from counterpoise.balancer.protocol.messages import Message
+from tests.simulation.watch import Watch
+from tests.simulation.world import World
 
 TICK_S = 0.5
 

@@ -7,12 +7,12 @@ are made from the sample's index and epoch, as a decoder with seeded augmentatio
 
 import random
 
-from .balancer import BalancerProcess
-from .faults import BALANCER, CUT_OFF, PARTIES, RANKS_DIE, TRAINER, Fault
-from .trainer import Trainer
-from .transport.network import DISTURBANCES, Disturbance, SimulatedNetwork
-from .workers import Workers
-from .world import ClusterSettings, SimulationResult, World
+from tests.simulation.balancer import BalancerProcess
+from tests.simulation.faults import BALANCER, CUT_OFF, PARTIES, RANKS_DIE, TRAINER, Fault
+from tests.simulation.trainer import Trainer
+from tests.simulation.transport.network import DISTURBANCES, Disturbance, SimulatedNetwork
+from tests.simulation.workers import Workers
+from tests.simulation.world import ClusterSettings, SimulationResult, World
 
 # How long a trainer is down that is restarted because some of its processes have died.
 RESTART_S = 0.5

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .transport.network import DISTURBANCES
+from tests.simulation.transport.network import DISTURBANCES
 
 TRAINER, BALANCER, ALL_WORKERS = "trainer", "balancer", "all workers"
 # Between the names of several parties.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...balancer.protocol.messages import LAID_OUT, Batch
+from counterpoise.balancer.protocol.messages import LAID_OUT, Batch
 
 SAMPLE = b"sample"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ...balancer.protocol.messages import Batch, EpochPosition, Message
-from ...balancer.protocol.rank_session import Arrival, RankSession
-from .transport.memory import SimulatedBorrower
-from .transport.pulls import SimulatedPuller
+from counterpoise.balancer.protocol.messages import Batch, EpochPosition, Message
+from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
+from tests.simulation.transport.memory import SimulatedBorrower
+from tests.simulation.transport.pulls import SimulatedPuller
 
 START = EpochPosition(0, 0, 0, 0)
 Mark = tuple[int, int, int, int]

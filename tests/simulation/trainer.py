@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 
-from ...balancer.protocol.job_spec import to_json
-from ...balancer.protocol.messages import Batch, Message, RankBye
-from ...balancer.protocol.rank_session import Arrival, RankSession
-from .layout import why_unreadable
-from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
-from .transport.memory import SimulatedBorrower
-from .transport.pulls import SimulatedPuller
-from .world import SLOW, World
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import Batch, Message, RankBye
+from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
+from tests.simulation.layout import why_unreadable
+from tests.simulation.rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
+from tests.simulation.transport.memory import SimulatedBorrower
+from tests.simulation.transport.pulls import SimulatedPuller
+from tests.simulation.world import SLOW, World
 
 # A rank that waits repeats its requests this often.
 ASK_AGAIN_S = 1.0

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from .cluster import Simulation
-from .faults import Fault, draw_faults
-from .rank import party_name
-from .variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
-from .world import SimulationResult
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.rank import party_name
+from tests.simulation.variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
+from tests.simulation.world import SimulationResult
 
 FAULTS = 5
 # Faults begin within this time: about as long as an epoch takes.

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from ...balancer.coordinator.run.planning_feed import WindowPlanner
-from ...balancer.planning.planner import WINDOW_STEPS, make_planner
-from ...balancer.planning.planner import Planner as RealPlanner
-from ...balancer.planning.problem.config import PlanConfig, Planned, Window
-from ...balancer.protocol.job_spec import BUFFER_BYTES, JobSpec
-from .faults import CUT_OFF, LONG_HANG, LONG_SLOW, RANKS_DIE, SLOW_RANK
-from .world import ClusterSettings
+from counterpoise.balancer.coordinator.run.planning_feed import WindowPlanner
+from counterpoise.balancer.planning.planner import WINDOW_STEPS, make_planner
+from counterpoise.balancer.planning.planner import Planner as RealPlanner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Planned, Window
+from counterpoise.balancer.protocol.job_spec import BUFFER_BYTES, JobSpec
+from tests.simulation.faults import CUT_OFF, LONG_HANG, LONG_SLOW, RANKS_DIE, SLOW_RANK
+from tests.simulation.world import ClusterSettings
 
 COUNT = 208
 RANKS = 2

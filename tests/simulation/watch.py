@@ -5,10 +5,10 @@ decoded again; a worker process is not let in while its successor is there; of t
 share a rank none is further ahead of another than it prefetches.
 """
 
-from ...balancer.coordinator.effects import Send
-from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.run.epoch import EpochRun
-from ...balancer.protocol.messages import (
+from counterpoise.balancer.coordinator.effects import Send
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.run.epoch import EpochRun
+from counterpoise.balancer.protocol.messages import (
     Ack,
     Batch,
     Batches,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ...balancer.protocol.messages import (
+from counterpoise.balancer.protocol.messages import (
     LAID_OUT,
     DecodedItem,
     Message,
@@ -17,8 +17,8 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.parts import IDLE, UNASKED, WorkInProgress
-from ...balancer.protocol.worker_session import (
+from counterpoise.balancer.protocol.parts import IDLE, UNASKED, WorkInProgress
+from counterpoise.balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,
     FreePayloads,
@@ -28,10 +28,10 @@ from ...balancer.protocol.worker_session import (
     SayHello,
     WorkerSession,
 )
-from ...workers.daemon.results import LeaseResults
-from .layout import batch_header
-from .transport.memory import SimulatedLender
-from .transport.pulls import SimulatedPullServer
+from counterpoise.workers.daemon.results import LeaseResults
+from tests.simulation.layout import batch_header
+from tests.simulation.transport.memory import SimulatedLender
+from tests.simulation.transport.pulls import SimulatedPullServer
 
 Deliver = Callable[..., None]
 # The workers after the first say that a sample takes them as many times this as their number.

@@ -3,13 +3,18 @@
 import math
 from collections.abc import Callable
 
-from ...balancer.protocol.messages import DecodedItem, Lease, Message, Probed
-from ...balancer.protocol.parts import IDLE, UNASKED
-from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
-from .faults import Fault
-from .layout import SAMPLE
-from .worker import Deliver, Disk, WorkerProcess
-from .world import SLOW, World
+from counterpoise.balancer.protocol.messages import DecodedItem, Lease, Message, Probed
+from counterpoise.balancer.protocol.parts import IDLE, UNASKED
+from counterpoise.balancer.protocol.worker_session import (
+    HEARTBEAT_S,
+    EndWorker,
+    OpenSource,
+    SampleTask,
+)
+from tests.simulation.faults import Fault
+from tests.simulation.layout import SAMPLE
+from tests.simulation.worker import Deliver, Disk, WorkerProcess
+from tests.simulation.world import SLOW, World
 
 # The chance that messages under way are lost with a process that died.
 LOST_WITH_PROCESS = 0.5

@@ -5,17 +5,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...balancer.coordinator.run.planning_feed import WindowPlanner
-from ...balancer.planning.planner import make_planner
-from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Message, Weights
-from ...balancer.protocol.wire import decode, encode
-from .faults import Fault
-from .rank import BEGINNING, SimulatedLedger
-from .transport.memory import SimulatedLender
-from .transport.network import SimulatedNetwork
-from .transport.pulls import SimulatedPullServer
+from counterpoise.balancer.coordinator.run.planning_feed import WindowPlanner
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.balancer.protocol.messages import Message, Weights
+from counterpoise.balancer.protocol.wire import decode, encode
+from tests.simulation.faults import Fault
+from tests.simulation.rank import BEGINNING, SimulatedLedger
+from tests.simulation.transport.memory import SimulatedLender
+from tests.simulation.transport.network import SimulatedNetwork
+from tests.simulation.transport.pulls import SimulatedPullServer
 
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]

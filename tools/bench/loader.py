@@ -11,7 +11,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -20,15 +20,10 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
-from ...console.spread import spread
-from ...demo.data import ensure_demo_data
-from . import matrix as matrix_of_sizes
-from . import matrix_report
-from . import transports as by_transport
-from .processes.measured import MeasuredProcess
-from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
-from .systems.peers import OWN, versions
+from ..console.reporting import emit, progress_console
+from ..console.spread import spread
+from ..demo.data import ensure_demo_data
+from .processes import MeasuredProcess
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -62,11 +57,6 @@ class LoaderPass:
 @click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
 @click.option("--prefetch", type=click.IntRange(1), default=4, show_default=True)
-@click.option("--matrix", is_flag=True, help="The plain loop on tensors, by size; no data.")
-@click.option("--peer", multiple=True, help="With --matrix: of the others these; default: all.")
-@click.option("--balanced", is_flag=True, help="With --matrix: a balanced loop in its place.")
-@click.option("--transports", is_flag=True, help="Balanced loops, arena against inline; no data.")
-@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     data: str | None,
@@ -77,37 +67,16 @@ def command(
     tile_size: int,
     cores: str | None,
     prefetch: int,
-    matrix: bool,
-    peer: tuple[str, ...],
-    balanced: bool,
-    transports: bool,
-    cell: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare samples per second with torch's DataLoader, with --matrix with others' too.
+    """Compare samples per second with torch's DataLoader on the same cores.
 
     \b
-    Examples:
+    Example:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
-      counterpoise bench loader --matrix --peer spdl --peer grain --pairs 10 --json
-      counterpoise bench loader --matrix --balanced --cell 4194304x32 --json
-      counterpoise bench loader --transports --pairs 10 --json
     """  # noqa: D301
-    sizes = [parse_cell(each) for each in cell]
-    if matrix:
-        wanted = cells(sizes or CELLS, workers, CONSUMERS, balanced)
-        _run_matrix(wanted, pairs, _cores(cores), versions(peer), as_json)
-    elif transports:
-        _run_transports(sizes or by_transport.CELLS, workers, pairs, as_json)
-    else:
-        shape = (samples, batch_size, tile_size, _cores(cores), prefetch)
-        settings = LoaderBenchSettings(data or ensure_demo_data(), *shape)
-        _run_pairs(settings, workers, pairs, as_json)
-
-
-def _run_pairs(
-    settings: LoaderBenchSettings, workers: tuple[int, ...], pairs: int, as_json: bool
-) -> None:
+    shape = (samples, batch_size, tile_size, parse_cores(cores), prefetch)
+    settings = LoaderBenchSettings(data or ensure_demo_data(), *shape)
     passes: dict[int, dict[str, list[LoaderPass]]] = {}
     with Progress(console=progress_console, transient=True) as progress:
         task = progress.add_task("passes", total=len(workers) * len(SYSTEMS) * (pairs + 1))
@@ -121,44 +90,8 @@ def _run_pairs(
     emit(report, as_json, _table(report))
 
 
-def _run_matrix(
-    wanted: Sequence[Cell],
-    rounds: int,
-    cores: tuple[int, ...],
-    peers: dict[str, str | None],
-    as_json: bool,
-) -> None:
-    there = [name for name, version in peers.items() if version]
-    passes: dict[Cell, dict[str, list[Any]]]
-    passes = {each: {name: [] for name in (*OWN, *there)} for each in wanted}
-    failures: dict[str, str] = {}
-    with Progress(console=progress_console, transient=True) as progress:
-        total = len(wanted) * (len(OWN) + len(there)) * (rounds + 1)
-        task = progress.add_task("passes", total=total)
-        for each, name, measured in matrix_of_sizes.measure(wanted, rounds, cores, there):
-            progress.advance(task)
-            if isinstance(measured, str):
-                failures[name] = measured
-            elif measured is not None:
-                passes[each][name].append(measured)
-    report = matrix_report.report(passes, rounds, peers, failures)
-    emit(report, as_json, *matrix_report.tables(report))
-
-
-def _run_transports(
-    sizes: Sequence[tuple[int, int]], workers: tuple[int, ...], rounds: int, as_json: bool
-) -> None:
-    wanted = cells(sizes, workers, ("touch",))
-    passes: dict[Any, dict[str, list[Any]]] = {
-        each: {name: [] for name in by_transport.TRANSPORTS} for each in wanted
-    }
-    for each, name, measured in by_transport.measure(wanted, rounds):
-        passes[each][name].append(measured)
-    report = by_transport.report(passes, rounds)
-    emit(report, as_json, by_transport.table(report))
-
-
-def _cores(text: str | None) -> tuple[int, ...]:
+def parse_cores(text: str | None) -> tuple[int, ...]:
+    """Return the cores of a text such as "0,1", all that are allowed for None; else ValueError."""
     allowed = os.sched_getaffinity(0)
     if text is None:
         return tuple(sorted(allowed))
@@ -205,8 +138,8 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
     from torch.utils.data import DataLoader as TorchLoader
     from torch.utils.data import Subset
 
-    from ....loader import Balance, DataLoader, collate_packed
-    from ....workers import TarDataset, VisionLanguage
+    from ...loader import Balance, DataLoader, collate_packed
+    from ...workers import TarDataset, VisionLanguage
 
     torch.set_num_threads(1)
     dataset: Any = TarDataset(settings.pattern, VisionLanguage(tile_size=settings.tile_size))

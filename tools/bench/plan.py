@@ -8,18 +8,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ....balancer.planning.problem import metrics
-from ....balancer.planning.problem.config import PlanConfig
-from ....balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
-from ....balancer.planning.problem.options import GroupingName, Mode
-from ....balancer.planning.problem.shuffle import permutation
-from ....balancer.planning.warmup import compile_kernels
-from ...console.reporting import emit, progress_console
-from ...inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from ...inputs.epoch_plans import EpochPlan, from_planner
-from ..baselines.plan_strategies import COUNT, isf_printed, published
-from .padded import as_table as padded_table
-from .padded import compare_padded, lognormal_lengths
+from ...balancer.planning.problem import metrics
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
+from ...balancer.planning.problem.options import GroupingName, Mode
+from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.planning.warmup import compile_kernels
+from ..console.reporting import emit, progress_console
+from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
+from ..inputs.epoch_plans import EpochPlan, from_planner
+from .strategies import COUNT, isf_printed, published
 
 STRATEGIES = (
     "random",
@@ -47,31 +45,13 @@ _REPEAT_SAMPLES = 600_000
 @click.option("--mode", type=click.Choice(["window", "exact", "epoch"]), default="window")
 @click.option("--strategy", "chosen", multiple=True, type=click.Choice(STRATEGIES))
 @click.option("--samples", default=100_000, show_default=True, help="Without --costs: how many.")
-@click.option(
-    "--work", type=click.Choice(["packed", "padded"]), default="packed", show_default=True,
-    help="padded: steps whose batches are padded, without budgets.",
-)  # fmt: skip
-@click.option("--each", default=8, show_default=True, help="With padded work: samples of a batch.")
-@click.option("--steps", default=50, show_default=True, help="With padded work: how many.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     costs: Path | None, budgets: tuple[str, ...], ranks: int, accumulate: int, mode: Mode,
-    chosen: tuple[str, ...], samples: int, work: str, each: int, steps: int, seed: int,
-    as_json: bool,
+    chosen: tuple[str, ...], samples: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare ways of grouping samples into microbatches over one epoch.
-
-    With --work padded: of whole steps; without --costs of lengths from lognormal(5.5, .8).
-    """
-    if work == "padded":
-        tokens, tiles = lognormal_lengths(samples, seed), None
-        if costs is not None:
-            table = read_costs(costs, ("tiles", "tokens"), samples, seed)
-            tokens, tiles = table.column("tokens"), table.column("tiles")
-        found = compare_padded(tokens, tiles, ranks, accumulate, each, steps, seed)
-        emit(found, as_json, padded_table(found))
-        return
+    """Compare ways of grouping samples into microbatches over one epoch."""
     limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
     table = read_costs(costs, tuple(limits), samples, seed)
     config = _config(table, tuple(limits.values()), ranks, accumulate, mode, seed)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.kernels.arrays import Int64
 
 Groups = list[list[int]]
 

@@ -22,10 +22,10 @@ from rich.table import Table
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
-from ....balancer import Balance
-from ....loader import DataLoader
-from ....workers.processes.clean_interpreter import clean_command
-from ...console.reporting import emit
+from ...balancer import Balance
+from ...loader import DataLoader
+from ...workers.processes.clean_interpreter import clean_command
+from ..console.reporting import emit
 
 LOADERS = ("torch", "plain", "balanced")
 NUMBA = "import numba"

@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 
-from ....balancer.planning.grouping.isf import isf
-from ....balancer.planning.grouping.result import members
-from ....balancer.planning.problem.shuffle import permutation
-from ...inputs.cost_tables import CostTable
-from ...inputs.epoch_plans import EpochPlan
+from ...balancer.planning.grouping.isf import isf
+from ...balancer.planning.grouping.result import members
+from ...balancer.planning.problem.shuffle import permutation
+from ..inputs.cost_tables import CostTable
+from ..inputs.epoch_plans import EpochPlan
 from .published_samplers import megatron_dp_balanced, transformers_rebalance
 
 COUNT = 4

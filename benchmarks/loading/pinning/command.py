@@ -1,4 +1,4 @@
-"""`counterpoise bench pinned`: the way from workers to a GPU, by how batches are pinned.
+"""`make bench NAME=pinned`: the way from workers to a GPU, by how batches are pinned.
 
 Three loaders with `pin_memory=True` feed the same training step: torch's DataLoader, ours with the
 arena (whose batches torch's thread copies into pinned memory), and ours with slots that are pinned
@@ -18,9 +18,10 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ....console.reporting import emit
-from ....console.spread import spread
-from ..processes.measured import MeasuredProcess
+from counterpoise.tools.bench.processes import MeasuredProcess
+from counterpoise.tools.console.reporting import emit
+from counterpoise.tools.console.spread import spread
+
 from .device_memory import memory_figures, memory_table
 from .step_models import MODELS, make_model
 
@@ -50,7 +51,7 @@ class TrainingPass:
     wrong: int
 
 
-@click.command("pinned", epilog="Example: counterpoise bench pinned --rounds 10 --json")
+@click.command("pinned", epilog="Example: make bench NAME=pinned ARGS='--rounds 10 --json'")
 @click.option("--model", type=click.Choice(MODELS), multiple=True, help="Default: all.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=10, show_default=True)
@@ -160,7 +161,7 @@ def loader_of(name: str, steps: TrainingLoop) -> Any:
     """Return a loader of LOADERS."""
     from torch.utils.data import DataLoader as TorchLoader
 
-    from .....loader import DataLoader
+    from counterpoise.loader import DataLoader
 
     images: Any = Images(steps.batches * steps.batch_size, steps.side)
     named: dict[str, Any] = {

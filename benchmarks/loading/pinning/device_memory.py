@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ....console.spread import spread
+from counterpoise.tools.console.spread import spread
 
 _SIZES = tuple(mebibytes << 20 for mebibytes in (16, 128, 1024))
 _COPIED = 128 << 20
@@ -23,7 +23,7 @@ def memory_figures(rounds: int) -> dict[str, Any]:
 
 def _slot(size: int) -> Any:
     """Return a mapping as the arena makes them for a slot."""
-    from .....workers.arena.memory import Mapping, make_memory
+    from counterpoise.workers.arena.memory import Mapping, make_memory
 
     descriptor = make_memory(size)
     try:
@@ -34,7 +34,7 @@ def _slot(size: int) -> Any:
 
 def _register(size: int, rounds: int) -> list[float]:
     """Return the seconds a GB that registering new slots of a size took."""
-    from .....workers.arena.pinned import CudaDevice
+    from counterpoise.workers.arena.pinned import CudaDevice
 
     device, found = CudaDevice(), []
     for _ in range(rounds):
@@ -52,7 +52,7 @@ def _copies(rounds: int) -> dict[str, list[float]]:
     """Return GB/s of copies to the device, for each kind of memory."""
     import torch
 
-    from .....workers.arena.pinned import CudaDevice
+    from counterpoise.workers.arena.pinned import CudaDevice
 
     device, slots = CudaDevice(), [_slot(_COPIED), _slot(_COPIED)]
     tensors = [torch.frombuffer(slot.bytes(_COPIED), dtype=torch.uint8) for slot in slots]

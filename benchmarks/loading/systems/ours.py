@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from .....balancer.planning.problem.balance import Balance
-from .....loader import DataLoader
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.loader import DataLoader
+
 from .cell import Cell
 from .premade import PremadeTensors
 from .torchs import options

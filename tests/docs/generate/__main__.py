@@ -1,4 +1,4 @@
-"""Write the generated pages: `python -m counterpoise.tools.docs [FOLDER]`, by default docs/.
+"""Write the generated pages: `python -P -m tests.docs.generate [FOLDER]`, by default docs/.
 
 Tests hold the committed pages equal to what this writes.
 """
@@ -6,10 +6,10 @@ Tests hold the committed pages equal to what this writes.
 import sys
 from pathlib import Path
 
-from .api import api_page
-from .protocol import protocol_page
+from tests.docs.generate.api import api_page
+from tests.docs.generate.protocol import protocol_page
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def main(arguments: list[str]) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
-from ...balancer.protocol import messages, parts
-from ...balancer.protocol.transitions import (
+from counterpoise.balancer.protocol import messages, parts
+from counterpoise.balancer.protocol.transitions import (
     BEGIN,
     COORDINATOR,
     RANK,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ....balancer.protocol.messages import Batch, FreeSlots, Message, PayloadHandle
-from ....balancer.protocol.rank_session import RankSession
-from ....workers.lending.borrower_book import BorrowerBook
-from ....workers.lending.lender_book import Ask, LenderBook
-from ....workers.lending.segments import Segments
-from .network import Action, SimulatedNetwork
+from counterpoise.balancer.protocol.messages import Batch, FreeSlots, Message, PayloadHandle
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.workers.lending.borrower_book import BorrowerBook
+from counterpoise.workers.lending.lender_book import Ask, LenderBook
+from counterpoise.workers.lending.segments import Segments
+from tests.simulation.transport.network import Action, SimulatedNetwork
 
 # Of a worker's memory: room for some payloads, in segments of a few, which may be one run.
 MOST_BYTES, SEGMENT_BYTES = 4096, 512

@@ -8,7 +8,7 @@ or is not what was announced.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from ....balancer.protocol.messages import (
+from counterpoise.balancer.protocol.messages import (
     Batch,
     FreeSlots,
     Message,
@@ -19,10 +19,10 @@ from ....balancer.protocol.messages import (
     ServePayloads,
     StopServing,
 )
-from ....balancer.protocol.rank_session import RankSession
-from ....loader.connect.pull_book import PullBook
-from ....workers.serving.store import PayloadStore
-from .network import SimulatedNetwork
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.workers.serving.store import PayloadStore
+from tests.simulation.transport.network import SimulatedNetwork
 
 # Of a worker's payloads: room for some.
 MOST_BYTES = 4096

@@ -19,10 +19,10 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from ....console.reporting import emit, progress_console
-from ....console.spread import spread
-from ....demo.data import ensure_demo_data
-from ..processes.measured import MeasuredProcess
+from ...console.reporting import emit, progress_console
+from ...console.spread import spread
+from ...demo.data import ensure_demo_data
+from ..processes import MeasuredProcess
 from .energon import why_no_energon
 from .pipelines import ImagePass, ImageWork, copy_samples, serve
 
