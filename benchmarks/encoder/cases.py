@@ -92,7 +92,7 @@ class EncoderCase:
 def encoders_first(program: Program) -> Program:
     r"""Return the program with all encoder forwards before its passes, all backwards after them.
 
-    >>> from ....sched import parse_program
+    >>> from counterpoise.sched import parse_program
     >>> text = "placement: 0\nmicrobatches: 1\nedges: 0EF0->0F0 0B0->0EB0\n0: 0EF0 0F0 0B0 0EB0"
     >>> print(*encoders_first(parse_program(text)).ranks[0])
     0EF0 0F0 0B0 0EB0

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from click.testing import CliRunner
 
+from benchmarks import faults as bench_faults
 from benchmarks.faults import command
-from counterpoise.tools.bench import faults as bench_faults
 from tests.simulation.faults import KINDS
 from tests.simulation.trial import trial
 from tests.simulation.variants import VARIANTS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.loading import loader, matrix, matrix_report, systems
+from benchmarks.loading import matrix, matrix_report, systems
 from benchmarks.loading.systems import cell as cells
 from benchmarks.loading.systems import peers
 from benchmarks.loading.systems.cell import Cell, parse_cell
@@ -38,18 +38,18 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
                         if isinstance(rate, str):
                             yield cell, name, rate
                         else:
-                            yield cell, name, matrix.MatrixPass(rate, 1.0, 0.5, 2.0)
+                            yield cell, name, matrix_report.MatrixPass(rate, 1.0, 0.5, 2.0)
 
     def versions(_: Sequence[str]) -> dict[str, str | None]:
         return {"grain": "1.2", "spdl": "3.4", "torchdata": None}
 
     monkeypatch.setattr(matrix, "measure", measure)
-    monkeypatch.setattr(loader, "versions", versions)
+    monkeypatch.setattr(matrix, "versions", versions)
 
 
 def asked(*more: str) -> str:
-    wanted = ["--matrix", "--cell", "104x2", "--workers", "1", "--pairs", "3", *more]
-    return CliRunner().invoke(loader.command, wanted, catch_exceptions=False).stdout
+    wanted = ["--cell", "104x2", "--workers", "1", "--pairs", "3", *more]
+    return CliRunner().invoke(matrix.command, wanted, catch_exceptions=False).stdout
 
 
 @pytest.mark.usefixtures("measured")
@@ -160,7 +160,7 @@ def test_workers_have_equal_shares_of_a_pass() -> None:
 
 
 def test_a_table_without_peers_is_made_too() -> None:
-    one = [matrix.MatrixPass(1.0, 1.0, 0.0, 2.0)]
+    one = [matrix_report.MatrixPass(1.0, 1.0, 0.0, 2.0)]
     passes = {Cell(104, 2, 1, "read"): dict.fromkeys(peers.OWN, one)}
     found = matrix_report.report(passes, 1, {}, {})
     against_torch, against_peers = matrix_report.tables(found)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.loading import loader, transports
+from benchmarks.loading import transports
 from benchmarks.loading.systems.cell import Cell
 
 
@@ -22,8 +22,8 @@ def test_ratios_are_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
                     yield cell, name, each
 
     monkeypatch.setattr(transports, "measure", measure)
-    asked = ["--transports", "--cell", "104x2", "--workers", "1", "--pairs", "3", "--json"]
-    result = CliRunner().invoke(loader.command, asked)
+    asked = ["--cell", "104x2", "--workers", "1", "--pairs", "3", "--json"]
+    result = CliRunner().invoke(transports.command, asked)
     assert result.exit_code == 0, result.output
     (cell,) = json.loads(result.stdout.splitlines()[-1])["cells"]
     assert cell["cpu_ratio"] == {"median": 0.5, "low": 0.25, "high": 1.0}

@@ -2,12 +2,12 @@
 
 import json
 
+from benchmarks.__main__ import group
 from benchmarks.transport import WAYS
-from counterpoise.tools.cli import group
 
 
 def test_every_way_is_measured(capfd):
-    words = ["bench", "transport", "--pairs", "1", "--frames", "3", "--frame-bytes", "5000"]
+    words = ["transport", "--pairs", "1", "--frames", "3", "--frame-bytes", "5000"]
     group.main([*words, "--json"], standalone_mode=False)
     report = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [*report["ways"]] == sorted(WAYS)
@@ -23,7 +23,7 @@ def test_the_digests_tell_payloads_apart():
 
 def test_without_cryptography_seals_are_left_out_and_the_rest_is_measured(capfd, monkeypatch):
     monkeypatch.setattr("benchmarks.transport.is_available", lambda: False)
-    words = ["bench", "transport", "--pairs", "1", "--frames", "2", "--frame-bytes", "500"]
+    words = ["transport", "--pairs", "1", "--frames", "2", "--frame-bytes", "500"]
     group.main([*words, "--json"], standalone_mode=False)
     printed = capfd.readouterr()
     report = json.loads(printed.out.splitlines()[-1])

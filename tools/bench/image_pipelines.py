@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
-from ....workers.sources.file_patterns import find_shards
-from ..processes import cpu_s_below, part_of
+from ...workers.sources.file_patterns import find_shards
 from .energon import energon_loader
+from .processes import cpu_s_below, part_of
 
 PREFETCH = 4
 
@@ -153,13 +153,13 @@ def _cpu_s() -> tuple[float, float, float]:
 
 
 def _dataset(work: ImageWork, resize: str) -> Any:
-    from ....workers import TarDataset, VisionLanguage
+    from ...workers import TarDataset, VisionLanguage
 
     return TarDataset(work.shards, VisionLanguage(tile_size=work.tile_size, resize=resize))
 
 
 def _options(work: ImageWork) -> dict[str, Any]:
-    from ....loader import collate_packed
+    from ...loader import collate_packed
 
     return {
         "batch_size": work.batch_size,
@@ -172,7 +172,7 @@ def _options(work: ImageWork) -> dict[str, Any]:
 
 
 def _balanced(work: ImageWork, resize: str) -> Any:
-    from ....loader import Balance, DataLoader
+    from ...loader import Balance, DataLoader
 
     options = {**_options(work), "collate_fn": None}
     balance = Balance(grouping="fixed", layout="packed")
@@ -181,7 +181,7 @@ def _balanced(work: ImageWork, resize: str) -> Any:
 
 def _threads(work: ImageWork, resize: str) -> Any:
     """Return a balanced loader of one worker, with a thread for each worker of the others."""
-    from ....loader import Balance, DataLoader
+    from ...loader import Balance, DataLoader
 
     options = {**_options(work), "collate_fn": None, "num_workers": 1}
     balance, threads = Balance(grouping="fixed", layout="packed"), work.workers
@@ -191,7 +191,7 @@ def _threads(work: ImageWork, resize: str) -> Any:
 
 
 def _plain(work: ImageWork, resize: str) -> Any:
-    from ....loader import DataLoader
+    from ...loader import DataLoader
 
     return DataLoader(_dataset(work, resize), **_options(work))
 
@@ -211,7 +211,7 @@ def _webdataset(work: ImageWork, resize: str) -> Any:
 
 
 def _energon(work: ImageWork, resize: str) -> Any:
-    from ....loader import collate_packed
+    from ...loader import collate_packed
 
     decode = _decoding(work, resize)
     return energon_loader(
@@ -221,8 +221,8 @@ def _energon(work: ImageWork, resize: str) -> Any:
 
 def _decoding(work: ImageWork, resize: str) -> Callable[[Mapping[str, Any]], Any]:
     """Return what makes a sample of the bytes of its members, named as webdataset names them."""
-    from ....workers import VisionLanguage
-    from ....workers.tar.members import decode_member
+    from ...workers import VisionLanguage
+    from ...workers.tar.members import decode_member
 
     transform = VisionLanguage(tile_size=work.tile_size, resize=resize)
 
@@ -241,7 +241,7 @@ class _Samples:
     """
 
     def __init__(self, work: ImageWork, resize: str) -> None:
-        from ....workers.images.resize import resizer
+        from ...workers.images.resize import resizer
 
         self._resizer, self._size = resizer(resize), work.tile_size
         self._samples = [each for path in work.shards for each in _samples_of(path)]
@@ -253,9 +253,9 @@ class _Samples:
     def __getitem__(self, index: int) -> list[Any]:
         import numpy as np
 
-        from ....workers.images.decode import open_image
-        from ....workers.vision_language.tiles import cut, grid, tile_count
-        from ....workers.vision_language.transform import image_members
+        from ...workers.images.decode import open_image
+        from ...workers.vision_language.tiles import cut, grid, tile_count
+        from ...workers.vision_language.transform import image_members
 
         size, sample, found = self._size, self._samples[index], list[Any]()
         for name in image_members(sample):

@@ -19,12 +19,12 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from ...console.reporting import emit, progress_console
-from ...console.spread import spread
-from ...demo.data import ensure_demo_data
-from ..processes import MeasuredProcess
+from ..console.reporting import emit, progress_console
+from ..console.spread import spread
+from ..demo.data import ensure_demo_data
 from .energon import why_no_energon
-from .pipelines import ImagePass, ImageWork, copy_samples, serve
+from .image_pipelines import ImagePass, ImageWork, copy_samples, serve
+from .processes import MeasuredProcess
 
 # Pipelines by name, and how each resizes.
 OURS = {"balanced": "torch", "threads": "torch", "balanced, pillow": "pillow", "plain": "torch"}
