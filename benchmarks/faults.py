@@ -20,8 +20,6 @@ from tests.simulation.variants import (
 
 
 @click.command("faults")
-@click.option("--simulate", is_flag=True, help="Simulated network, clock and processes (default).")
-@click.option("--processes", is_flag=True, hidden=True)
 @click.option("--seeds", default=1000, show_default=True, help="Simulated runs.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
@@ -31,8 +29,6 @@ from tests.simulation.variants import (
 @click.option("--pulled", is_flag=True, help="Only jobs whose ranks pull payloads from workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    simulate: bool,  # noqa: ARG001 - the default, and the only kind here
-    processes: bool,
     seeds: int,
     first: int,
     seed: int | None,
@@ -49,18 +45,14 @@ def command(
     --lent payloads lie in workers' memory, and handles are of nothing; with --laid-out workers also
     lay out whole microbatches; with --pulled ranks pull payloads, and pulls are lost, late or gone.
     Exit status 1 if anything was lost, came twice, came in another batch or never came. With real
-    processes: `make faults RUNS=3` in a checkout.
+    processes: `make faults RUNS=3`.
 
     \b
     Example:
-      make bench NAME=faults ARGS='--simulate --seeds 1000'
+      make bench NAME=faults ARGS='--seeds 1000'
       make bench NAME=faults ARGS='--seed 17'
       make bench NAME=faults ARGS='--laid-out --seeds 200'
     """  # noqa: D301
-    if processes:
-        raise click.UsageError(
-            "faults of real processes are tried in a checkout: `make faults RUNS=3` (same report)"
-        )
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
     variants = _variants(shared, lent, laid_out, pulled)

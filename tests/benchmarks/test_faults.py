@@ -17,7 +17,7 @@ def run(*words):
 
 
 def test_the_report_of_simulated_seeds():
-    result = run("--simulate", "--seeds", "20", "--json")
+    result = run("--seeds", "20", "--json")
     report = json.loads(result.stdout.splitlines()[-1])
     assert (report["seeds"], report["faults"]) == (20, 100)
     names = ("lost", "duplicated", "digest_mismatches", "stuck", "failed")
@@ -33,7 +33,7 @@ def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
         return replace(verdict, lost=2, mismatch=True) if seed == 5 else verdict
 
     monkeypatch.setattr(bench_faults, "trial", broken)
-    result = run("--simulate", "--seeds", "7", "--json")
+    result = run("--seeds", "7", "--json")
     report = json.loads(result.stdout.splitlines()[-1])
     assert (report["lost"], report["digest_mismatches"], report["failed_seeds"]) == (2, 1, [5])
     assert result.return_value == 1
@@ -57,7 +57,3 @@ def test_shared_ranks_have_seeds_of_their_own():
 
 def test_no_seeds_at_all_are_refused():
     assert isinstance(run("--seeds", "0").exception, ValueError)
-
-
-def test_real_processes_are_tried_elsewhere():
-    assert "make faults RUNS=3" in run("--processes").exception.message
