@@ -3,6 +3,7 @@
 import pytest
 
 from tests import size
+from tests.imports import modules
 
 
 def test_the_product_keeps_its_limits() -> None:
@@ -14,4 +15,4 @@ def test_the_product_keeps_its_limits() -> None:
 def test_what_a_loop_imports_keeps_its_limit(loop: str) -> None:
     trainer, _ = size.imported_by(loop)
     assert "loader.dataloader" in trainer
-    assert size.size_of(size.modules()[name] for name in trainer).lines <= size.LIMITS[loop]
+    assert size.size_of(modules()[name] for name in trainer).lines <= size.LIMITS[loop]
