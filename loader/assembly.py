@@ -161,6 +161,8 @@ class BalancedSettings:
             draws=given.balance.layout == "torch" and made is not default_collate,
             prefetch=torch.prefetch_factor or DEFAULT_PREFETCH,
             transport=given.transport,
+            name=given.name,
+            timeout_s=torch.timeout or None,
         )
         return partial(LocalLoop, settings)
 

@@ -53,7 +53,7 @@ class MicrobatchSource(Protocol):
     def next(self, timeout_s: float | None = None) -> Arrival | LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run."""
 
-    def following(self, arrival: Arrival) -> Iterable[Arrival]:
+    def following(self, arrival: Any, /) -> Iterable[Arrival]:
         """Return the microbatches behind one that are here, if they are: with their payloads."""
 
     def release(self, arrival: Any) -> None:

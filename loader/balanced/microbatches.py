@@ -30,7 +30,7 @@ from ..resume.balanced_position import (
 )
 from ..resume.ledger import BalancedLedger
 from ..step.batch_labels import count_label_tokens_of
-from ..step.errors import LoaderError
+from ..step.errors import ComesAgainError, LoaderError
 from ..step.info import StepInfo
 from ..step.label_check import LabelCheck
 from ..step.turns import OneCaller
@@ -269,6 +269,8 @@ class BalancedLoader:
             source.recover(at.start(self.epoch, self._costs))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)
+        except ComesAgainError:
+            raise
         except LoaderError:
             self.close()
             raise
@@ -355,7 +357,8 @@ class BalancedLoader:
             )
 
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
-        arrival, batch = kept.arrival, kept.arrival.batch
+        arrival = kept.arrival
+        batch: Any = arrival.batch
         ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         # Labels are compared in samples, or counted in their batch; else no sample need be made.

@@ -38,6 +38,18 @@ class Shares(Protocol):
     def gather(self, key: str) -> tuple[bytes, ...] | None:
         """Return all ranks' values for a key, None while some are missing."""
 
+    def skip(self, key: str) -> None:
+        """Say that this rank needs the values of a key no more."""
+
+    def poll(self) -> None:
+        """Do what can be done for others, some times a second."""
+
+    def pause_s(self) -> float:
+        """Return how long it makes sense to wait before the next `gather` or `poll`."""
+
+    def why_missing(self, key: str) -> str:
+        """Return which ranks have not posted a key; "" if none is missing."""
+
 
 @dataclass(slots=True)
 class _Block:
@@ -94,8 +106,9 @@ class PlanAhead:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._known >= self.feed.end:
             return ""
-        if not self._open:
-            return f"costs of samples from {self._known} on that other ranks measure"
+        if self.awaits_ranks and self._shares is not None:
+            missing = self._shares.why_missing(self._key(self._blocks[0]))
+            return f"costs that other ranks measure: {missing or 'they are on their way'}"
         whole = self.feed.end - self.feed.start
         return f"costs of the next window of {whole} samples: {len(self._open)} are measured here"
 
@@ -136,8 +149,7 @@ class PlanAhead:
         while self._next is None:
             if self.feed.is_over or self._known < self.feed.end:
                 return None
-            names = {ordinal: each.key for ordinal, each in self.failed.items()}
-            self._steps = self.feed.plan(names)
+            self._steps = self.feed.plan()
             self._next = next(self._steps, None)
         step, self._next = self._next, next(self._steps, None)
         return step
@@ -182,6 +194,12 @@ class PlanAhead:
             if rank != shares.rank:
                 self._unpack(self._part(self._known, first.end, rank), packed)
         return True
+
+    def skip(self) -> None:
+        """Say that nothing more is needed of other ranks: the epoch ends here."""
+        for block in self._blocks:
+            if block.is_posted and self._shares is not None:
+                self._shares.skip(self._key(block))
 
     def _key(self, block: _Block) -> str:
         return f"{self._name}/costs/{block.end}"

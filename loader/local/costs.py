@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64, Mask
+from ...workers.sources.fingerprint import digest_arrays
 from ...workers.sources.interface import Source
 
 # What an earlier run has kept of a sample: its costs by resource, None for nothing.
@@ -51,6 +52,13 @@ class LoopCosts:
     def are_all_known(self) -> bool:
         """Return whether nothing has to be measured."""
         return bool(self._known.all())
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of all costs, "" where some are not known."""
+        if not self.are_all_known:
+            return ""
+        return digest_arrays(repr(self.resources).encode(), self._costs)
 
     def unknown(self, indexes: Int64) -> Mask:
         """Return which of some samples (n,) are not known (n,); looks at what an earlier run kept.

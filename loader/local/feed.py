@@ -4,7 +4,7 @@ Only the position (a window's first ordinal and first step) carries over from on
 next, so that a run can start at any of them, and every rank plans the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
@@ -86,7 +86,8 @@ class PlannedStep:
 class PlanFeed:
     """The plan of an epoch, window by window, from a position.
 
-    order: maps an ordinal to an index in the source. left_out: samples that no step has taken,
+    order: maps an ordinal to an index in the source; name_of: names a sample, by its index.
+    left_out: samples that no step has taken,
     though nobody refused them. is_over: all windows are planned.
     """
 
@@ -95,6 +96,7 @@ class PlanFeed:
     planner: WindowPlanner
     costs: LoopCosts
     at: EpochPosition
+    name_of: Callable[[int], str] = str
     left_out: int = 0
     start: int = field(init=False)
     step: int = field(init=False)
@@ -109,11 +111,11 @@ class PlanFeed:
         """The ordinal after the last of the next window."""
         return min(self.start + self.planner.window_samples, len(self.order))
 
-    def plan(self, names: Mapping[int, str]) -> Iterator[PlannedStep]:
+    def plan(self) -> Iterator[PlannedStep]:
         """Plan the next window, whose costs are known; return its steps from the position on.
 
-        names: what to call a sample, by its ordinal, where that is known. Raises ValueError where
-        its budgets cannot be met, and for a position that the plan does not have.
+        Raises ValueError where its budgets cannot be met, and for a position that the plan does not
+        have.
         """
         begin, end = self.start, self.end
         indexes = self.order[begin:end]
@@ -123,9 +125,7 @@ class PlanFeed:
             planned = self.planner.plan(window)
         except OversizeError as error:
             index = int(self.order[error.ordinal])
-            known = names.get(error.ordinal)
-            name = f"{index} of the source" if known is None else repr(known)
-            raise ValueError(f"sample {name} {error.reason}") from None
+            raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
         self._check_position(planned.batches)
         first, last = self.step, self.step + len(planned.batches)
         after_window = begin + planned.consumed

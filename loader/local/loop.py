@@ -15,18 +15,20 @@ from typing import Any
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import Ready
+from ...balancer.protocol.rank_session import Arrival
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
-from ...workers.sources.interface import Source
+from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import LocalArrival
 from ..connect.wait_log import WaitLog
+from ..peers import Peers, meet
 from ..resume.balanced_position import RunStart
 from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
 from ..step.label_check import COMPARED
-from ..step.ranks import Place
+from ..step.ranks import Place, has_process_group
 from .ahead import PlanAhead, Shares
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
@@ -41,6 +43,9 @@ logger = logging.getLogger(__name__)
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
 # A wait looks at the clock this often.
 WAIT_S = 1.0
+# Without a timeout ranks wait for each other as long as torch's process groups do.
+MEET_S = 1800.0
+_KNOWN = "known costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class LocalSettings:
     """What a local loop is made of.
 
     collate: makes a batch of samples, in a worker; takes_empty: also of none; draws: it may draw
-    random numbers. prefetch: tasks for each worker.
+    random numbers. prefetch: tasks for each worker. name: the loader's, for other ranks;
+    timeout_s: how long those may take to come.
     """
 
     job: JobSpec
@@ -61,6 +67,8 @@ class LocalSettings:
     draws: bool
     prefetch: int = 2
     transport: Transport = "auto"
+    name: str = ""
+    timeout_s: float | None = None
 
 
 class LocalLoop:
@@ -70,11 +78,11 @@ class LocalLoop:
     position that the loader has: workers that are in the middle of something are replaced.
     """
 
-    def __init__(self, settings: LocalSettings, meet: Callable[[], Shares] | None = None) -> None:
-        """`meet` returns the other ranks, once they have come; None: there are none."""
+    def __init__(self, settings: LocalSettings) -> None:
+        """Take the settings; nothing is started, and nobody met, before the first run."""
         self._settings = settings
-        self._meet = meet
-        self._shares: Shares | None = None
+        self._peers: Peers | None = None
+        self._shares_costs = False
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
@@ -111,8 +119,8 @@ class LocalLoop:
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
                 "ledger belongs to another data set; resume with its own"
             )
-        if self._meet is not None and self._shares is None:
-            self._shares = self._meet()
+        if self._peers is None and not self._settings.place.is_alone:
+            self._meet(self._costs)
         if self._tasks is None:
             self._tasks = self._start_workers()
         self._start_run(start, self._tasks)
@@ -130,7 +138,7 @@ class LocalLoop:
 
     def recover(self, start: RunStart) -> None:
         """Begin again at a position if an exception has left something half done."""
-        if self._owner != os.getpid():
+        if self._owner != os.getpid() and isinstance(self._tasks, WorkerTasks):
             raise LoaderError(
                 f"this loader's workers belong to process {self._owner}, and a forked child cannot "
                 "use them: make a new DataLoader in the child"
@@ -155,16 +163,17 @@ class LocalLoop:
         if arrival is None and not run.is_at_end:
             arrival = self._wait(run, timeout_s)
         self._is_torn = False
+        if isinstance(arrival, Exception):
+            raise arrival
         return arrival
 
-    def _wait(self, run: LocalRun, timeout_s: float | None) -> LocalArrival | None:
+    def _wait(self, run: LocalRun, timeout_s: float | None) -> LocalArrival | Exception | None:
         log, since = WaitLog(run.is_first), time.monotonic()
         while True:
             waited = time.monotonic() - since
             left = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s - waited)
             if left <= 0:
-                self._is_torn = False  # nothing is half done
-                raise TimeoutError(f"no batch within {timeout_s} s")
+                return TimeoutError(f"no batch within {timeout_s} s: waits for {run.waits_for}")
             run.pump(left)
             arrival = run.head()
             if arrival is not None or run.is_at_end:
@@ -176,7 +185,11 @@ class LocalLoop:
                     run.waits_for,
                 )  # fmt: skip
 
-    def release(self, arrival: LocalArrival) -> None:
+    def following(self, arrival: Any, /) -> tuple[Arrival, ...]:  # noqa: ARG002
+        """Return nothing: microbatches come collated."""
+        return ()
+
+    def release(self, arrival: Any) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
         if self._run is not None and not self._is_torn:
             self._is_torn = True
@@ -188,7 +201,7 @@ class LocalLoop:
     ) -> int:
         """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
         own, run = sum(tokens.values()), self._run
-        if self._shares is None or run is None:
+        if self._peers is None or run is None:
             return own
         key = f"{self._runs}/labels/{step}"
         values = run.said(key, str(own).encode())
@@ -213,6 +226,9 @@ class LocalLoop:
         self._end_run()
         self._end_workers()
         self._run = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
 
     # --- parts
 
@@ -231,6 +247,44 @@ class LocalLoop:
         """
         source, start = self._settings.source, self._settings.start
         return start.persistent or bool(getattr(source, "decode_first", False))
+
+    def _meet(self, costs: LoopCosts) -> None:
+        """Meet the other ranks, and find out if all know all costs; where nobody has to, do not.
+
+        Raises ValueError where they cannot find each other, LoaderError where they disagree.
+        """
+        settings, job = self._settings, self._settings.job
+        says = job.on_error == "skip" or job.counts_batches
+        if not has_process_group():
+            if costs.are_all_known and not says:
+                return
+            why = "what they find of samples" if costs.are_all_known else "what samples cost"
+            raise ValueError(
+                "several ranks without torch.distributed cannot find each other, and tell each "
+                f"other {why}: call init_process_group(), give a table of costs and "
+                "on_error='raise', or start `counterpoise balancer` and give "
+                "balancer='tcp://HOST:PORT' to all"
+            )
+        data = f"{source_name(settings.source)}, {len(settings.source)} samples"
+        facts = {"configuration": to_json(job), "data": data}
+        timeout_s = settings.timeout_s or MEET_S
+        self._peers = meet(settings.place, settings.name, facts, timeout_s)
+        self._peers.post(_KNOWN, costs.digest.encode())
+        since = time.monotonic()
+        while (known := self._peers.gather(_KNOWN)) is None:
+            if time.monotonic() - since > timeout_s:
+                raise LoaderError(
+                    f"what all ranks know of costs not within {timeout_s:.0f} s: "
+                    f"{self._peers.why_missing(_KNOWN)}"
+                )
+            time.sleep(self._peers.pause_s())
+        if all(known) and len({*known}) > 1:
+            other = next(rank for rank, each in enumerate(known) if each != known[0])
+            raise LoaderError(
+                f"the costs of rank {other} ({self._peers.members[other]}) are others than those "
+                "of rank 0, so that they would plan other batches: give all the same costs"
+            )
+        self._shares_costs = not all(known)
 
     def _start_workers(self) -> WorkerTasks | InlineTasks:
         settings, job = self._settings, self._settings.job
@@ -255,18 +309,26 @@ class LocalLoop:
         if not settings.start.workers:
             ahead = 1
         make = partial(
-            _make_ahead, start, plan, job.shuffle, costs, ahead, self._shares, str(self._runs)
+            _make_ahead,
+            start,
+            plan,
+            job.shuffle,
+            costs,
+            settings.source.key,
+            ahead,
+            self._peers if self._shares_costs else None,
+            str(self._runs),
         )
         describe = partial(
             _plain_contents, played=played, label=job.label, padded=plan.padded_columns
         )
         kind = PlanningThread if settings.start.workers else Planning
-        self._planning = kind(make, plan, describe, self._shares)
+        self._planning = kind(make, plan, describe, self._peers)
         run_settings = RunSettings(
             job=job,
             source=settings.source,
             played=played,
-            ranks_elsewhere=self._shares is not None,
+            ranks_elsewhere=self._peers is not None,
             named_by_index=not getattr(settings.source, "names_samples", True),
             takes_empty=settings.takes_empty,
             checks_costs=self._runs > 1 and bool(getattr(settings.source, "decode_first", False)),
@@ -297,13 +359,19 @@ def _make_ahead(
     plan: PlanConfig,
     shuffle: bool,
     costs: LoopCosts,
+    name_of: Callable[[int], str],
     ahead: int,
     shares: Shares | None,
     name: str,
 ) -> PlanAhead:
     """Return the planning of an epoch from a position."""
     order = permutation(len(costs), plan.seed, start.epoch, shuffle)
-    feed = PlanFeed(start.epoch, order, make_planner(plan), costs, start.at)
+    try:
+        planner = make_planner(plan)
+    except ValueError as error:
+        what = "the costs that a pipeline has measured: " if start.costs else ""
+        raise ValueError(f"{what}{error}") from error
+    feed = PlanFeed(start.epoch, order, planner, costs, start.at, name_of)
     return PlanAhead(feed, ahead, plan.samples_per_step, shares, name)
 
 

@@ -35,8 +35,8 @@ Describe = Callable[[PlannedStep], dict[Cell, Contents]]
 FORK_WAIT_S = 60.0
 # Samples that are planned in one go.
 AT_ONCE = 256
-# While other ranks' parts are awaited, they are looked for this often, at first and later.
-LOOK_S, LOOK_LATER_S = 0.002, 0.1
+# Who waits for nobody looks so often whether its planning is still there.
+IDLE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -106,14 +106,25 @@ class Planning:
     def wait(self, seconds: float) -> None:
         """Wait until there is something to collect, at most so long: plan, here."""
         if not self.turn() and self.awaits_ranks:
-            time.sleep(min(seconds, LOOK_S))
+            time.sleep(min(seconds, self.pause_s()))
 
     def fileno(self) -> int | None:
         """Return what is readable when there is something to collect, None if nothing tells."""
         return None
 
     def stop(self) -> None:
-        """End; what was not collected is forgotten."""
+        """End; what was not collected is forgotten, and nothing more is asked of other ranks."""
+        if self._shares is not None:
+            for key in self._awaited:
+                self._shares.skip(key)
+            if self._ahead is not None:
+                self._ahead.skip()
+        self._awaited.clear()
+        self._has_ended = True
+
+    def pause_s(self) -> float:
+        """Return how long it makes sense to wait for other ranks before the next turn."""
+        return IDLE_S if self._shares is None else min(IDLE_S, self._shares.pause_s())
 
     @property
     def awaits_ranks(self) -> bool:
@@ -124,6 +135,9 @@ class Planning:
     @property
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
+        if self._awaited and self._shares is not None:
+            missing = self._shares.why_missing(self._awaited[0])
+            return f"what other ranks say: {missing or 'it is on its way'}"
         return self._ahead.waits_for if self._ahead is not None else "the order of the epoch"
 
     # --- the side of whoever plans
@@ -154,6 +168,8 @@ class Planning:
             while True:
                 self._take(ahead, *self._inbox.get_nowait())
         self._listen(found)
+        if self._shares is not None:
+            self._shares.poll()
         if self._is_planned:
             return
         for step in self._some(ahead):
@@ -268,6 +284,7 @@ class PlanningThread(Planning):
         self._work_there.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(FORK_WAIT_S)
+        super().stop()
 
     def _work_once(self) -> bool:
         """Work as far as there is something to do; return whether anything came of it."""
@@ -280,19 +297,13 @@ class PlanningThread(Planning):
 
 def _run(planning: "weakref.ref[PlanningThread]", work_there: threading.Event) -> None:
     """Be the thread: it ends with its planning, which nobody may have stopped."""
-    pause = LOOK_S
     while (mine := planning()) is not None and not mine._stopped and not mine._has_ended:
         work_there.clear()
         is_busy = mine._work_once()
-        awaits_ranks = mine.awaits_ranks
+        pause_s = mine.pause_s()
         del mine
-        if is_busy:
-            pause = LOOK_S
-            continue
-        if work_there.wait(pause if awaits_ranks else 1.0):
-            pause = LOOK_S
-        else:
-            pause = min(2 * pause, LOOK_LATER_S)
+        if not is_busy:
+            work_there.wait(pause_s)
 
 
 _running: "weakref.WeakSet[PlanningThread]" = weakref.WeakSet()

@@ -23,7 +23,7 @@ from ...workers.sources.interface import Source
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..resume.balanced_position import RunStart
-from ..step.errors import LoaderError
+from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
@@ -161,26 +161,28 @@ class LocalRun:
             self._send()
         return came
 
-    def head(self) -> LocalArrival | None:
+    def head(self) -> LocalArrival | Exception | None:
         """Return the next microbatch if it can be handed out, None if not yet.
 
-        Raises LoaderError for one that never can be, and what collate_fn has raised: then it is
-        made again for the next call.
+        Or the error to raise: a LoaderError for one that never can be handed out, or what
+        collate_fn has raised; then it is made again for the next call.
         """
         step = self._head_step()
         if step is None:
             return None
         task = step.tasks[0]
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
-        self._raise_fatal(step, task.planned if step.contents is not None else sorted(step.fatal))
+        due = task.planned if step.contents is not None else sorted(step.fatal)
+        if (fatal := _first_fatal(step, due)) is not None:
+            return fatal
         if step.contents is None:
             return None
         if task.made is None:
             return None
         if isinstance(task.made.batch, Failed):
-            self._make_again(step, task)
-        if task.load.spare and task.made.batch is None:
-            raise LoaderError(
+            return self._make_again(step, task, task.made.batch)
+        if task.load.spare and task.made.batch is None and not self._is_passed_over(step):
+            return LoaderError(
                 f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
                 f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
                 "samples: give drop_last=True"
@@ -194,7 +196,7 @@ class LocalRun:
         if step is None:
             return self._planning.waits_for or "the plan of the next window"
         if step.is_posted and step.contents is None:
-            return f"what other ranks could not use of step {step.plan.number}"
+            return self._planning.waits_for
         return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
 
     @property
@@ -393,8 +395,8 @@ class LocalRun:
             number = self._take_number()
             self._measuring[number] = [ordinal for ordinal, _ in some]
             again = self.measured == 0
-            task = Measure(self._start.epoch, [index for _, index in some], again)
-            self._tasks.submit(number, task.packed())
+            measure = Measure(self._start.epoch, [index for _, index in some], again)
+            self._tasks.submit(number, measure.packed())
 
     def _is_passed_over(self, step: _Step) -> bool:
         job = self._settings.job
@@ -480,17 +482,8 @@ class LocalRun:
             self._steps.popleft()
         return self._steps[0] if self._steps else None
 
-    def _raise_fatal(self, step: _Step, ordinals: Sequence[int]) -> None:
-        """Raise LoaderError for the first of some samples that ends the run."""
-        for ordinal in ordinals if step.fatal else ():
-            if ordinal in step.fatal:
-                why = step.fatal[ordinal]
-                place = f" of {why.source}" if why.source else ""
-                raise LoaderError(f"sample {why.key!r}{place}: {why.reason}")
-
-    def _make_again(self, step: _Step, task: _Task) -> None:
-        """Raise what collate_fn has raised; the microbatch is made again, for the next call."""
-        failed: Any = task.made and task.made.batch
+    def _make_again(self, step: _Step, task: _Task, failed: Failed) -> Exception:
+        """Return what collate_fn has raised; the microbatch is made again, for the next call."""
         task.failures += 1
         self._sent.pop(task.number, None)
         task.made = None
@@ -499,15 +492,17 @@ class LocalRun:
             failed.reraise()
         except Exception as error:
             if task.failures < TRIES:
-                raise
+                return error
             source, indexes = self._settings.source, step.plan.indexes_of(task.ordinals)
             names = ", ".join(str(source.key(index)) for index in indexes[:QUOTED])
-            raise LoaderError(
+            last = ComesAgainError(
                 f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could "
                 f"not be made {task.failures} times, and comes again until it is: "
                 f"{type(error).__name__}: {error}; mend collate_fn, or go on from a ledger "
                 "beyond it"
-            ) from error
+            )
+            last.__cause__ = error
+            return last
 
     def _arrival(self, step: _Step, task: _Task, made: Made) -> LocalArrival:
         plan, (rank, microbatch) = step.plan, task.cell
@@ -536,3 +531,13 @@ class LocalRun:
             if ordinal in step.holes:
                 why = step.holes[ordinal]
                 yield Hole(ordinal, why.key, why.reason, why.source)
+
+
+def _first_fatal(step: _Step, ordinals: Sequence[int]) -> LoaderError | None:
+    """Return the error of the first of some samples that ends the run."""
+    for ordinal in ordinals if step.fatal else ():
+        if ordinal in step.fatal:
+            why = step.fatal[ordinal]
+            place = f" of {why.source}" if why.source else ""
+            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+    return None

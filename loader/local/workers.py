@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -63,11 +63,11 @@ class Failed:
     def __init__(self, error: Exception | None, wrapper: Any = None) -> None:
         self._error, self._wrapper = error, wrapper
 
-    def reraise(self) -> None:
+    def reraise(self) -> NoReturn:
         """Raise it; what a worker raised has the worker's traceback in its text."""
-        if self._error is not None:
-            raise self._error
-        self._wrapper.reraise()
+        if self._error is None:
+            self._wrapper.reraise()
+        raise self._error or RuntimeError("a worker's error was not raised")
 
 
 class InlineTasks:
@@ -103,14 +103,14 @@ class InlineTasks:
         self._waiting.clear()
 
 
-class WorkerTasks(TorchWorkersIterator):  # type: ignore[misc]
+class WorkerTasks(TorchWorkersIterator):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
         self, reader: PlannedReader, start: WorkerStart, prefetch: int, transport: Transport
     ) -> None:
         """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
-        context = clean_context() if _starts_clean(start) else start.context
+        context: Any = clean_context() if _starts_clean(start) else start.context
         init_fn: Any = partial(_begin, reader, start.begin)
         if not why_inline(transport):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
@@ -124,7 +124,8 @@ class WorkerTasks(TorchWorkersIterator):  # type: ignore[misc]
         # As plain loaders' iterators: torch ends its workers through these when it is deleted.
         queues = (*self._index_queues, self._worker_result_queue)
         weakref.finalize(self, _keep_until_then, queues).atexit = False
-        self._poller, self._also = select.poll(), None
+        self._poller = select.poll()
+        self._also: int | None = None
         if not self._pin_memory:
             self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
         _all.add(self)

@@ -10,23 +10,23 @@ before: so ranks open loaders of one name in the same order. Facts are compared 
 their texts are in the store once, for who needs to say in what they differ.
 """
 
+import itertools
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ...balancer.protocol.job_spec import difference
 from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .exchange import Peers
 from .follower import FollowingPeers
-from .leader import Follower, LeadingPeers, pause_after
+from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
-from .records import Kind, RecordReader, RecordWriter
-from .store import Entries, MeetingPoint, digest, open_point
+from .records import HostRecord, RecordKind, RecordReader, RecordWriter
+from .store import Entries, MeetingPoint, StoreState, digest, open_point
 
 # So many ranks that do not come are named, and so many loaders that a process opened.
 NAMED_RANKS, NAMED_LOADERS = 8, 8
@@ -51,7 +51,7 @@ def meet(
     """
     if place.ranks == 1:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
-        return LeadingPeers(_alone(me), 0, None, RecordWriter(), {}, clock)
+        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, clock)
     steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
     while True:
         try:
@@ -77,9 +77,9 @@ class _Entry:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "_Entry":
-        values = json.loads(text)
-        return cls(**values | {"peer": Peer(**values["peer"])})
+    def read(cls, texts: bytes) -> list["_Entry"]:
+        """Return the entries in a JSON list: all at once, for there may be thousands."""
+        return [cls(**each | {"peer": Peer(**each["peer"])}) for each in json.loads(texts)]
 
     def open(self) -> tuple[Process, RecordReader]:
         """Open its memory; OSError if this process cannot, or it has ended."""
@@ -134,7 +134,8 @@ class _Joining:
         self._since, self._timeout_s = clock(), timeout_s
         self._me = Peer(point.rank, point.process, socket.gethostname(), os.getpid())
         self._ranks = len(point.processes)
-        self._root = Entries(point.store, point.label)
+        state = StoreState(point.has_ended)
+        self._root = Entries(point.store, point.label, state)
         count = self._root.add(f"opened/{name}/{point.process}")
         self._record_process(count)
         self._entries = self._root.below(f"loader/{name}/{count}")
@@ -159,7 +160,7 @@ class _Joining:
         leads = not host or self._entries.add(f"host/{host}") == 1
         if not leads:
             yield from self._wait(lambda: self._entries.has(f"leader/{host}"))
-            found = _Entry.from_json(self._entries.get([f"leader/{host}"])[0])
+            (found,) = _Entry.read(b"[%b]" % self._entries.get([f"leader/{host}"])[0])
             try:
                 leader = (found, *found.open())
             except OSError:  # it may be of another user, or /proc be hidden
@@ -179,20 +180,23 @@ class _Joining:
 
     def lead(self, mine: _Entry) -> Generator[float, None, Peers]:
         """Wait for all ranks, and hand what is known of them to this host's others."""
-        yield from self._wait(lambda: self._entries.has("all"))
-        if given_up := self._entries.find("given up"):
-            raise LoaderError(given_up.decode())
+        try:
+            yield from self._wait(lambda: self._entries.has("all"))
+            if given_up := self._entries.find("given up"):
+                raise LoaderError(given_up.decode())
+        except LoaderError as error:
+            self.log.append(RecordKind.FAILED, body=str(error).encode())
+            raise
         texts = self._entries.get([f"rank/{rank}" for rank in range(self._ranks)])
-        entries = [_Entry.from_json(text) for text in texts]
+        known = b"[%b]" % b",".join(texts)
+        entries = _Entry.read(known)
         followers = {
             each.peer.rank: self._opened(each)
             for each in entries
             if each.shared == mine.shared and not each.leads
         }
         if followers:
-            self.log.append(
-                Kind.ROSTER, body=json.dumps([text.decode() for text in texts]).encode()
-            )
+            self.log.append(RecordKind.ROSTER, body=known)
         try:
             roster = self._checked(entries)
         except LoaderError:
@@ -200,6 +204,8 @@ class _Joining:
             raise
         store = self._entries if len(roster.hosts) > 1 else None
         names = self._names(entries)
+        if store is not None:  # so that the number of entries stays what it is
+            store.set(f"news/{roster.host_of(self._me.rank)}", NO_NEWS)
         peers = LeadingPeers(roster, self._me.rank, store, self.log, followers, self._clock)
         if self._entries.add("met") == len(roster.hosts):
             self._entries.delete(names)
@@ -209,11 +215,13 @@ class _Joining:
         self, mine: _Entry, leader: _Entry, process: Process, records: RecordReader
     ) -> Generator[float, None, Peers]:
         """Wait for what the leader of this host knows."""
-        told: list[Any] = []
+        told: list[HostRecord] = []
 
         def has_told() -> bool:
-            told.extend(record for record in records.read() if record.kind is Kind.ROSTER)
-            return bool(told) or process.has_ended()
+            # In this order: the last that an ended process wrote is read.
+            has_ended = process.has_ended()
+            told.extend(itertools.islice(records.read(), 1))
+            return bool(told) or has_ended
 
         try:
             yield from self._wait(has_told)
@@ -222,8 +230,10 @@ class _Joining:
                     f"{leader.peer}, which speaks for host {mine.peer.host}, has ended before all "
                     "ranks had opened this loader: restart all ranks"
                 )
-            texts = json.loads(records.body_of(told[0]))
-            roster = self._checked([_Entry.from_json(text) for text in texts])
+            body = records.body_of(told[0])
+            if told[0].kind is RecordKind.FAILED:
+                raise LoaderError(body.decode())
+            roster = self._checked(_Entry.read(body))
         except BaseException:
             process.close()
             records.close()
@@ -335,10 +345,6 @@ def _shown(text: str | None) -> str:
     if text is None:
         return "nothing"
     return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
-
-
-def _alone(me: Peer) -> Roster:
-    return Roster((me,), ("",), {"": 0})
 
 
 def _close(followers: Mapping[int, Follower]) -> None:
