@@ -33,7 +33,7 @@ from .ahead import PlanAhead, Shares
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
-from .planning import Planning, PlanningThread
+from .planning import Kernels, Planning, PlanningThread
 from .run import LocalRun, RunSettings
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
@@ -83,6 +83,7 @@ class LocalLoop:
         self._settings = settings
         self._peers: Peers | None = None
         self._shares_costs = False
+        self._kernels = Kernels(settings.job.plan)
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
@@ -323,7 +324,7 @@ class LocalLoop:
             _plain_contents, played=played, label=job.label, padded=plan.padded_columns
         )
         kind = PlanningThread if settings.start.workers else Planning
-        self._planning = kind(make, plan, describe, self._peers)
+        self._planning = kind(make, self._kernels, describe, self._peers)
         run_settings = RunSettings(
             job=job,
             source=settings.source,

@@ -58,23 +58,37 @@ class Collected:
     error: BaseException | None = None
 
 
+class Kernels:
+    """What runs the planning kernels of one loader: over its epochs, so that they compile once."""
+
+    def __init__(self, plan: PlanConfig) -> None:
+        self._plan = plan
+        self._interpreter: Any = None
+
+    def interpreter(self) -> Any:
+        """Return what runs them; made at the first call, by whoever plans."""
+        if self._interpreter is None:
+            self._interpreter = interpreter_of(self._plan, time.thread_time)
+        return self._interpreter
+
+
 class Planning:
     """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], plan: PlanConfig, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
         shares: Shares | None = None,
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
-        describe: returns the contents of a step's microbatches here. shares: the other ranks.
+        kernels: run the planning. describe: returns the contents of a step's microbatches here.
+        shares: the other ranks.
         """
         self._make = make
-        self._plan = plan
+        self._kernels = kernels
         self._describe = describe
         self._shares = shares
         self._ahead: PlanAhead | None = None
-        self._interpreter: Any = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Collected] = queue.SimpleQueue()
         self._told_failed = 0
@@ -148,7 +162,7 @@ class Planning:
             return False
         found = Collected()
         try:
-            with interpreted_by(self._interpreter):
+            with interpreted_by(self._kernels.interpreter()):
                 self._work(found)
         except Exception as error:
             found.error, self._has_ended = error, True
@@ -160,9 +174,7 @@ class Planning:
 
     def _work(self, found: Collected) -> None:
         if self._ahead is None:
-            self._interpreter = interpreter_of(self._plan, time.thread_time)
-            with interpreted_by(self._interpreter):
-                self._ahead = self._make()
+            self._ahead = self._make()
         ahead = self._ahead
         with contextlib.suppress(queue.Empty):
             while True:
@@ -223,11 +235,11 @@ class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], plan: PlanConfig, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
         shares: Shares | None = None,
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
-        super().__init__(make, plan, describe, shares)
+        super().__init__(make, kernels, describe, shares)
         self._gate = threading.Lock()
         self._stopped = False
         self._work_there = threading.Event()

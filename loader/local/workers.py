@@ -10,6 +10,7 @@ import select
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
@@ -222,10 +223,15 @@ def _arguments(
     )
 
 
+# What this worker process has entered for good: it ends when nobody refers to it.
+_entered: list[AbstractContextManager[None]] = []
+
+
 def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Be a worker_init_fn: the generators are the samples' own; the user's runs as in torch's."""
     reader.number = number
-    own_generators().__enter__()
+    _entered.append(own_generators())
+    _entered[-1].__enter__()
     prepare_worker(reader, init_fn, number)
 
 

@@ -42,6 +42,7 @@ class Measurer:
     ) -> None:
         self.source = source
         self.resources = tuple(resources)
+        self._load = source.load
         self._seed = seed
         self._sleep = sleep
 
@@ -52,7 +53,10 @@ class Measurer:
 
     def load(self, index: int, epoch: int) -> Any:
         """Load a sample; reads that a disk fails are repeated."""
-        return self._retried(self.source.load, index, epoch, self._seed)
+        try:
+            return self._load(index, epoch, self._seed)
+        except OSError:  # rare: it is found out then what kind of error it is
+            return self._retried(self._load, index, epoch, self._seed)
 
     def cost(self, index: int, epoch: int) -> tuple[int, ...]:
         """Find what a sample costs; SampleError where it cannot be measured."""
