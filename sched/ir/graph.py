@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from .channels import message_channels
 from .kinds import Need, is_kind, kind
-from .passes import NO_MICROBATCH, Pass
-from .program import Barrier, Program
+from .program import NO_MICROBATCH, Barrier, Pass, Program
 
 Ints = NDArray[np.int64]
 _SHIFT = {"same": 0, "previous": -1, "next": 1}

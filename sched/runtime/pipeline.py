@@ -15,9 +15,9 @@ from ..replanning import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
 from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
-from .compiled import Pipelines
 from .encoders import EncoderSpec, rank_encoders
 from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
+from .execution.waiting import Pipelines
 from .gradients import (
     EarlierGradients,
     Reduction,
@@ -43,8 +43,7 @@ from .job import (
     vocabulary_part,
 )
 from .links import Groups, ProcessGroupLinks
-from .parts import ModelPart, StepData
-from .parts.reading import Steps, list_steps
+from .parts import ModelPart, StepData, Steps, list_steps
 from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
 from .stage.generator import GeneratorSpec, rank_generator

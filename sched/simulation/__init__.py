@@ -1,8 +1,7 @@
 """Simulate a program with its costs: a timeline in integer nanoseconds."""
 
-from .contention import Contention
 from .cost_profile import CostFunction, CostProfile, dump_profile, load_profile, profile_costs
-from .costs import Costs, unit_costs
+from .costs import Contention, Costs, unit_costs
 from .simulator import simulate
 from .timeline import Bubbles, Slot, Timeline
 

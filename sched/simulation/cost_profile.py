@@ -23,8 +23,7 @@ import msgspec
 
 from ..ir.kinds import is_kind, kind
 from ..ir.typed_json import Whole, read_json
-from .contention import NOT_MEASURED, Contention
-from .costs import Costs, Table, expand
+from .costs import NOT_MEASURED, Contention, Costs, Table, expand
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.kinds import kind
-from ..ir.passes import NO_MICROBATCH
+from ..ir.program import NO_MICROBATCH
 from .cost_profile import CostFunction, CostProfile, Resources
 from .measured import MeasuredStep, compute_slots
 

@@ -11,6 +11,11 @@ formula of units.py:
 3. when the next bound is no better than the last candidate wanted, nothing better can come.
 
 The candidates are the best layouts of different backbones. Only integers are compared.
+
+The usual layout, for comparison: one TP and DP for all modules, one stage for small ones.
+
+Megatron-LM does this with a multimodal model (DistTrain, 2025, section 2.1 and Figure 17): encoder
+and generator are further stages of the backbone's pipeline.
 """
 
 from collections.abc import Iterator
@@ -20,7 +25,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import Module, OrchestrationProblem, Unit, iteration_ns
+from .units import Module, OrchestrationProblem, Unit, iteration_ns, memory_of
 
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
@@ -281,3 +286,22 @@ def _worth_trying(
         keep_first &= warm + first.warm + rest * np.maximum(first.stage, stage) < worst
         keep_last &= warm + last.warm + rest * np.maximum(last.stage, stage) < worst
     return first.take(keep_first), last.take(keep_last), outer[keep_last]
+
+
+def rigid(job: OrchestrationProblem) -> Layout | None:
+    """Return the best rigid layout by the formula, with the largest TP; None if none fits."""
+    sizes = set(job.sizes_of(job.modules[0])).intersection(*map(job.sizes_of, job.modules))
+    best = None
+    for dp in divisors(job.batch) if sizes else ():
+        tp = max(sizes)
+        for pp in range(1, job.modules[job.at].layers + 1):
+            units = tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
+            # More stages need more GPUs, so no larger pp fits either.
+            if sum(unit.gpus for unit in units) > job.gpus:
+                break
+            if max(memory_of(job, units)) > job.memory_bytes:
+                continue
+            layout = Layout(units, iteration_ns(job, units))
+            if best is None or (layout.formula_ns, layout.gpus) < (best.formula_ns, best.gpus):
+                best = layout
+    return best

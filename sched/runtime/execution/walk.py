@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...ir.kinds import kind
-from ...ir.passes import Pass
+from ...ir.program import Pass
 from ...simulation.timeline import Slot
-from ..compiled.collectives import Collective
-from ..compiled.ops import Op, Value
+from ..compiled import Collective, Op, Value
 from ..links.interface import Links, Transfer
-from ..parts.interface import ModelPart
-from ..parts.step_data import StepData
+from ..parts import ModelPart, StepData
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
 """Start a job and compile what it runs: where its parts are, who meets whom, and its programs."""
 
 from .arrangement import Arrangement, arrange
-from .fields import NeededFields
 from .lanes import Lanes
-from .programs import CompiledProgram, Programs
+from .programs import CompiledProgram, NeededFields, Programs
 from .replanning import Replanner
 from .start import all_come, meet, reading_of, start_deadline, vocabulary_part
 from .unit_programs import UnitPrograms

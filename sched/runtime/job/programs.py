@@ -1,4 +1,7 @@
-"""The programs that a pipeline runs: one for each number of microbatches, checked and compiled."""
+"""The fields of a microbatch that each rank needs, from what runs there.
+
+The programs that a pipeline runs: one for each number of microbatches, checked and compiled.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,28 +11,58 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...checking.checker import check
+from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms import without_generator_gradient
-from ..compiled import (
-    Pipelines,
-    Value,
-    collectives,
+from ...transforms import (
     forward_only,
     with_reductions,
     with_whole_last_backward,
+    without_generator_gradient,
 )
+from ..compiled import Value, collectives
 from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..execution.waiting import Pipelines
 from ..links import Channel, channels_of
-from ..parts import ModelPart, StepData, TensorSpec
-from ..parts.reading import Reading, Steps, list_steps
+from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
 from ..stage import Merging, StageOptions, Stages, Taking
 from ..stage.agreement import ModelFacts, without_training
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..vocabulary import VocabularyPart
-from .fields import NeededFields
 from .start import compile_all
+
+
+@dataclass(frozen=True, slots=True)
+class NeededFields:
+    """The fields of a microbatch that each rank needs.
+
+    `placement`: the rank of each stage.
+    """
+
+    placement: Sequence[int]
+    options: StageOptions
+    vocabulary: VocabularyPart | None
+    encoders: RankEncoders
+    generator: RankGenerator
+
+    def of(self, rank: int, *, encodes: bool = True, generates: bool = True) -> frozenset[str]:
+        """Return the fields that a rank of the program needs.
+
+        `encodes`, `generates`: False for a microbatch that another rank does this of.
+        """
+        beside = self.generator.fields(rank, self.placement[-1], generates=generates)
+        if encodes:
+            beside |= self.encoders.fields(rank)
+        if rank not in self.placement:
+            return frozenset(beside)
+        wanted = set(self.options.extras) | beside
+        if rank == self.placement[0] and not (self.vocabulary and self.vocabulary.shard.embedding):
+            wanted |= set(self.options.inputs)
+        if rank == self.placement[-1] and self.options.loss is not None:
+            wanted |= set(self.options.labels)
+        if self.vocabulary is not None:
+            wanted |= set(self.vocabulary.fields.values())
+        return frozenset(wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from ..links import (
     gather_objects,
     make_groups,
 )
-from ..parts.reading import WEIGHTS, Reading
+from ..parts import WEIGHTS, Reading
 from ..stage import LossFunction, StageOptions
 from ..stage.agreement import ModelFacts
 from ..vocabulary import VocabParallel, VocabularyPart, refuse_other_passes

@@ -7,10 +7,11 @@ from typing import Any
 
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ..compiled import Pipelines, collectives, forward_only, with_whole_last_backward
+from ...transforms import forward_only, with_whole_last_backward
+from ..compiled import collectives
 from ..encoders import trained_program
-from ..parts import ELSEWHERE, StepData
-from ..parts.reading import Reading, Steps, list_steps
+from ..execution.waiting import Pipelines
+from ..parts import ELSEWHERE, Reading, StepData, Steps, list_steps
 from ..stage.agreement import without_training
 from ..units import KnownPlans, UnitPlace, compile_units, joined
 from .programs import CompiledProgram, Programs

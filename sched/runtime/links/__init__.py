@@ -2,8 +2,7 @@
 
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
-from .meeting import call_roll, gather_objects
-from .place import MeshPlace
+from .place import MeshPlace, call_roll, gather_objects
 from .process_groups import (
     Channel,
     Groups,

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..compiled.collectives import Collective
-from ..compiled.ops import Value
-from ..parts.step_data import TensorSpec
+from ..compiled import Collective, Value
+from ..parts import TensorSpec
 from .interface import Transfer
 
 

@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..compiled.collectives import Collective
-from ..compiled.ops import Op, Value
-from ..parts.step_data import TensorSpec
+from ..compiled import Collective, Op, Value
+from ..parts import TensorSpec
 from .interface import Transfer
 
 Channel = tuple[int, int]

@@ -19,17 +19,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.kinds import BACKWARD
-from ...ir.passes import Pass
-from ...ir.program import Program
-from ..compiled.ops import Value
-from ..gradients.sharded import begin_step, last_backward
-from ..parts.interface import Given, Made
-from ..parts.joints import Joint, pack
-from ..parts.step_data import MicrobatchData, StepData
-from .calling import NOTHING, Calling, call_module, grad_mode
+from ...ir.program import Pass, Program
+from ..compiled import Value
+from ..gradients import begin_step, last_backward
+from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
+from .calling import NOTHING, Calling, Taking, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging
-from .taking import Taking
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ...ir.passes import Pass
-from ...ir.program import Program
+from ...ir.program import Pass, Program
 from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
 from .parallel import VocabParallel
 from .shard import VocabularyShard

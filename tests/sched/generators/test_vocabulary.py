@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from counterpoise.sched import check, problems, schedule, schedules, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
-from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from counterpoise.sched.shapes import Device, TransformerLayer, Vocabulary
 from counterpoise.tools.bench.baselines.vocabulary_placements import (
     METHODS,
     ModelTimes,

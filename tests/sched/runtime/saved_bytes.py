@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
-from counterpoise.sched.runtime.parts import StepData
-from counterpoise.sched.runtime.parts.interface import Given, Made
+from counterpoise.sched.runtime.parts import Given, Made, StepData
 from counterpoise.sched.runtime.stage import DeferredGradients, Stages
 from counterpoise.sched.runtime.vocabulary import VocabularyPart
 

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from counterpoise.sched import check, schedule, simulate, with_step_end
-from counterpoise.sched.shapes.layers import (
+from counterpoise.sched.shapes import (
     Device,
+    ModelShape,
     TransformerLayer,
     Vocabulary,
     optimizer_ns,
+    shape_profile,
     vit_layer,
 )
-from counterpoise.sched.shapes.model_profile import ModelShape, shape_profile
 from counterpoise.sched.simulation.cost_profile import (
     CostFunction,
     CostProfile,

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....sched.bubble_filling.plan.encoder_plans import host_kernels
-from ....sched.bubble_filling.problem.gaps import GATHER, SCATTER, with_collectives
-from ....sched.bubble_filling.problem.kernels import total_ns
-from ....sched.bubble_filling.problem.setup import FillSetup
+from ....sched.bubble_filling.encoder_plans import host_kernels
+from ....sched.bubble_filling.gaps import GATHER, SCATTER, with_collectives
+from ....sched.bubble_filling.setup import FillSetup, total_ns
 from ....sched.ir.program import place
 from ....sched.ir.registry import schedule
-from ....sched.shapes.stages import partition
+from ....sched.shapes import partition
 from ....sched.simulation.costs import Costs
 from ....sched.simulation.simulator import simulate
 from ....sched.simulation.timeline import Timeline

@@ -15,7 +15,7 @@ from ....sched.generators.blocks import Pace
 from ....sched.generators.vocabulary import FORMS, vocabulary
 from ....sched.ir.program import Program, place
 from ....sched.ir.registry import schedule
-from ....sched.shapes.stages import partition
+from ....sched.shapes import partition
 from ....sched.simulation.costs import Costs, Table
 
 METHODS = ("last-stage", "redis", "interlaced", *FORMS)

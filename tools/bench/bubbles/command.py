@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from ....sched.bubble_filling.plan.choose import fill_plan
+from ....sched.bubble_filling.choose import fill_plan
 from ...console.reporting import emit, progress_console
 from .chart import chart_svg
 from .jitter import jitter_report

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ....sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
-from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
-from ....sched.bubble_filling.problem.instance import FillProblem
-from ....sched.bubble_filling.problem.presets import case_setup
-from ....sched.bubble_filling.problem.setup import FillSetup
-from ....sched.bubble_filling.solve.bound import hidden_bound
+from ....sched.bubble_filling.bound import hidden_bound
+from ....sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
+from ....sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plan_problem
+from ....sched.bubble_filling.instance import FillProblem
+from ....sched.bubble_filling.presets import case_setup
+from ....sched.bubble_filling.setup import FillSetup
 from ..baselines.joint_pipelines import balanced, megatron
 from ..baselines.optimus_algorithm2 import fill_optimus
 

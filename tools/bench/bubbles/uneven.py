@@ -14,12 +14,12 @@ import numpy as np
 from ....balancer.planning.planner import make_planner
 from ....balancer.planning.problem.config import PlanConfig, Window
 from ....balancer.planning.problem.shuffle import permutation
-from ....sched.bubble_filling.plan.choose import fill_plan, fitting
-from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
-from ....sched.bubble_filling.problem.instance import FilledSchedule, Work
-from ....sched.bubble_filling.problem.presets import case_setup
-from ....sched.bubble_filling.problem.setup import FillSetup
-from ....sched.bubble_filling.results.replay import filled_kernels
+from ....sched.bubble_filling.choose import fill_plan, fitting
+from ....sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plan_problem
+from ....sched.bubble_filling.instance import FilledSchedule, Work
+from ....sched.bubble_filling.presets import case_setup
+from ....sched.bubble_filling.replay import filled_kernels
+from ....sched.bubble_filling.setup import FillSetup
 from ...inputs.cost_tables import CostTable, read_costs
 
 SAMPLES = 4

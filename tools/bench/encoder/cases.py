@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ....sched.bubble_filling.plan.executable import EncoderTimes, fill_between_passes
-from ....sched.bubble_filling.results.filled_program import fill_program
+from ....sched.bubble_filling.executable import EncoderTimes, fill_between_passes
+from ....sched.bubble_filling.filled_program import fill_program
 from ....sched.ir.kinds import layer_kind
 from ....sched.ir.program import Program
 from ....sched.ir.registry import schedule

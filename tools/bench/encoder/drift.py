@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ....sched.bubble_filling.plan.executable import encoder_times
-from ....sched.bubble_filling.results.between_passes import with_encoders
+from ....sched.bubble_filling.executable import encoder_times
+from ....sched.bubble_filling.filled_program import with_encoders
 from ....sched.ir.program import Program
 from ....sched.ir.registry import schedule
 from ....sched.replanning import PlanChange, Replan

@@ -14,7 +14,7 @@ from rich.table import Table
 from ....sched import Costs, Program, check, schedule, simulate, unit_costs
 from ....sched.generators.blocks import Pace
 from ....sched.generators.vocabulary import vocabulary
-from ....sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from ....sched.shapes import Device, TransformerLayer, Vocabulary
 from ...console.reporting import emit, progress_console
 from ..baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs
 from ..baselines.vocabulary_placements import ModelTimes, arrange

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from counterpoise.sched import Program, Replan, Slot, simulate
 from counterpoise.sched.runtime import Pipeline, resumed_schedule
-from counterpoise.sched.runtime.checkpoint.plans import (
+from counterpoise.sched.runtime.checkpoint.files import (
     read_plan_state,
     write_plan_state,
     write_programs,

@@ -16,7 +16,7 @@ from counterpoise.sched.runtime import (
     save_checkpoint,
 )
 from counterpoise.sched.runtime.units import UnitPlan, known_plans, plan_units
-from counterpoise.sched.runtime.units.saved import KnownPlans, layout_digest, read_plans
+from counterpoise.sched.runtime.units.plan import KnownPlans, layout_digest, read_plans
 from tests.sched.runtime.encoders.models import make_model, make_samples
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.pool import Pool
@@ -88,7 +88,7 @@ def go_on(rank: int, folder: Path, step: int) -> str:
     """
     before = folder / f"step-{step}" if step else None
     model = make_model(SETTING.layers, 1, torch.float32, merges=False)
-    with patch("counterpoise.sched.runtime.units.saved.plan_units", refuse if step else plan_units):
+    with patch("counterpoise.sched.runtime.units.plan.plan_units", refuse if step else plan_units):
         pipe, _ = make_pipe(SETTING, model, rank, resumed_schedule(before, SETTING.name))
         try:
             if before is not None:

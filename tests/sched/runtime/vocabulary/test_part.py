@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.ir.passes import parse_pass
+from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.vocabulary import (
     VocabParallel,

@@ -14,8 +14,8 @@ from counterpoise.sched import schedule
 from counterpoise.sched.runtime import GeneratorSpec, Units, UnitSize
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
+from counterpoise.sched.runtime.stage.calling import taking_for
 from counterpoise.sched.runtime.stage.generator import GeneratorPart, rank_generator
-from counterpoise.sched.runtime.stage.taking import taking_for
 from counterpoise.sched.transforms import with_generator
 
 SPEC = TensorSpec((2, 4))
