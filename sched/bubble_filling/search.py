@@ -3,7 +3,7 @@
 After Optimus (2024), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
 pipelines.py), the exposed time found by bisection instead of moving one microbatch after
 another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
-(matching.py), and microbatches may differ. First the even partition; if some time stays exposed,
+(`match`), and microbatches may differ. First the even partition; if some time stays exposed,
 the one that ends forwards earliest, then single microbatches change pipelines while that helps.
 """
 

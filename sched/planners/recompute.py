@@ -7,7 +7,7 @@ OmniBal (2025), section 4.3, in four steps:
 3. from the differences, what a layer of each kind saves by being recomputed (`savings`);
 4. keep as many as fit (`plan_recompute`), try, and if that was too much, keep fewer (`tighten`).
 
-Steps 1 to 3 can be measured, or modelled from shapes (recompute_shapes.py). The choice is exact:
+Steps 1 to 3 can be measured, or modelled from shapes. The choice is exact:
 the most forward time for the bytes that are free, a knapsack over kinds of layers. A stage holds
 the activations of several microbatches at a time, so a kept layer counts once for each of them.
 
