@@ -36,13 +36,14 @@ two and not both. A gradient that stays on its rank is not counted.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from ..ir.channels import message_channels
 from ..ir.graph import Graph, Ints, make_graph
 from ..ir.kinds import BACKWARD, is_kind, kind
-from ..ir.paths import longest_paths
+from ..ir.paths import complete_paths
 from ..ir.program import NO_MICROBATCH, Pass, Program
 from .costs import Costs, Table, expand
 from .timeline import Bubbles, Curve, Slot, Timeline
@@ -61,6 +62,36 @@ def simulate(program: Program, costs: Costs) -> Timeline:
     (33, (4, 3, 2, 1))
     """
     graph = make_graph(program)
+    times = node_times(graph, costs)
+    starts, ends = times.start.tolist(), times.end.tolist()
+    makespan = max(ends, default=0)
+    rows = []
+    for rank, row in enumerate(program.ranks):
+        at = int(graph.start[rank])
+        passes = zip(row, starts[at : at + len(row)], ends[at : at + len(row)], strict=True)
+        rows.append(tuple(map(Slot._make, passes)))
+    return Timeline(
+        name=program.name,
+        placement=program.placement,
+        ranks=tuple(rows),
+        lanes=_lanes(graph, starts, ends),
+        makespan_ns=makespan,
+        bubbles=count_bubbles(graph, times.start, times.end, makespan),
+        memory=memory_curves(graph, costs, times.start, times.end),
+        critical=_critical_path(graph, starts, ends, times.before),
+    )
+
+
+class NodeTimes(NamedTuple):
+    """When each pass and barrier of a graph starts and ends, and for which node it waited last."""
+
+    start: Ints
+    end: Ints
+    before: list[int]
+
+
+def node_times(graph: Graph, costs: Costs) -> NodeTimes:
+    """Return the times of all nodes: all that lowering asks for. Raises as `simulate` does."""
     duration = node_durations(graph, costs)
     delay = transfer_delays(graph, costs)
     source, target = graph.source, graph.target
@@ -69,14 +100,9 @@ def simulate(program: Program, costs: Costs) -> Timeline:
         source, target, delay = (
             np.concatenate(pair) for pair in zip((source, target, delay), blocking, strict=True)
         )
-    found = longest_paths(source, target, delay + duration[source], graph.nodes)
-    if found.stuck:
-        raise ValueError(
-            f"deadlock: {len(found.stuck)} passes wait for each other; "
-            "run check(program) to see the cycle"
-        )
+    found = complete_paths(source, target, delay + duration[source], graph.nodes)
     start = np.array(found.start, np.int64)
-    return _timeline(graph, costs, start, start + duration, found.before)
+    return NodeTimes(start, start + duration, found.before)
 
 
 def node_durations(graph: Graph, costs: Costs) -> Ints:
@@ -146,27 +172,6 @@ def _blocking_edges(graph: Graph, delay: Ints) -> tuple[Ints, Ints, Ints]:
     # A rank's last pass blocks nothing.
     keep = target >= 0
     return source[keep], target[keep], delays[keep]
-
-
-def _timeline(graph: Graph, costs: Costs, start: Ints, end: Ints, before: list[int]) -> Timeline:
-    program = graph.program
-    makespan = int(end.max()) if len(end) else 0
-    starts, ends = start.tolist(), end.tolist()
-    slots = []
-    for rank, row in enumerate(program.ranks):
-        at = int(graph.start[rank])
-        times = zip(row, starts[at : at + len(row)], ends[at : at + len(row)], strict=True)
-        slots.append(tuple(map(Slot._make, times)))
-    return Timeline(
-        name=program.name,
-        placement=program.placement,
-        ranks=tuple(slots),
-        lanes=_lanes(graph, starts, ends),
-        makespan_ns=makespan,
-        bubbles=count_bubbles(graph, start, end, makespan),
-        memory=memory_curves(graph, costs, start, end),
-        critical=_critical_path(graph, starts, ends, before),
-    )
 
 
 def _slot(graph: Graph, node: int, starts: list[int], ends: list[int]) -> Slot:

@@ -31,17 +31,19 @@ timeline and keep its order of events, so they cannot close a cycle.
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..ir.channels import crossing_results
+from ..ir.graph import Graph, make_graph
 from ..ir.kinds import BACKWARD, is_kind, kind
+from ..ir.paths import complete_paths
 from ..ir.program import Barrier, Pass, Program
 from ..simulation.costs import Costs, unit_costs
-from ..simulation.simulator import simulate
-from ..simulation.timeline import Slot, Timeline
+from ..simulation.simulator import node_times
 
 Place = tuple[int, int]
 
@@ -226,9 +228,12 @@ def lower(
         raise ValueError("the program has sends and receives already; lower it only once")
     if ahead is not None and ahead < 0:
         raise ValueError(f"ahead is {ahead}; give 0 or more passes, or None")
-    timeline = simulate(program, positive_costs(program, costs))
+    graph = make_graph(program)
     if program.barriers:
-        program = _collectives(program, timeline, continuations)
+        program = _with_collectives(graph, positive_costs(program, costs), continuations)
+    else:
+        # Messages follow from the order of the passes alone, which need not be timed.
+        complete_paths(graph.source, graph.target, np.zeros_like(graph.source), graph.nodes)
     return place_at_send(program) if ahead is None else post_ahead(program, ahead)
 
 
@@ -243,58 +248,73 @@ def positive_costs(program: Program, costs: Costs | None = None) -> Costs:
     return replace(costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in times.items()})
 
 
-def _collectives(program: Program, timeline: Timeline, continuations: bool) -> Program:
-    members = program.members
-    rows = tuple(
-        _enter(rank, slots, program, timeline, continuations)
-        if rank in members
-        else tuple(slot.what for slot in slots)
-        for rank, slots in enumerate(timeline.ranks)
-    )
+class _Event(NamedTuple):
+    """A barrier's collective of one microbatch."""
+
+    start_ns: int
+    microbatch: int
+    end_ns: int
+
+
+def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Program:
+    """Return the program with a pass wherever a rank enters a barrier's collective."""
+    program, times = graph.program, node_times(graph, costs)
+    events: dict[str, list[_Event]] = {barrier.name: [] for barrier in program.barriers}
+    columns = (times.start[graph.passes :], graph.barrier_microbatch, times.end[graph.passes :])
+    for index, *event in zip(*(c.tolist() for c in (graph.barrier, *columns)), strict=True):
+        events[program.barriers[index].name].append(_Event(*event))
+    events = {name: sorted(found) for name, found in events.items()}
+    rows = list(program.ranks)
+    for rank in program.members:
+        nodes = slice(graph.start[rank], graph.start[rank] + len(rows[rank]))
+        starts, ends = times.start[nodes].tolist(), times.end[nodes].tolist()
+        rows[rank] = _entered(program, rank, starts, ends, events, continuations)
     if not continuations:
-        return replace(program, ranks=rows)
+        return replace(program, ranks=tuple(rows))
     held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
         for b in program.barriers
     )
-    return replace(program, ranks=rows, barriers=barriers)
+    return replace(program, ranks=tuple(rows), barriers=barriers)
 
 
-def _enter(
-    rank: int,
-    slots: tuple[Slot, ...],
+def _entered(
     program: Program,
-    timeline: Timeline,
+    rank: int,
+    starts: list[int],
+    ends: list[int],
+    events: Mapping[str, list[_Event]],
     continuations: bool,
 ) -> tuple[Pass, ...]:
-    """Return the rank's row with the collectives that it enters."""
-    # Collectives to enter before the pass at an index: those that the timeline gives a position.
+    """Return the rank's row with the collectives that it enters.
+
+    `starts`, `ends`: ns of its passes. `events`: each barrier's collectives in order.
+    """
+    row = program.ranks[rank]
+    # Collectives to enter before the pass at an index: those that times give a position.
     front: dict[int, list[Pass]] = {}
-    starts, ends = [slot.start_ns for slot in slots], [slot.end_ns for slot in slots]
     for barrier in program.barriers:
         if barrier.source == "barrier":
             # A continuation goes in front of the first pass that starts after the barrier's end.
-            for event in timeline.lanes[barrier.after] if continuations else ():
-                at = bisect_left(starts, event.end_ns)
-                pair = [Pass(rank, "C", event.what.microbatch)]
-                pair.append(Pass(rank, barrier.name, event.what.microbatch))
-                front.setdefault(at, []).extend(pair)
+            for event in events[barrier.after] if continuations else ():
+                pair = Pass(rank, "C", event.microbatch), Pass(rank, barrier.name, event.microbatch)
+                front.setdefault(bisect_left(starts, event.end_ns), []).extend(pair)
         elif barrier.source != "every" and rank != _source(barrier, program):
             # The rank contributes nothing, so it enters when the barrier starts.
-            for event in timeline.lanes[barrier.name]:
-                at = bisect_left(ends, event.start_ns)
-                front.setdefault(at, []).append(Pass(rank, barrier.name, event.what.microbatch))
+            for event in events[barrier.name]:
+                entry = Pass(rank, barrier.name, event.microbatch)
+                front.setdefault(bisect_left(ends, event.start_ns), []).append(entry)
     # A rank that contributes enters right after the pass that makes its part.
-    out = []
-    for at, item in enumerate(slot.what for slot in slots):
+    out: list[Pass] = []
+    for at, item in enumerate(row):
         out += [*front.get(at, ()), item]
         out += [
             Pass(rank, barrier.name, item.microbatch)
             for barrier in program.barriers
             if _makes(barrier, item, program)
         ]
-    return (*out, *front.get(len(slots), ()))
+    return (*out, *front.get(len(row), ()))
 
 
 def _source(barrier: Barrier, program: Program) -> int:
