@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from .grouping.by_name import GroupingRequest, group_samples
-from .grouping.split import split_largest
+from .grouping.groups import split_largest
 from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64, Mask
 from .problem.config import PlanConfig

@@ -6,12 +6,11 @@ import msgspec
 
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
-from .balanced import balanced
+from .balanced import balanced, equal
 from .counted import device, fixed, length, random
-from .equal import equal
+from .groups import GroupingResult
 from .isf import isf
 from .padded import padded
-from .result import GroupingResult
 
 
 class GroupingRequest(msgspec.Struct, frozen=True):

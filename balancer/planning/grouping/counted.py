@@ -3,9 +3,9 @@
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.scale import scale_costs
+from ..problem.loads import scale_costs
 from ..problem.shuffle import permutation
-from .result import GroupingResult
+from .groups import GroupingResult
 
 _NOTHING = np.empty(0, dtype=np.int64)
 

@@ -15,9 +15,8 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from ..problem.loads import budget_array, group_loads
-from ..problem.padded_work import padded_loads, sample_times
-from .result import GroupingResult
-from .slots import make_slots, read_slots
+from ..problem.work import padded_loads, sample_times
+from .groups import GroupingResult, make_slots, read_slots
 
 _SWEEPS = 3
 _NEAR = 3  # rows this far apart are improved together where there are many

@@ -13,8 +13,7 @@ from msgspec import structs
 
 from ..kernels.arrays import Int64, Mask
 from ..problem.config import PlanConfig
-from ..problem.loads import alike, budget_array
-from ..problem.scale import scale_costs
+from ..problem.loads import alike, budget_array, scale_costs
 
 _TRIED = 64  # samples that each exchange is chosen among
 

@@ -3,14 +3,9 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.cost_model import (
-    CostModel,
-    PassCost,
-    amounts_of,
-)
+from counterpoise.balancer.planning.ordering.by_config import CostModel, PassCost, amounts_of
 from counterpoise.balancer.planning.problem import metrics
-from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
-from counterpoise.balancer.planning.problem.scale import scale_costs
+from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
 
 POINTS = ((0, 0), (10, 100), (20, 400))
 

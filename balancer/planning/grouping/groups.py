@@ -1,12 +1,71 @@
-"""Splits the largest groups in two until there are as many as wanted."""
+"""The result of grouping: each sample's group, and the samples that were left over or oversize.
+
+Converts groups to Slots, the flat arrays that the compiled loops change, and back.
+
+Splits the largest groups in two until there are as many as wanted.
+"""
 
 import heapq
+from itertools import pairwise
 
+import msgspec
 import numpy as np
 
-from ..kernels.arrays import Int64
+from ..kernels.arrays import Int64, Slots
 from ..problem.loads import group_loads
-from .result import members
+
+
+class GroupingResult(msgspec.Struct, frozen=True):
+    """group_of (n,): each sample's group, 0 .. groups - 1, or -1 for a sample in no group.
+
+    left_over and oversize: ascending numbers of the samples that the algorithm did not place and
+    of those that exceed a budget alone. The function called decides if they get groups.
+    """
+
+    group_of: Int64
+    groups: int
+    left_over: Int64
+    oversize: Int64
+
+
+def members(group_of: Int64, groups: int) -> list[list[int]]:
+    """Return the sample numbers of each group, ascending.
+
+    >>> members(np.array([1, 0, 1, -1]), 3)
+    [[1], [0, 2], []]
+    """
+    order = np.argsort(group_of, kind="stable")
+    edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
+    numbers: list[int] = order.tolist()
+    return [numbers[begin:end] for begin, end in pairwise(edges)]
+
+
+def make_slots(costs: Int64, group_of: Int64, groups: int, spare: int) -> Slots:
+    """Return the members of every group, ascending, each group followed by `spare` free places."""
+    count = np.bincount(group_of, minlength=groups)
+    room = count + spare
+    start = np.concatenate(([0], np.cumsum(room)))
+    items = np.full(start[-1], -1, dtype=np.int64)
+    order = np.argsort(group_of, kind="stable")
+    inside = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    items[start[group_of[order]] + inside] = order
+    return Slots(items, start, count, group_loads(costs, group_of, groups))
+
+
+def read_slots(slots: Slots, samples: int) -> Int64:
+    """Return group_of (samples,) from the members.
+
+    >>> costs, group_of = np.array([[1], [2], [3]]), np.array([1, 0, 1])
+    >>> read_slots(make_slots(costs, group_of, groups=2, spare=1), samples=3).tolist()
+    [1, 0, 1]
+    """
+    groups = len(slots.counts)
+    room = np.diff(slots.start)
+    place = np.arange(len(slots.items)) - np.repeat(slots.start[:-1], room)
+    used = place < np.repeat(slots.counts, room)
+    group_of = np.empty(samples, dtype=np.int64)
+    group_of[slots.items[used]] = np.repeat(np.arange(groups), room)[used]
+    return group_of
 
 
 def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> tuple[Int64, Int64]:
