@@ -120,7 +120,7 @@ def _rank_kernels(host: Host, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
     return start[order], (end - start)[order], what[order], owner[order]
 
 
-def _doors(host: Host, index: _Host) -> tuple[Ints, Ints]:
+def _exchange_nodes(host: Host, index: _Host) -> tuple[Ints, Ints]:
     """Return the nodes that take each encoder output and those that give its gradient."""
     rank = host.gaps.first_rank
     offset = int(index.pass_start[rank])
@@ -142,7 +142,7 @@ def filled_kernels(host: Host, filled: FilledSchedule) -> Kernels:
     alone, index = host_kernels_graph(host)
     build = _Joined(host, filled, alone, index)
     for pipeline in filled.pipelines:
-        build.add(pipeline)
+        build.add_pipeline(pipeline)
     build.streams()
     return build.result()
 
@@ -154,12 +154,12 @@ class _Joined:
         self.problem, self.alone, self.count = filled.problem, alone, alone.host
         self.nodes: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
         self.edges: list[tuple[Ints, Ints, Ints]] = [(alone.source, alone.target, alone.lag)]
-        self.enter, self.leave = _doors(host, index)
+        self.enter, self.leave = _exchange_nodes(host, index)
 
     def _edge(self, source: Ints, target: Ints, lag: int) -> None:
         self.edges.append((source, target, np.full(len(source), lag, np.int64)))
 
-    def add(self, p: EncoderPipeline) -> None:
+    def add_pipeline(self, p: EncoderPipeline) -> None:
         """Add one pipeline: its kernels, their chains, and its edges to the language model."""
         problem = self.problem
         place = dict(zip(p.microbatches, p.position, strict=True))
@@ -258,7 +258,7 @@ def measured_host(host: Host, ns: Ints) -> Host:
         opens, closes = start[index.first[at]].tolist(), end[index.last[at]].tolist()
         slots = zip(host.timeline.ranks[rank], opens, closes, strict=True)
         rows.append(tuple(Slot(slot.what, a, b) for slot, a, b in slots))
-    enter, leave = _doors(host, index)
+    enter, leave = _exchange_nodes(host, index)
     gaps = Gaps(tuple(ranks), start[enter], end[leave], step, host.gaps.first_rank)
     timeline = replace(host.timeline, ranks=tuple(rows), makespan_ns=step)
     return replace(host, gaps=gaps, timeline=timeline)

@@ -91,7 +91,7 @@ class Observation:
     microbatches: int
 
     @classmethod
-    def of(cls, keys: StepKeys, row: Sequence[int]) -> "Observation":
+    def from_row(cls, keys: StepKeys, row: Sequence[int]) -> "Observation":
         """Return the observation that the sum of all ranks' rows is."""
         count = len(keys.passes)
         replicas = max(1, row[-1])

@@ -113,16 +113,16 @@ class ModelPart(Protocol):
     def kinds(self) -> frozenset[str]:
         """Return the kinds of passes that the part runs, such as {"S", "T", "C"}."""
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the microbatches of the step that starts; parts of rank 0 get the same sizes."""
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one pass: from the values that it reads, by name, to those that it makes, by name.
 
         A value that is not in the mapping that is returned is None.
         """
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """End the step: return the sum of the weighted losses that this rank has, or None.
 
         Over all ranks the sums add up to the step's loss, so only one rank returns each.

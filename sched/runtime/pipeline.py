@@ -113,13 +113,13 @@ class Pipeline:
         self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
         with all_come():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
-        self._place, probe = self._arranged.place, self._arranged.probe
-        self._encoders = rank_encoders(encoders, probe, self._place.seat)
-        self._generator = rank_generator(generator, probe, self._place.seat)
+        self._place, program = self._arranged.place, self._arranged.first_program
+        self._encoders = rank_encoders(encoders, program, self._place.seat)
+        self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
-        self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
+        self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
         beside = self._encoders, self._generator
-        self._needed = NeededFields(probe.placement, self._options, self._vocabulary, *beside)
+        self._needed = NeededFields(program.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
         with all_come():
             self._facts, self._lanes = self._agree(shared or {})
@@ -127,7 +127,7 @@ class Pipeline:
         self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
-        self._pipelines, self._name, self._placement = Pipelines((), {}), "", probe.placement
+        self._pipelines, self._name, self._placement = Pipelines((), {}), "", program.placement
 
     def _share(
         self, parameters: Mapping[str, nn.Parameter]
@@ -182,12 +182,12 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._needed.of(self._place.seat_of(rank))
+        return self._needed.fields_of(self._place.seat_of(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._needed.of(self._place.seat)
+            return self._needed.fields_of(self._place.seat)
         return self._programs.needs_of(info)
 
     def step(self, step: Steps) -> StepResult:
@@ -207,12 +207,12 @@ class Pipeline:
         return self._run_step(step, training=False)
 
     def _run_step(self, step: Steps, *, training: bool) -> StepResult:
-        count = self._programs.count(step)
-        compiled = self._programs.of(count, training)
-        data = self._programs.read(compiled, self._reading, step, training)
+        count = self._programs.count_microbatches(step)
+        compiled = self._programs.compiled(count, training)
+        data = self._programs.read_step(compiled, self._reading, step, training)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
-            part.begin(data)
+            part.begin_step(data)
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
@@ -353,11 +353,11 @@ class Pipeline:
             encoders=self._encoders,
             generator=self._generator,
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
-            taking=self._generator.taking(stages.get(self._arranged.probe.stages - 1)),
+            taking=self._generator.taking(stages.get(self._arranged.first_program.stages - 1)),
             facts=self._facts,
             needed=self._needed,
         )
-        first = programs.of(self._arranged.first)
+        first = programs.compiled(self._arranged.first_count)
         sharers = sorted(set(self._facts.shared.values()))
         place = self._place
         groups, board = meet(first.program, programs.channels, place, self.deadline_s, sharers)
@@ -383,7 +383,7 @@ class Pipeline:
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
-        losses = [found for part in parts if (found := part.finish()) is not None]
+        losses = [found for part in parts if (found := part.finish_step()) is not None]
         total = sum((loss.float() for loss in losses), torch.zeros((), device=self._place.device))
         with self._explained():
             reduction.finish(self.deadline_s)

@@ -58,7 +58,7 @@ class _Options:
     warm: Ints
     after: Ints
 
-    def take(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
+    def select(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
         return _Options(
             self.shape[rows], self.gpus[rows], self.stage[rows], self.warm[rows], self.after[rows]
         )
@@ -121,7 +121,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
             break
         mine = _options(job, job.modules[job.at], replicas, (replicas,))
         left = job.gpus - mine.gpus
-        mine, left = mine.take(left >= len(others)), left[left >= len(others)]
+        mine, left = mine.select(left >= len(others)), left[left >= len(others)]
         # GPU time of the others for a microbatch, spread over all GPUs that are left.
         pace = least * replicas // np.maximum(left, 1)
         steady = (job.batch // replicas - 1) * np.maximum(mine.stage, pace)
@@ -135,7 +135,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
     for index in np.argsort(bound, kind="stable").tolist():
         part = int(np.searchsorted(starts, index, side="right")) - 1
         at = index - int(starts[part])
-        yield int(bound[index]), int(replica[index]), rows[part].take(np.array([at]))
+        yield int(bound[index]), int(replica[index]), rows[part].select(np.array([at]))
 
 
 def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options]:
@@ -175,7 +175,7 @@ def _options(
     warm = stage + (pp - 1) * _ceil(stage, vpp) + 2 * pp * vpp * transfer
     after = _most_after(job, module, replicas, (tp, dp, pp, vpp, layers))
     every = _Options(np.stack((tp, dp, pp, vpp), 1), tp * dp * pp, stage, warm, after)
-    return every.take(after >= 0)
+    return every.select(after >= 0)
 
 
 def _most_after(
@@ -223,7 +223,7 @@ def _undominated(options: _Options) -> _Options:
         if not (front <= table[:, at, None]).all(axis=0).any():
             kept.append(at)
             front = table[:, kept]
-    return options.take(np.sort(order[kept]))
+    return options.select(np.sort(order[kept]))
 
 
 def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
@@ -278,14 +278,14 @@ def _worth_trying(
     fit = inner <= int(row.after[0])
     if not len(first.gpus) or not fit.any():
         none = np.zeros(len(last.gpus), np.bool_)
-        return first, last.take(none), outer[none]
+        return first, last.select(none), outer[none]
     keep_first = first.gpus <= left - int(last.gpus.min())
     keep_first &= first.after >= outer[fit].min()
     keep_last = fit & (last.gpus <= left - int(first.gpus.min()))
     if worst is not None:
         keep_first &= warm + first.warm + rest * np.maximum(first.stage, stage) < worst
         keep_last &= warm + last.warm + rest * np.maximum(last.stage, stage) < worst
-    return first.take(keep_first), last.take(keep_last), outer[keep_last]
+    return first.select(keep_first), last.select(keep_last), outer[keep_last]
 
 
 def rigid(job: OrchestrationProblem) -> Layout | None:

@@ -84,11 +84,11 @@ class EncoderPart:
         first = (item for item in row if self.placement.layer(item).number == 0)
         return frozenset(self.routes.number[item.microbatch] for item in first)
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data = data
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one layer's EF or EB."""
         place = self.placement.layer(what)
         features = self._made[place.encoder, what.microbatch]
@@ -98,7 +98,7 @@ class EncoderPart:
             return self._forward(what, place, given)
         return self._backward(what, place, given)
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """Return None: encoders have no loss."""
         return None
 

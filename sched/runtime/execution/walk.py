@@ -142,7 +142,7 @@ def _run(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]
     if (part := walker.parts.get(what.kind)) is not None:
         given = _given(op, held)
         start = perf_counter_ns()
-        made = part.run(what, given)
+        made = part.run_pass(what, given)
         walker.measured.append(Slot(what, start, perf_counter_ns()))
         for value in op.writes:
             held[value] = made.get(value.name)

@@ -45,7 +45,9 @@ class NeededFields:
     encoders: RankEncoders
     generator: RankGenerator
 
-    def of(self, rank: int, *, encodes: bool = True, generates: bool = True) -> frozenset[str]:
+    def fields_of(
+        self, rank: int, *, encodes: bool = True, generates: bool = True
+    ) -> frozenset[str]:
         """Return the fields that a rank of the program needs.
 
         `encodes`, `generates`: False for a microbatch that another rank does this of.
@@ -113,7 +115,7 @@ class Programs:
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
-    def of(self, microbatches: int, training: bool = True) -> CompiledProgram:
+    def compiled(self, microbatches: int, training: bool = True) -> CompiledProgram:
         """Return the program of a number of microbatches, made and checked once.
 
         Without `training` it has the forward passes alone.
@@ -125,7 +127,7 @@ class Programs:
             self._known[key] = self._compile(microbatches, training)
         return self._known[key]
 
-    def count(self, step: Steps) -> int:
+    def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of a step. Raises ValueError for several steps."""
         steps = list_steps(step)
         if len(steps) != 1:
@@ -134,7 +136,7 @@ class Programs:
             )
         return len(steps[0].microbatches)
 
-    def read(
+    def read_step(
         self,
         compiled: CompiledProgram,
         reading: Reading,
@@ -150,7 +152,7 @@ class Programs:
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
-        return self.needs(self.of(info.microbatches), self.number(info))
+        return self.needs(self.compiled(info.microbatches), self.number(info))
 
     def number(self, info: Any) -> int:
         """Return the number of a microbatch in the program."""
@@ -160,7 +162,7 @@ class Programs:
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
         encodes, generates = number in compiled.encoded, number in compiled.generated
-        return self.needed.of(self.rank, encodes=encodes, generates=generates)
+        return self.needed.fields_of(self.rank, encodes=encodes, generates=generates)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
@@ -196,7 +198,7 @@ class Programs:
         self.made, self._known = {}, {}
         try:
             for count in made:
-                self.of(count)
+                self.compiled(count)
         except ValueError:
             self.make, self.made, self._known = before
             raise

@@ -185,19 +185,19 @@ def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
 
 
 def connect(
-    probe: Program,
+    first_program: Program,
     channels: Sequence[Channel],
     place: MeshPlace,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]],
 ) -> Groups:
     """Return the groups of all channels, and of the communicators of the schedule's programs."""
-    rooms = place.rooms({found.communicator for found in collectives(probe).values()})
+    rooms = place.rooms({found.communicator for found in collectives(first_program).values()})
     return make_groups(place.pipelines, channels, rooms, place.device, deadline_s, sharers)
 
 
 def meet(
-    probe: Program,
+    first_program: Program,
     channels: Sequence[Channel],
     place: MeshPlace,
     deadline_s: float,
@@ -207,7 +207,7 @@ def meet(
 
     `sharers`: the sets of a pipeline's ranks that have parameters in common.
     """
-    groups = connect(probe, channels, place, deadline_s, sharers)
+    groups = connect(first_program, channels, place, deadline_s, sharers)
     board = post_board(place, deadline_s)
     groups.warm_up(start_deadline(deadline_s))
     # After this all boards are there, so that no rank reads one that is missing.

@@ -24,7 +24,7 @@ class UnitPrograms(Programs):
     place: UnitPlace
     plans: KnownPlans
 
-    def count(self, step: Steps) -> int:
+    def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of each replica's step.
 
         Raises ValueError if the steps are not those of the replicas that this rank works for.
@@ -40,7 +40,7 @@ class UnitPrograms(Programs):
             )
         return counts.pop()
 
-    def read(
+    def read_step(
         self,
         compiled: CompiledProgram,
         reading: Reading,
@@ -49,7 +49,7 @@ class UnitPrograms(Programs):
     ) -> StepData:
         """Return the data of the steps of all replicas that this rank works for."""
         steps = list_steps(step)
-        count, units = self.count(step), self.place.units
+        count, units = self.count_microbatches(step), self.place.units
         facts = self.facts if training else without_training(self.facts)
         microbatches = [ELSEWHERE] * (count * units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
@@ -99,7 +99,7 @@ class UnitPrograms(Programs):
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
         facts = self.facts if training else without_training(self.facts)
-        plan, placement = self.plans.of(microbatches), self.encoders.placement
+        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
         self.made[microbatches] = self.plans.base(microbatches)
         programs = [
             self._wanted(

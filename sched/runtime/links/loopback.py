@@ -36,7 +36,7 @@ class _Shared:
 
     cell: _Cell
     needs: frozenset[int]
-    take: Callable[[dict[int, Tensor]], Tensor | None]
+    read: Callable[[dict[int, Tensor]], Tensor | None]
 
     def done(self) -> bool:
         """Return whether everyone that this end waits for has come."""
@@ -46,7 +46,7 @@ class _Shared:
         """Return what arrived; nothing changes while one waits in one process."""
         if not self.done():
             raise TimeoutError(f"{self.cell.value} did not come within {deadline_s} s")
-        return self.take(self.cell.given)
+        return self.read(self.cell.given)
 
 
 class Loopback:
@@ -141,7 +141,7 @@ class _RankLinks:
     def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
         """Take the channel's next message. Raises RuntimeError if it has another size."""
 
-        def take(given: dict[int, Tensor]) -> Tensor:
+        def read_message(given: dict[int, Tensor]) -> Tensor:
             tensor = given[source]
             if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
                 raise RuntimeError(f"{value} is {tuple(tensor.shape)}, the plan says {spec.shape}")
@@ -149,7 +149,7 @@ class _RankLinks:
 
         where = (source, self.rank)
         cell = self.loop.meet(where, self.rank, value, self.loop.channel(*where))
-        return _Shared(cell, frozenset({source}), take)
+        return _Shared(cell, frozenset({source}), read_message)
 
     def enter(
         self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value

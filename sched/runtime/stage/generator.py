@@ -143,11 +143,11 @@ class GeneratorPart:
         own = (p.microbatch for p in self.program.ranks[self.rank] if p.kind == "GF")
         return {n: self.generator.weight(infos[n]) for n in own if infos[n] is not None}
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one GF or GB."""
         if what.kind == "GF":
             return {"generator": self._forward(what, given)}
@@ -159,7 +159,7 @@ class GeneratorPart:
         gradient = kept.states.grad
         return {"X_GB": torch.zeros_like(kept.states) if gradient is None else gradient}
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks that generate nothing."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None

@@ -144,13 +144,13 @@ class Stages:
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
         for module in self.modules_by_stage.values():
             begin_step(module)
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one F, B, I or W."""
         if what.kind == "F":
             return self._forward(what, given)
@@ -159,7 +159,7 @@ class Stages:
             return {}
         return self._backward(what, given)
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks without the last stage."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None

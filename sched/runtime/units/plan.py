@@ -280,7 +280,7 @@ class KnownPlans:
     layout: str
     known: dict[int, UnitPlan]
 
-    def of(self, microbatches: int) -> UnitPlan:
+    def plan_of(self, microbatches: int) -> UnitPlan:
         """Return the plan of a number of microbatches of each replica."""
         base, found = self.base(microbatches), self.known.get(microbatches)
         if found is None or found.programs[0].ranks[: len(base.ranks)] != base.ranks:
