@@ -1,12 +1,4 @@
-"""Problems: what the checkers find.
-
-Print a program's grid with some passes marked, cut to their neighbourhood.
-
-Prove that every pass refers to things that exist, is on its rank, and is there exactly once.
-
-Prove that no pass waits for a later one, on its own rank or in a cycle over several ranks.
-
-Check that a program is a whole training step and runs to its end.
+"""Check that a program is a whole training step and runs to its end.
 
 `check` raises if any of these proofs fails, and shows the grid with the culprits marked:
 

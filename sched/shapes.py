@@ -1,4 +1,4 @@
-"""Compute times and bytes from the shapes of layers.
+"""Compute times, bytes, stages and cost profiles from the shapes of models.
 
 Work is counted in floating point operations (a multiply-add is two), after Narayanan et al., 2021:
 a transformer layer's forward over s tokens of width h is 24 s h^2 for the matrix products of a
@@ -6,21 +6,18 @@ GPT layer and 4 s^2 h for attention, a vocabulary of V costs 2 s h V, and a back
 forward. A `Device` turns work into nanoseconds at a constant efficiency; small matrices run below
 it, so such times are a lower bound; a measured `CostProfile` gives the real ones.
 
-Split layers into contiguous stages so that the slowest stage is as fast as possible.
+`partition` splits layers into contiguous stages so that the slowest is as fast as possible, by the
+dynamic program of Optimus (2024), Appendix B, after Alpa: let F(l, m) be the smallest possible time
+of the slowest of m stages that hold the first l layers; it is the minimum over j of max(F(j, m -
+1), time of layers j + 1..l). Many partitions reach the minimum, and the published program leaves
+open which to take. This one takes the most even stages (least squares, exactly). Then, if ranks
+hold several chunks, it moves single layers while the ranks get more even: a local search, so the
+result is not always the best. Ties go to more layers on later stages, which hold fewer microbatches
+in 1F1B.
 
-The dynamic program of Optimus (2024), Appendix B, after Alpa: let F(l, m) be the smallest possible
-time of the slowest of m stages that hold the first l layers; it is the minimum over j of
-max(F(j, m - 1), time of layers j + 1..l). Many partitions reach the minimum, and the published
-program leaves open which to take. This one takes the most even stages (least squares, exactly).
-Then, if ranks hold several chunks, it moves single layers while the ranks get more even: a local
-search, so the result is not always the best. Ties go to more layers on later stages, which hold
-fewer microbatches in 1F1B.
-
-Compute a cost profile from a model's shapes: a language model, perhaps with an image encoder.
-
-Costs are rates per thousand units of a resource: tokens, pairs of tokens within a sequence (for
-attention) and, with an encoder, tiles. The layers are split into stages by `partition`, and each
-stage's rates are the sums of its layers' rates.
+`shape_profile` computes a cost profile: rates per thousand units of a resource, which are tokens,
+pairs of tokens within a sequence (for attention) and, with an encoder, tiles. A stage's rates are
+the sums of its layers' rates.
 """
 
 from collections import Counter
@@ -316,7 +313,7 @@ def _stages(model: ModelShape, placement: Sequence[int]) -> list[_Part]:
         "tiles": max(1, _TYPICAL_TOKENS // max(1, model.encoder_tokens)),
     }
     layers = _layers(model)
-    times = [CostFunction(0, layer.forward).of(typical) for layer in layers]
+    times = [CostFunction(0, layer.forward).cost_of(typical) for layer in layers]
     sizes = partition(times, placement)
     return [
         _sum(layers[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)

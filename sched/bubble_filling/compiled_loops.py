@@ -1,7 +1,4 @@
-"""The inner loop of filling, compiled by numba; importing this module imports numba.
-
-The walk over a graph of kernels, compiled by numba; importing this module imports numba.
-"""
+"""The loops of filling and replay, compiled by numba; importing this module imports numba."""
 
 import numpy as np
 from numba import njit

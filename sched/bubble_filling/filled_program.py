@@ -6,8 +6,6 @@ to the language model, gradients back) are edges of the program, since an encode
 follow from the plan and not from the kind; `lower` makes messages of those that cross ranks. Passes
 are in the order of their planned ends: whatever a pass needs ends before it, so all ranks' orders
 together have no cycle, however long passes really take.
-
-A schedule's program with encoder layers in the gaps between its passes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,12 +1,11 @@
-"""Matching of encoder results to the language model's microbatches.
+"""Placement of one direction's work at a given extension, and the least extension that suffices.
 
-A result must be there before the language model needs it (EF_i <= F_i) and its gradient be there
-before the encoder goes back (EB_i >= B_i). So each can take the places of an interval, and both
-directions must agree on one place. Optimus sorts the two directions independently; a data sample
-could then go forward on one pipeline and backward on another. Here it is a matching of intervals,
-which the earliest deadline first solves exactly.
-
-Placement of one direction's work at a given extension, and the least extension that suffices.
+`match` joins encoder results and the language model's microbatches. A result must be there before
+the language model needs it (EF_i <= F_i) and its gradient be there before the encoder goes back
+(EB_i >= B_i). So each can take the places of an interval, and both directions must agree on one
+place. Optimus sorts the two directions independently; a data sample could then go forward on one
+pipeline and backward on another. Here it is a matching of intervals, which the earliest deadline
+first solves exactly.
 
 Forward passes go as early as they can, and backward passes as late as they can: the same code on a
 mirrored clock, with what the forwards left. For given microbatches in a given order on a pipeline

@@ -1,4 +1,4 @@
-"""Kernels of layers, computed from model shapes: the models of Optimus (2024), Tables 8 and 9.
+"""Named setups of the Optimus paper, and kernels computed from the shapes of its models.
 
 Work is counted in floating point operations, attention in full (not halved for causality), as
 the papers do. A forward is, in Megatron-LM's sequence parallelism, all-gather, attention,
@@ -6,8 +6,6 @@ reduce-scatter, norm, all-gather, MLP, reduce-scatter; a backward has the same c
 the work. A collective of b bytes over n GPUs takes b (n - 1) / n / bandwidth + latency. The image
 encoder's kernels are its matrix products one by one, since they are what has to fit into bubbles;
 the language model's are the stretches between its collectives.
-
-Named setups of the Optimus paper: constants, their origin, and what they do not reproduce.
 """
 
 from dataclasses import dataclass, replace

@@ -1,10 +1,8 @@
-"""Kernels: the computing and communicating parts of a layer.
+"""The training job whose bubbles are filled: its models as kernels, its parallelism, its GPUs.
 
 A layer's forward and backward are sequences of kernels, each of which either computes or
 communicates (a tensor-parallel collective). While one model communicates, its GPU can compute for
 another, and the other way round: filling bubbles uses only this. Times are integer nanoseconds.
-
-The training job whose bubbles are filled: its models as kernels, its parallelism, its GPUs.
 
 Made from model shapes (presets.py), or read from JSON with measured kernels:
 

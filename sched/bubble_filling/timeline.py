@@ -4,8 +4,6 @@ A rank's row shows its compute stream: the language model's passes, cut where en
 kernels run inside them, and the encoder's forwards (EF) and backwards (EB), joined where they
 touch. Encoder collectives run beside the language model's computation, on lanes of their own if
 asked for. With encoder pipelines narrower than the language model's, one copy is shown.
-
-The bubbles of a step by cause: a table of the time that filling can use.
 """
 
 from collections.abc import Iterator

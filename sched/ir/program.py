@@ -1,11 +1,9 @@
-"""Passes: the units of work of pipeline ranks, and their text form.
+"""Passes and programs: the work of every pipeline rank, in order, and its text form.
 
 The forward of stage 2 for microbatch 0 is written `2F0`. Stages are numbered in model order (as
 torch numbers them): with 4 ranks and 2 chunks per rank there are 8 stages, and the program's
 placement gives the rank and the chunk of each. Vocabulary and encoder passes are divided over the
 ranks instead of the model: their stage is the number of the rank that holds the shard.
-
-Programs: the passes of every pipeline rank, in order.
 
 A program consists of every rank's list of passes, the rank that holds each stage, the barriers at
 which all ranks meet, and edges: what passes need besides the needs of their kinds, such as the

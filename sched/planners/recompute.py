@@ -7,16 +7,14 @@ OmniBal (2025), section 4.3, in four steps:
 3. from the differences, what a layer of each kind saves by being recomputed (`savings`);
 4. keep as many as fit (`plan_recompute`), try, and if that was too much, keep fewer (`tighten`).
 
-Steps 1 to 3 can be measured, or modelled from shapes. The choice is exact:
-the most forward time for the bytes that are free, a knapsack over kinds of layers. A stage holds
-the activations of several microbatches at a time, so a kept layer counts once for each of them.
+Steps 1 to 3 can be measured, or modelled from shapes (`modelled_stages`). The choice is exact: the
+most forward time for the bytes that are free, a knapsack over kinds of layers. A stage holds the
+activations of several microbatches at a time, so a kept layer counts once for each of them.
 
-Recomputation costs from model shapes: steps 1 to 3 of recompute.py without a GPU.
-
-A kept layer holds `activation_bytes`; a recomputed one only its input, the output of the layer
-before it. A stage holds its parameters' states (bf16 and fp32 parameters and gradients, Adam's
-cut over the replicas: ZeRO-1), the activations of its live microbatches, and, while it recomputes
-a layer, that layer's own.
+Modelled, a kept layer holds `activation_bytes`; a recomputed one only its input, the output of the
+layer before it. A stage holds its parameters' states (bf16 and fp32 parameters and gradients,
+Adam's cut over the replicas: ZeRO-1), the activations of its live microbatches, and, while it
+recomputes a layer, that layer's own.
 """
 
 from collections import Counter

@@ -12,8 +12,7 @@ since the mean is the same for all partitions. Everything is in whole numbers.
 
 A partition is a tuple of sizes: how many layers each stage has.
 
-The plan by which a model is split: each stage's layers, and which of them are recomputed.
-
+`SplitPlan` is the file by which a model is split: each stage's layers, and those to recompute.
 `plan partition --out` and `plan recompute --out` write it, `sched.runtime.split` applies it:
 
     {"limit_bytes": 74000000000,

@@ -1,6 +1,4 @@
-"""The style sheet, patterns and legend of the SVG picture of timelines.
-
-Draw timelines as one standalone SVG picture, light or dark as the viewer's system is.
+"""Draw timelines as one standalone SVG picture, light or dark as the viewer's system is.
 
 Panels lie below each other on one time axis and one memory axis. Up to PASS_LIMIT passes, each is a
 rectangle with a tooltip. Beyond that, the passes of one row and kind share a path, and in a pixel

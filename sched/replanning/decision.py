@@ -1,8 +1,4 @@
-"""The settings of planning again.
-
-The state of a job's plan, a value that checkpoints hold in its JSON form.
-
-Decide when to plan again: a state, and a step function from one measured step to the next.
+"""Decide when to plan again: settings, a state, and a step function from one step to the next.
 
 Steps are looked at window by window. The median of a window's steps, measured over simulated, is
 compared with what it was when the plan was made: a simulator leaves out messages and waiting for

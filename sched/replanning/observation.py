@@ -1,12 +1,10 @@
-"""Rows of whole numbers, in one order on all ranks, which add up to what a step took.
+"""Measured steps: rows of whole numbers that ranks add up, and the cost profile made from them.
 
 Each rank fills in its own passes; the sum over all ranks, replicas included, is the same on every
 rank, so all of them decide alike. For a kind of pass and a stage (or rank) there is the time that
 the passes took, and the time that the cost profile gives for the same microbatches: their ratio
 does not depend on what the microbatches held. A step is as long as the longest time from a rank's
 first pass to its last, which needs no common clock.
-
-Bring a cost profile up to what was measured, and tell a planner what passes take on average.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +65,7 @@ class StepKeys:
             found[at] += end_ns - start_ns
             entries = profile.passes[what.kind]
             entry = entries[what.stage if len(entries) > 1 else 0]
-            found[len(self.passes) + at] += entry.of(held[what.microbatch])
+            found[len(self.passes) + at] += entry.cost_of(held[what.microbatch])
         if own:
             found[2 * len(self.passes) + rank] = own[-1].end_ns - own[0].start_ns
         if rank == 0:

@@ -1,13 +1,9 @@
-"""Values and operations: a rank's list of passes, with what each reads, writes and frees.
-
-Tells a barrier's collective: a broadcast, a sum to one rank, or a gathering on all.
-
-Compile a program to the operations of one rank, once per program and number of microbatches.
+"""Compile a program to the operations of one rank, once per program and number of microbatches.
 
 The list says everything that the executor does in a step: it waits for what an operation reads,
 runs it, keeps what it writes, and drops what it frees. What a pass reads follows from the kinds'
 needs, the barriers and the edges, the same that checker and simulator read. The last reader of a
-value frees it, so the most that a rank holds is a property of the list (`memory.live_counts`).
+value frees it, so the most that a rank holds is a property of the list.
 
 What an edge of the program carries is a value of its own, `X_EF` of an EF or `X_B` of a B: the
 gradient of the features is not that of the stage's input.
@@ -15,11 +11,10 @@ gradient of the features is not that of the stage's input.
 Where no stage before a boundary is trained, no gradient crosses it: its messages, collectives and
 reads are left out on every rank alike (`input_gradient`).
 
-Find out by when a rank's sends are over, from the messages that come back.
-
-A rank that has waited for a message, and sends one back later, has the first. So when the second
-one is there, the first one's send is over, and so are all before it on its channel. This is known
-without asking: gloo says that a send is over only to those who wait for it.
+`with_deliveries` finds by when a rank's sends are over. A rank that has waited for a message, and
+sends one back later, has the first. So when the second one is there, the first one's send is over,
+and so are all before it on its channel. This is known without asking: gloo says that a send is over
+only to those who wait for it.
 """
 
 from bisect import bisect_right

@@ -1,31 +1,22 @@
-"""Tensors that are divided over processes (DTensors): by FSDP2, or by `parallelize_module`.
+"""Sum gradients over ranks, clip them, and drive FSDP2's own reduction.
+
+Tensors may be divided over processes (DTensors), by FSDP2 or by `parallelize_module`.
 
 Sums over ranks that hold the same part are sums of local tensors, since all of these ranks divide a
 parameter alike. Before that each gradient must be divided as its parameter is: tensor parallelism
 may leave a gradient as parts of a sum (a norm between sequence-parallel layers), and another rank,
 whose microbatches gave it none, adds zeros to whole values.
 
-Wrappers of modules: FSDP2 is driven by its public calls, DDP is refused.
-
-Sum gradients over ranks with the same parameters, in buckets, beside the passes that still run.
-
 Microbatches are weighted with the whole step's counts, so the plain sum over all ranks is the
 gradient of the step's loss: nothing is divided here.
 
-Keep the gradients of earlier steps out of the sums over ranks.
-
 Sums are made of `.grad` in place. What earlier steps left there is summed already, so it would
-count once for every rank. It is put aside for a step and added afterwards, as `backward` adds to
-what is there.
+count once for every rank. `EarlierGradients` puts it aside for a step and adds it afterwards, as
+`backward` adds to what is there.
 
-Parameters that several ranks of a pipeline hold: tied layers, and layers that are replicated.
-
-Each rank's copy gets the gradients of the rank's own stages. Their sum is the gradient of the one
-parameter that they stand for, and with the same gradients the copies stay the same.
-
-The parameters whose gradients are summed over ranks, by when they are whole.
-
-Clip gradients by their norm over the whole model, of which each rank has a part.
+`SharedParameters` are those that several ranks of a pipeline hold: tied layers, and layers that are
+replicated. Each rank's copy gets the gradients of the rank's own stages. Their sum is the gradient
+of the one parameter, and with the same gradients the copies stay the same.
 """
 
 from collections import Counter

@@ -1,9 +1,7 @@
-"""A rank's data of a step: its microbatches, their weights, and the sizes of all tensors.
+"""The interface between the executor and the parts of a model, and the data of a step.
 
 Sizes come from the plan, so no rank has to ask another for one: `MicrobatchData.hidden` is the same
 on all pipeline ranks of a data-parallel index, whatever fields each of them holds.
-
-The interface between the executor and the parts of a model.
 
 The executor owns the order, the transfers and what is kept between passes; a part owns parameters
 and does the arithmetic. For each pass the executor waits for the values that it reads and hands
@@ -27,12 +25,8 @@ first or last stage is a broadcast from there; one that only the first or last s
 sum to there; any other gathers what every rank contributes, as a tensor (ranks, ...). A
 contribution of None, which all ranks must agree on, leaves the collective out.
 
-The values that an F is given where encoders' features enter the language model, by name.
-
-An F gets the features of every encoder. The gradients of those that are trained go back as one
-value, since a pass sends one: alone as it is, several one after another, flat.
-
-The microbatches of a step: from what a loader gives to what the parts of a model take.
+An F gets the features of every encoder (`Joint`). The gradients of those that are trained go back
+as one value, since a pass sends one: alone as it is, several one after another, flat.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

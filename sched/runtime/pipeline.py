@@ -353,7 +353,7 @@ class Pipeline:
             encoders=self._encoders,
             generator=self._generator,
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
-            taking=self._generator.taking(stages.get(self._arranged.first_program.stages - 1)),
+            capture=self._generator.capture(stages.get(self._arranged.first_program.stages - 1)),
             facts=self._facts,
             needed=self._needed,
         )

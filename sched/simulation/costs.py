@@ -1,12 +1,11 @@
-"""Contention between kernels of two models that run on one GPU at the same time.
+"""Costs of a program's passes, transfers and buffers, in integer nanoseconds and bytes.
 
-Filling puts an encoder's computation beside the language model's collectives, and its collectives
-beside the language model's computation (Optimus, 2024, section 4.2), because they use different
-parts of a GPU. They still share some: a collective takes SMs, both take memory bandwidth. So beside
-another an encoder's kernel of t nanoseconds lasts t x (1 + c), and leaves less room for the next.
-The language model's kernels keep their times here; what they lose is seen in measured steps.
-
-Costs of a program's passes, transfers and buffers, in integer nanoseconds and bytes.
+`Contention` is between kernels of two models on one GPU. Filling puts an encoder's computation
+beside the language model's collectives, and its collectives beside the language model's computation
+(Optimus, 2024, section 4.2), because they use different parts of a GPU. They still share some: a
+collective takes SMs, both take memory bandwidth. So beside another an encoder's kernel of t
+nanoseconds lasts t x (1 + c), and leaves less room for the next. The language model's kernels keep
+their times here; what they lose is seen in measured steps.
 
 `simulate` reads `Costs`. A table is one number for all, one per stage, or one per stage and
 microbatch; for kinds that are divided over the ranks (vocabulary passes) "stage" means rank.

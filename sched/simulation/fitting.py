@@ -135,7 +135,7 @@ def _residual(
     function: CostFunction, amounts: Sequence[Resources], costs: Sequence[int]
 ) -> Residual:
     measured = np.array(costs, np.float64)
-    off = np.array([function.of(resources) for resources in amounts], np.float64) - measured
+    off = np.array([function.cost_of(resources) for resources in amounts], np.float64) - measured
     mean = float(measured.mean())
     share = max(mean, 1.0)
     return Residual(

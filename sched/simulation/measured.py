@@ -10,13 +10,9 @@ of that. The JSON also holds what the microbatches contained, since costs are fu
 Optional are `lanes` (by communicator, its collectives in the same form), `memory` (by rank, (ns,
 bytes) steps), and the `bubbles` and `critical` path, which simulated timelines have.
 
-Figures of a measured step: what the simulator makes of the same passes, and the hidden share.
-
-A measured step differs from its simulation for two reasons: passes took other times than planned,
-and ranks waited for other things than passes (messages, cores). Simulated with the times that the
-passes took, only the second one is left.
-
-Compare a measured step with a simulated one, kind of pass by kind of pass.
+`agreement` compares a measured step with a simulated one. They differ for two reasons: passes took
+other times than planned, and ranks waited for other things than passes (messages, cores). Simulated
+with the times that the passes took (`measured_costs`), only the second one is left.
 """
 
 from collections import Counter

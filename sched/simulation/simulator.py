@@ -11,11 +11,7 @@ its start is the length of the longest path to it in the program's graph. The ru
 - with `overlap=False` a sender is blocked until its message has arrived, and every barrier blocks
   its ranks.
 
-Count the idle time of ranks by cause, as `timeline` defines the causes.
-
-Compute memory over time: the buffers that passes take and free, and messages on their way.
-
-It counts what an executor holds that frees each buffer at its last reader:
+Memory is what an executor holds that frees each buffer at its last reader:
 
 | buffer | holds | from | to |
 | -- | -- | -- | -- |

@@ -1,4 +1,4 @@
-"""Add the sends and receives of a program, in one of two ways.
+"""Lower a program: add passes for its sends, receives and collectives.
 
 Ahead: for runtimes with a one-way channel (a communicator) for each ordered pair of ranks, such as
 ours. A SEND follows the pass that makes its message. A RECV is posted just before the compute pass
@@ -13,10 +13,8 @@ torch's on NCCL, where a RECV that waits blocks the SENDs behind it. *The sender
 ranks run in turn, and when one sends, the RECV is placed at that moment on the other rank. The idea
 is torch's (`_add_send_recv`). A receiver holds a buffer for each message that was sent too early.
 
-Lower a program: add passes for its sends, receives and collectives.
-
 Messages: a pass whose result is needed on another rank is followed by its SEND, and the RECV is put
-into the other rank's list where that rank posts it: `messages` says where and why.
+into the other rank's list where that rank posts it.
 
 Collectives: every rank enters a barrier with a pass of the barrier's name. It does not wait there;
 the passes that need the result do. Each barrier class has its own communicator: on a common one the

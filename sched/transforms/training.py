@@ -1,12 +1,8 @@
-"""Add the end of a step: sum the gradients over the replicas, then run the optimizer.
+"""Fit a program to what is trained: each function returns another program.
 
-Leave a program's forward passes, to evaluate a model by the schedule that trains it.
-
-Leave out the backward of encoders that nobody trains, and the gradients of their features.
-
-Make the last backward of chosen stages a whole one, for wrappers that reduce in its hooks.
-
-Add the reduction of each stage's gradients over data-parallel ranks, as early as possible.
+`forward_only` evaluates a model by the schedule that trains it; `without_encoder_backward` leaves
+out encoders that nobody trains; `with_whole_last_backward` is for wrappers that reduce in hooks of
+the backward; `with_reductions` and `with_step_end` add the sum of the gradients over replicas.
 """
 
 from collections.abc import Callable, Collection

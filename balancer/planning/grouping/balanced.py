@@ -5,7 +5,7 @@ largest first, into the group that stays lowest and most even (kernels/pack.py);
 among groups would grow with the square of the samples, it works on chunks of about 4,096 of them.
 Refinement then swaps samples between heavy and light groups (kernels/swap.py).
 
-Grouping with equal counts: even loads, and the same number of samples in every microbatch.
+With equal counts every microbatch has as many samples as others, and samples only change places.
 """
 
 from collections.abc import Sequence

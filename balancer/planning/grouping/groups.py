@@ -1,8 +1,6 @@
-"""The result of grouping: each sample's group, and the samples that were left over or oversize.
+"""Groups of samples as arrays: results, splitting the largest, and the form that loops change.
 
-Converts groups to Slots, the flat arrays that the compiled loops change, and back.
-
-Splits the largest groups in two until there are as many as wanted.
+`Slots` are flat arrays, each group's members followed by free places.
 """
 
 import heapq

@@ -1,9 +1,7 @@
-"""The cost model of ordering: from a microbatch's resources to nanoseconds per stage and pass.
+"""The ordering that a plan's configuration asks for, by the cost model that it holds.
 
-The numbers come as arguments: `by_config.py` takes them from a plan's configuration. A resource
+The cost model takes a microbatch's resources to nanoseconds per stage and pass. A resource
 token_pairs is the sum of the squares of the sequences' lengths: attention.
-
-Makes the ordering that a plan's configuration asks for, from the costs that it holds.
 """
 
 from collections.abc import Mapping
@@ -37,14 +35,15 @@ class PassCost:
     per_thousand: Mapping[str, int] = field(default_factory=dict)
     points: Mapping[str, Points] = field(default_factory=dict)
 
-    def of(self, amounts: Amounts) -> Int64:
+    def time_of(self, amounts: Amounts) -> Int64:
         """Return int64 nanoseconds of microbatches, whose amounts are int64 arrays of one length.
 
         Raises ValueError if an amount that it needs is missing.
 
-        >>> PassCost(10, {"tokens": 1500}).of({"tokens": np.array([3, 5])}).tolist()
+        >>> PassCost(10, {"tokens": 1500}).time_of({"tokens": np.array([3, 5])}).tolist()
         [14, 17]
-        >>> PassCost(points={"tiles": ((0, 0), (4, 8), (8, 32))}).of({"tiles": np.array([2, 6, 9])})
+        >>> steep = PassCost(points={"tiles": ((0, 0), (4, 8), (8, 32))})
+        >>> steep.time_of({"tiles": np.array([2, 6, 9])})
         array([ 4, 20, 38])
         """
         missing = (self.per_thousand.keys() | self.points.keys()) - amounts.keys()
@@ -87,7 +86,7 @@ class CostModel:
             )
         costs = self.passes[kind]
         each = costs * len(self.placement) if len(costs) == 1 else costs
-        return np.stack([cost.of(amounts) for cost in each])
+        return np.stack([cost.time_of(amounts) for cost in each])
 
     def pipeline(self, amounts: Amounts) -> PipelineEvaluator:
         """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.

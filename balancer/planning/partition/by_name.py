@@ -1,10 +1,9 @@
-"""The partition for ranks that wait for each other at every pass, as they do without a pipeline.
+"""The partitions of groups to ranks, in a table by the name that a configuration gives.
 
-A micro-step is what all ranks run at the same time: one group (microbatch) each. Groups of like
-loads are put side by side in a micro-step, so that no rank waits long; within a micro-step groups
-go to ranks such that the ranks' sums over the whole step stay even too.
-
-The partitions of groups to ranks, in a table by the name that a configuration gives.
+The default is for ranks that wait for each other at every pass, as they do without a pipeline. A
+micro-step is what all ranks run at the same time: one group (microbatch) each. Groups of like loads
+are put side by side in a micro-step, so that no rank waits long; within a micro-step groups go to
+ranks such that the ranks' sums over the whole step stay even too.
 
 Every rank gets the same number of groups (microbatches), in the order in which it runs them.
 """

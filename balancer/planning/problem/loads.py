@@ -1,6 +1,6 @@
-"""Costs as integers: budgets, oversize samples, sums over groups, and a common unit.
+"""Costs as integers: budgets, sums over groups, a common unit, and scaled costs.
 
-Scaled costs: integers in which resources are comparable and squares fit in 64 bits.
+Scaled, resources are comparable and squares fit in 64 bits.
 """
 
 from collections.abc import Sequence

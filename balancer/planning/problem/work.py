@@ -1,9 +1,9 @@
-"""The cost of microbatches whose batches are padded: count x largest, beside what adds up.
+"""The work of samples: times in place of costs, and microbatches whose batches are padded.
 
-Times in place of costs, where work adds up and a model says what each resource takes.
-
-Ranks wait for each other in the encoder and in the language model apart, so each keeps its column:
-what is evened out is its time, the square of attention included. Budgets limit costs, and stay.
+A padded microbatch costs count x largest, beside what adds up. Where work adds up, and a model says
+what each resource takes, times take the place of costs. Ranks wait for each other in the encoder
+and in the language model apart, so each keeps its column: what is evened out is its time, the
+square of attention included. Budgets limit costs, and stay.
 """
 
 from dataclasses import replace

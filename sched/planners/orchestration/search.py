@@ -12,10 +12,9 @@ formula of units.py:
 
 The candidates are the best layouts of different backbones. Only integers are compared.
 
-The usual layout, for comparison: one TP and DP for all modules, one stage for small ones.
-
-Megatron-LM does this with a multimodal model (DistTrain, 2025, section 2.1 and Figure 17): encoder
-and generator are further stages of the backbone's pipeline.
+`rigid` is the usual layout, for comparison: one TP and DP for all modules. Megatron-LM does this
+with a multimodal model (DistTrain, 2025, section 2.1 and Figure 17): encoder and generator are
+further stages of the backbone's pipeline.
 """
 
 from collections.abc import Iterator

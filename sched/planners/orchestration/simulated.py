@@ -1,12 +1,10 @@
-"""Re-ranking of layouts: the formula's best candidates, run by the simulator.
+"""The layout planner: search by the formula, then let the simulator choose.
 
 The simulator counts what the formula leaves out: microbatches that differ, transfers behind
 computation, memory over time, and the sum of the gradients at the end. A step ends when its
 slowest pipeline does, so the one that is simulated is that of the encoder replica with the most
 work. Programs are 1F1B over all stages of all modules; a module with virtual stages goes through
 its chunks in rounds, as interleaved 1F1B does.
-
-The layout planner: search by the formula, then let the simulator choose.
 
 The formula uses mean samples only. Where samples differ, encoder and generator need headroom for
 heavy ones, and the right amount is not known beforehand; so the search also runs as if they took

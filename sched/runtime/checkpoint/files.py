@@ -1,11 +1,9 @@
-"""The programs of a job in its checkpoints: a plan made from measured times cannot be made again.
+"""Checkpoints as folders: a file for each pipeline rank, and the programs that the job ran.
 
 Generators of schedules are pure, but what fills their gaps follows from times, which a job that is
 resumed does not have. So a checkpoint holds the programs themselves, in their text form, the plans
 of units that were made of them, and, where the plan follows the measured times, what is known of
 them.
-
-Checkpoints as folders: a file for each pipeline rank, and what else belongs to the moment.
 
 A folder is written under another name and renamed when it is whole, so that a job which is killed
 while it saves leaves the checkpoint before. All hosts must see the same file system.

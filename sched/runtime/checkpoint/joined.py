@@ -1,7 +1,4 @@
-"""Join the states of all ranks of a pipeline to that of the whole model.
-
-Load the whole model's optimizer state into the optimizer of one rank.
-"""
+"""Join the states of all ranks to the whole model's, and load one rank's optimizer from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,4 @@
-"""The modules that one rank holds, under the names that its tensors have in the whole model.
-
-One rank's part of the whole model's state, under the whole model's names.
+"""One rank's part of the whole model's state, under the whole model's names.
 
 A stage's module must name its tensors as the whole model does, such as `layers.7.up.weight`. Then
 the states of all ranks together are that of the model, however it is cut: any other layout takes

@@ -4,8 +4,6 @@ EF keeps its input, if a layer below waits for its gradient, and the edge of its
 there. A layer without an EB in the program makes no graph. Features reach the language model
 detached, so that a stage's backward ends at them; their gradient comes back along an edge. A
 microbatch without features is not encoded: most encoders do not take none, and nothing is learnt.
-
-The encoders of a pipeline as one rank has them: their layers, parameters and fields.
 """
 
 from collections import Counter

@@ -1,10 +1,8 @@
-"""Find out from a program where the layers of its encoders are.
+"""Encoders as a user describes them, and where a program has their layers.
 
 Every rank of an encoder pipeline runs as many layers of each encoder (Optimus, 2024, section 4.4),
 encoder by encoder: with two encoders of 4 and 2 layers in pipelines of 2 ranks, each rank's EF_A
 and EF_B are layers of the first encoder, and EF_C is one of the second.
-
-An encoder as a user describes it: its layers, what they take, and the size of its features.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Drive a walk over process groups: wait with a deadline, and explain what does not come.
-
-Write what steps took, for `counterpoise profile` and `schedule compare`.
-"""
+"""Drive a walk over process groups: wait with a deadline, explain delays, write measured steps."""
 
 import atexit
 import os

@@ -1,7 +1,4 @@
-"""The fields of a microbatch that each rank needs, from what runs there.
-
-The programs that a pipeline runs: one for each number of microbatches, checked and compiled.
-"""
+"""The programs of a pipeline, one for each number of microbatches, and the fields it needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +22,7 @@ from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, train
 from ..execution.waiting import Pipelines
 from ..links import Channel, channels_of
 from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
-from ..stage import Merging, StageOptions, Stages, Taking
+from ..stage import Merging, StageOptions, Stages, StateCapture
 from ..stage.agreement import ModelFacts, without_training
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..vocabulary import VocabularyPart
@@ -108,7 +105,7 @@ class Programs:
     encoders: RankEncoders
     generator: RankGenerator
     merging: Merging | None
-    taking: Taking | None
+    capture: StateCapture | None
     facts: ModelFacts
     needed: NeededFields
     channels: Sequence[Channel] = ()
@@ -217,7 +214,7 @@ class Programs:
             self.options,
             encoder.joints,
             self.merging,
-            self.taking,
+            self.capture,
             own=self.own_microbatches(microbatches),
         )
         spec, generator = self.generator.spec, None

@@ -1,9 +1,7 @@
-"""Meet the other processes at the start: who does not come is named, within the deadline.
+"""The place of this process among the ranks of a job: its groups, and how all meet at the start.
 
 torch makes groups and exchanges objects with timeouts of its own, of half an hour. Here nobody
 waits longer than the pipeline's deadline.
-
-The place of this process among the ranks of a job, and the groups that it is in.
 
 With tensor parallelism a pipeline has one process of each rank, and there are several side by side,
 which are called lanes. Where units divide their modules over other numbers of processes, a process

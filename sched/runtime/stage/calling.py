@@ -1,6 +1,4 @@
-"""Call a module as a pass does: with autocast, and kept or recomputed.
-
-Take a generator's states from the last stage: hidden states of a layer, or of its output.
+"""Call a module as a pass does, and capture a generator's states inside the last stage.
 
 The last stage's module often ends with the layer that makes logits, so the hidden states are inside
 of it; a hook on the layer that makes them keeps them for the moment, and the model stays as it is.
@@ -73,7 +71,7 @@ Take = Callable[[Tensor, Mapping[str, Any]], Tensor]
 
 
 @dataclass(eq=False, slots=True)
-class Taking:
+class StateCapture:
     """Takes a generator's states from one rank's last stage.
 
     `take`: makes them of the hidden states; without, they are the hidden states. `layer`: inside
@@ -122,7 +120,7 @@ class Taking:
             self._expected, self._hidden = False, output
 
 
-def taking_for(take: Take | None, states: str, last: nn.Module | None) -> Taking | None:
+def make_capture(take: Take | None, states: str, last: nn.Module | None) -> StateCapture | None:
     """Return how a rank takes the generator's states, None on ranks without the last stage.
 
     `states`: the name of a layer in the last stage's module, "" for the stage's output. Raises
@@ -131,11 +129,11 @@ def taking_for(take: Take | None, states: str, last: nn.Module | None) -> Taking
     if last is None:
         return None
     if not states:
-        return Taking(take)
+        return StateCapture(take)
     named = dict(last.named_modules())
     if states not in named:
         raise ValueError(
             f"states={states!r} is no layer of the last stage, which has "
             f"{', '.join(name for name in named if name)}"
         )
-    return Taking(take, named[states])
+    return StateCapture(take, named[states])

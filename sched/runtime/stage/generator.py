@@ -1,13 +1,9 @@
-"""A generator as a user describes it: its module, the states it takes, and what its loss counts.
-
-A generator as a part of the model that the executor runs.
+"""A generator: what a user says of it, and the part of the model that runs its passes.
 
 GF makes the microbatch's loss of the states that an edge brings from the last stage, which come
 detached; GB runs back from it, and the gradient of the states goes to the last stage's backward
 along another edge. A microbatch with nothing to generate calls no module: no states travel, and the
 gradient that the last stage waits for is empty.
-
-The generator of a pipeline as one rank has it: its module, parameters and fields.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +19,7 @@ from ...transforms import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
-from .calling import Calling, Take, Taking, call_module, taking_for
+from .calling import Calling, StateCapture, Take, call_module, make_capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +236,9 @@ class RankGenerator:
         own = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
         return own | (set(self.spec.marks) if rank == last else set())
 
-    def taking(self, last: nn.Module | None) -> Taking | None:
+    def capture(self, last: nn.Module | None) -> StateCapture | None:
         """Return how states are taken from the last stage's module, None on ranks without it."""
-        return None if self.spec is None else taking_for(self.spec.take, self.spec.states, last)
+        return None if self.spec is None else make_capture(self.spec.take, self.spec.states, last)
 
 
 def rank_generator(spec: GeneratorSpec | None, program: Program, rank: int) -> RankGenerator:

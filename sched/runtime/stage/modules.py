@@ -23,7 +23,7 @@ from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
 from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
-from .calling import NOTHING, Calling, Taking, call_module, grad_mode
+from .calling import NOTHING, Calling, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging
 
@@ -100,7 +100,7 @@ class Stages:
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
     `joints`: where encoders' features enter. `merging`: what becomes of them.
-    `taking`: how a generator's states are taken from the last stage. `own`: the microbatches that
+    `capture`: how a generator's states are taken from the last stage. `own`: the microbatches that
     they run, all by default.
     """
 
@@ -109,7 +109,7 @@ class Stages:
     options: StageOptions
     joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
     merging: Merging | None = None
-    taking: Taking | None = None
+    capture: StateCapture | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     own: range | None = None
     _data: StepData = field(default_factory=lambda: StepData((), ()))
@@ -204,11 +204,11 @@ class Stages:
     def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
         """Return what a generator takes of a microbatch, if one waits for it."""
         spec = self._data.edges.get(Value("X_F", what.stage, what.microbatch))
-        if spec is None or self.taking is None:
+        if spec is None or self.capture is None:
             return None
         if 0 in spec.shape:
             return spec.empty(output.device)
-        return self.taking.states(output, microbatch.fields, spec)
+        return self.capture.states(output, microbatch.fields, spec)
 
     def _call(
         self,
@@ -224,8 +224,8 @@ class Stages:
         if features and self.merging is not None:
             names = self.joints[what.stage, what.microbatch].names
             module = self.merging.around(module, names, fields, embedded=x is not None)
-        if self.taking is not None and what.stage == self.program.stages - 1:
-            self.taking.expect()
+        if self.capture is not None and what.stage == self.program.stages - 1:
+            self.capture.expect()
         return call_module(module, [*inputs, *features], extras, self._calling, what)
 
     def _backward(self, what: Pass, given: Given) -> Made:

@@ -1,8 +1,4 @@
-"""The size of a unit: how many ranks it has, and of how many processes.
-
-The meshes of units: the ranks of each, with their replicas, pipeline and tensor parallelism.
-
-Units: encoders, language model and generator on ranks of their own, with their own parallelism.
+"""Units: encoders, language model and generator on ranks of their own, with their own parallelism.
 
 With tensor parallelism every rank of a unit is `tp` processes, numbered next to each other. A
 *lane* has one process of each rank, and is an arrangement of its own, in which what ranks exchange

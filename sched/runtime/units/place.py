@@ -1,7 +1,4 @@
-"""The place of a process among units.
-
-Agree on the model among all units, from the facts of each rank.
-"""
+"""The place of a process among units, and what all units agree on about the model."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

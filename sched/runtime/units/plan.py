@@ -9,11 +9,10 @@ orders together have no cycle. A generator's replicas get microbatches in the or
 last stage ends them in that timeline, and give their gradients back at once: no later in it than
 the backward that waits for them.
 
-The plans of units as text, for checkpoints: who encodes what, and in which order.
-
-A plan follows from schedule and layout, by rules that another version may have improved. A job that
-is resumed goes on with the one that it had: its programs, edges and orders are in the checkpoint,
-beside a digest of the layout that they are for. Another layout is planned anew.
+Checkpoints hold plans as text. A plan follows from schedule and layout, by rules that another
+version may have improved. A job that is resumed goes on with the one that it had: its programs,
+edges and orders are in the checkpoint, beside a digest of the layout that they are for. For another
+layout a new one is made.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Gradients of a shard of the output layer.
+"""The passes of the output layer over one shard, as functions between plain tensors.
 
 With z the logits after the softcap, y those before it, s = dz/dy, p = exp(z - log Z), w the token's
 weight, and the rest as in `loss`, the gradient of logit j is
@@ -15,8 +15,6 @@ Algorithm 2 multiplies with W before log Z is known. With m the shard's own maxi
 P keeps exp(z - m) undivided, where the paper has the softmax of the shard: the largest column then
 is exactly 1 in any precision. P and Q almost cancel for a token that is predicted well, so both are
 in the precision of statistics, and only their difference is rounded.
-
-The passes of the output layer over one shard, as functions between plain tensors.
 
     algorithm 1    S: logits, statistics                 | T: dX, dW, db              |
     algorithm 2    S: logits, statistics, early products | C: dX |  T: dW, db

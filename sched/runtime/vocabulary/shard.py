@@ -1,16 +1,12 @@
-"""Divide the rows of a vocabulary weight over the pipeline ranks.
+"""One rank's shard of the vocabulary layers: its rows, its parameters, and its input passes.
 
 Every rank holds the same number of rows. The vocabulary is padded to a multiple of twice the number
 of ranks, which keeps the shards' sizes even and their products aligned ("Balancing pipeline
 parallelism with vocabulary parallelism", 2024, section 6.1). Padding rows are zero and stay zero.
 
-The passes of the input embedding over one shard: IF looks words up, IB adds their gradient.
-
 A rank gives the rows of its own words and zeros for the others, so the sum over ranks is the
 embedding. Autograd does the gradient: IF keeps the edge of its graph, which holds the words and not
 the rows, and IB starts from there. Hooks on the weight fire as for an `nn.Embedding`.
-
-One rank's shard of the vocabulary layers: its parameters, and their names in a checkpoint.
 
 A state dict has the names of the whole model's layers and none of the padding: rank r's tensors are
 the rows that it holds. Joined in the order of ranks (`join_state_dicts`) they are the state dict of

@@ -32,7 +32,7 @@ def test_a_list_that_leaves_out_a_stage_is_refused() -> None:
 
 def test_missing_amounts_and_costs_are_named() -> None:
     with pytest.raises(ValueError, match="no amounts of 'frames' are given; given are tiles"):
-        PassCost(0, {"frames": 1}).of({"tiles": np.array([1])})
+        PassCost(0, {"frames": 1}).time_of({"tiles": np.array([1])})
     with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
         CostModel((0,), {"F": (PassCost(1),)}).nanoseconds("W", {"tokens": np.array([1])})
     with pytest.raises(ValueError, match="layout"):
