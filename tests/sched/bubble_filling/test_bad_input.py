@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import schedule, simulate, unit_costs
 from counterpoise.sched.bubble_filling.choose import scan
 from counterpoise.sched.bubble_filling.drift import factors, guarded
@@ -16,7 +17,6 @@ from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
 from counterpoise.sched.bubble_filling.presets import case_setup, tower
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel, Splitting, dump_setup, load_setup
-from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)

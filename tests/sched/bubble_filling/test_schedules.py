@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.baselines.joint_pipelines import balanced
+from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import check, lower, parse_program, simulate
 from counterpoise.sched.bubble_filling.bound import hidden_bound
 from counterpoise.sched.bubble_filling.choose import PlanScan, fill_plan, fitting, scan
@@ -32,8 +34,6 @@ from counterpoise.sched.bubble_filling.validate import check_filled, filled_prob
 from counterpoise.sched.render.html import render_html
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.trace import render_trace
-from counterpoise.tools.bench.baselines.joint_pipelines import balanced
-from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 
 PLAN = EncoderPlan(stages=2, tensor=8)
 
