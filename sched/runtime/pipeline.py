@@ -35,10 +35,10 @@ from .job import (
     Programs,
     Replanner,
     UnitPrograms,
-    all_come,
     arrange,
-    meet,
+    connect,
     reading_of,
+    report_missing_ranks,
     start_deadline,
     vocabulary_part,
 )
@@ -111,7 +111,7 @@ class Pipeline:
         self._modules = dict(stages)
         refuse_wrapped(self._modules)
         self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
-        with all_come():
+        with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, program = self._arranged.place, self._arranged.first_program
         self._encoders = rank_encoders(encoders, program, self._place.seat)
@@ -121,7 +121,7 @@ class Pipeline:
         beside = self._encoders, self._generator
         self._needed = NeededFields(program.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
-        with all_come():
+        with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
         self._shared, self._summed = self._share(shared or {})
@@ -360,7 +360,7 @@ class Pipeline:
         first = programs.compiled(self._arranged.first_count)
         sharers = sorted(set(self._facts.shared.values()))
         place = self._place
-        groups, board = meet(first.program, programs.channels, place, self.deadline_s, sharers)
+        groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 
     @contextmanager

@@ -4,7 +4,7 @@ from .arrangement import Arrangement, arrange
 from .lanes import Lanes
 from .programs import CompiledProgram, NeededFields, Programs
 from .replanning import Replanner
-from .start import all_come, meet, reading_of, start_deadline, vocabulary_part
+from .start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .unit_programs import UnitPrograms
 
 __all__ = [
@@ -15,10 +15,10 @@ __all__ = [
     "Programs",
     "Replanner",
     "UnitPrograms",
-    "all_come",
     "arrange",
-    "meet",
+    "connect",
     "reading_of",
+    "report_missing_ranks",
     "start_deadline",
     "vocabulary_part",
 ]

@@ -116,7 +116,7 @@ class UnitPrograms(Programs):
         every = joined(programs)
         replica = self.place.replica
         found = {
-            name: one._replace(communicator=self.place.room(one.communicator, replica))
+            name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
             for name, one in collectives(every).items()
         }
         return every, Pipelines(lists, found, self.place.peers())

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _TAG = 19
 
 
-def call_roll(group: dist.ProcessGroup, deadline_s: float) -> None:
+def monitored_barrier(group: dist.ProcessGroup, deadline_s: float) -> None:
     """Wait until all processes of a group have called this; its messages are on the CPU.
 
     Raises PeerLostError on every process that is there if others do not come within the deadline,
@@ -39,7 +39,7 @@ def call_roll(group: dist.ProcessGroup, deadline_s: float) -> None:
     sent = [group.send([token], other, _TAG) for other in others]
     awaited = {other: group.recv([came[other]], other, _TAG) for other in others}
     until = monotonic() + deadline_s
-    missing = [other for other, work in awaited.items() if not _comes(work, until)]
+    missing = [other for other, work in awaited.items() if not _arrives(work, until)]
     if missing:
         raise PeerLostError(
             f"rank {rank} of {ranks} waits since {deadline_s:g} s for rank "
@@ -50,7 +50,7 @@ def call_roll(group: dist.ProcessGroup, deadline_s: float) -> None:
         wait_for(work, token, deadline_s)
 
 
-def _comes(work: dist.Work, until: float) -> bool:
+def _arrives(work: dist.Work, until: float) -> bool:
     """Return whether a message comes in time. One that has come is found after that time, too."""
     try:
         work.wait(timedelta(seconds=max(0.001, until - monotonic())))
@@ -157,6 +157,6 @@ class MeshPlace:
         """Return whether it is known over which processes parameters may be divided."""
         return self.lanes is not None
 
-    def rooms(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator."""
         return {name: range(self.ranks) for name in sorted(communicators)}

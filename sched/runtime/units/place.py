@@ -9,7 +9,7 @@ from torch import nn
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links import MeshPlace, call_roll
+from ..links import MeshPlace, monitored_barrier
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary import VocabularyShard
 from .layout import Units, lane_groups, refuse_processes
@@ -58,12 +58,16 @@ class UnitPlace(MeshPlace):
         """Return whether it is known over which processes parameters may be divided: always."""
         return True
 
-    def rooms(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator: a replica's."""
         replicas = range(self.units.backbone.dp)
-        return {self.room(name, r): self._members(r) for name in communicators for r in replicas}
+        return {
+            self.communicator_name(name, r): self._members(r)
+            for name in communicators
+            for r in replicas
+        }
 
-    def room(self, communicator: str, replica: int) -> str:
+    def communicator_name(self, communicator: str, replica: int) -> str:
         """Return the name of a replica's communicator."""
         members = self._members(replica)
         return f"{communicator} of {members[0]} to {members[-1]}"
@@ -86,7 +90,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     processes, own = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, units.sizes)
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        call_roll(dist.group.WORLD, deadline_s)
+        monitored_barrier(dist.group.WORLD, deadline_s)
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
     groups = lane_groups(units.device, rows)
