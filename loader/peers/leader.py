@@ -1,0 +1,362 @@
+"""The rank that speaks for its host: it collects its followers' values and reads other hosts'.
+
+For each key a host sets one entry, `KEY/HOST`, and counts itself in `KEY/sent`; the last one sets
+`KEY/all`, which the others poll, ever more slowly. Whoever has that reads all entries at once and
+counts itself in `KEY/read`; the last reader deletes them. So it is known without a rule about the
+order of keys that nobody needs an entry any more.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..step.errors import LoaderError
+from .exchange import SILENT_S, TELL_S, Peers
+from .members import Process, Roster
+from .records import HostRecord, Kind, RecordReader, RecordWriter, pack_values, unpack_values
+from .store import Entries
+
+# The store is asked for a key after an eighth of the time waited so far; at most so often, in
+# seconds, and by all hosts together at most 1 / HOST_S times a second.
+FIRST_S, LATER_S, HOST_S = 0.002, 0.02, 0.001
+# Who is missing takes some requests to find out: as many hosts are named, and at first after
+# TELL_S or, with many hosts, after so long for each.
+NAMED_HOSTS, LOOK_S = 4, 0.02
+
+
+@dataclass(slots=True)
+class Follower:
+    """Another rank of this host."""
+
+    process: Process
+    records: RecordReader
+    read: int = 0
+    has_closed: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """True if it will read nothing more."""
+        return self.has_closed or self.process.has_ended()
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What a host has told of a key: the ranks it waits for, and when its number last changed."""
+
+    number: int
+    ranks: tuple[int, ...]
+    changed_at: float
+
+
+@dataclass(slots=True)
+class _Round:
+    """One key under way: values of this host, and when the store is asked for the others."""
+
+    since: float
+    posts: dict[int, bytes] = field(default_factory=dict)
+    sent_at: float | None = None
+    poll_at: float = 0.0
+    look_at: float = 0.0
+    absent: dict[int, _News | None] = field(default_factory=dict)
+
+
+def pause_after(waited_s: float, hosts: int) -> float:
+    """Return when to ask the store again, of which so many hosts ask.
+
+    >>> [pause_after(waited_s, hosts=2) for waited_s in (0.0, 0.08, 9.0)]
+    [0.002, 0.01, 0.02]
+    >>> pause_after(9.0, hosts=162)
+    0.162
+    """
+    return min(max(FIRST_S, waited_s / 8), max(LATER_S, hosts * HOST_S))
+
+
+class LeadingPeers(Peers):
+    """The ranks as the leader of a host sees them."""
+
+    is_planner = True
+
+    def __init__(
+        self,
+        roster: Roster,
+        rank: int,
+        entries: Entries | None,
+        log: RecordWriter,
+        followers: dict[int, Follower],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(roster, rank)
+        self._host = roster.host_of(rank)
+        self._hosts = len(roster.hosts)
+        self._own = roster.hosts[self._host]
+        self._entries = entries
+        self._log = log
+        self._followers = followers
+        self._clock = clock
+        self._rounds: dict[str, _Round] = {}
+        self._results: dict[str, tuple[bytes, ...]] = {}
+        self._skipped: set[str] = set()
+        # What is published, until it was mapped by all followers.
+        self._offers: dict[str, tuple[Any, set[int]]] = {}
+        self._news_number = 0
+        self._tell_at = 0.0
+        self._asking_since = 0.0
+        self._is_closed = False
+        if entries is not None:
+            entries.on_request = self._mark_request
+
+    def post(self, key: str, value: bytes) -> None:
+        """Give the others this rank's value."""
+        posts = self._round(key).posts
+        if self.rank in posts:
+            raise ValueError(f"key {key!r} was posted already: each rank posts a key once")
+        posts[self.rank] = value
+        self.poll()
+
+    def gather(self, key: str) -> tuple[bytes, ...] | None:
+        """Return all ranks' values, once."""
+        self.poll()
+        return self._results.pop(key, None)
+
+    def skip(self, key: str) -> None:
+        """Forget the values of a key."""
+        if self._results.pop(key, None) is None:
+            self._skipped.add(key)
+
+    def poll(self) -> None:
+        """Hear followers, and do what each key under way needs."""
+        if self._is_closed:
+            return
+        now = self._clock()
+        try:
+            for rank, follower in self._followers.items():
+                for record in follower.records.read():
+                    self._hear(rank, follower, record)
+            for key, each in list(self._rounds.items()):
+                self._advance(key, each, now)
+            self._tell(now)
+        except LoaderError as error:
+            self._log.append(Kind.FAILED, body=str(error).encode())
+            raise
+        self._release()
+
+    def pause_s(self) -> float:
+        """Return the time to the next request, at most 20 ms: followers may post."""
+        now = self._clock()
+        asked = [each.poll_at - now for each in self._rounds.values() if each.sent_at is not None]
+        return min(max(FIRST_S, min(asked, default=LATER_S)), LATER_S)
+
+    def why_missing(self, key: str) -> str:
+        """Return which ranks have not posted a key."""
+        if key in self._results:
+            return ""
+        each = self._rounds.get(key)
+        if each is None:
+            return f"{self.members[self.rank]}, which has not posted it"
+        now = self._clock()
+        parts = [self._described(rank) for rank in self._own if rank not in each.posts]
+        for host, news in list(each.absent.items()):
+            if news is not None:
+                parts += self._named(news.ranks)
+            if news is None or now - news.changed_at > SILENT_S:
+                n_ranks = len(self._roster.hosts[host])
+                for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
+                parts.append(f"{self._roster.leader_of(host)}{for_all}")
+        parts.append(self._silent_store(self._asking_since, now))
+        return "; ".join(part for part in parts if part) or "ranks of other hosts"
+
+    def publish(self, key: str, value: bytes) -> None:
+        """Let followers map a value."""
+        waiting = {rank for rank, each in self._followers.items() if not each.is_gone}
+        if not waiting or self._is_closed:
+            return
+        file = os.fdopen(os.memfd_create("counterpoise-published"), "r+b", buffering=0)
+        rest = memoryview(value)
+        while rest:
+            rest = rest[file.write(rest) :]
+        self._offers[key] = (file, waiting)
+        self._log.append(Kind.OFFER, key, json.dumps([file.fileno(), len(value)]).encode())
+
+    def published(self, key: str) -> memoryview | None:
+        """Raise ValueError: what this rank publishes is for the others."""
+        raise ValueError(
+            f"rank {self.rank} plans for its host and cannot map {key!r}: keep what it publishes"
+        )
+
+    def planner_ended(self) -> bool:
+        """Return False: it is this process."""
+        return False
+
+    def close(self) -> None:
+        """Take part no more; who closes last deletes what is left in the store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # Before the descriptors are: who has opened one and then reads no CLOSED has the right one.
+        self._log.append(Kind.CLOSED)
+        for file, _ in self._offers.values():
+            file.close()
+        for follower in self._followers.values():
+            follower.process.close()
+            follower.records.close()
+        # A store that is gone has no entries left.
+        with contextlib.suppress(LoaderError):
+            self._leave()
+        self._log.close()
+
+    def _round(self, key: str) -> _Round:
+        if key not in self._rounds:
+            now = self._clock()
+            look_at = now + max(TELL_S, self._hosts * LOOK_S)
+            self._rounds[key] = _Round(since=now, look_at=look_at)
+        return self._rounds[key]
+
+    def _hear(self, rank: int, follower: Follower, record: HostRecord) -> None:
+        match record.kind:
+            case Kind.POST:
+                self._round(record.key).posts[rank] = follower.records.body_of(record)
+            case Kind.READ:
+                follower.read = int.from_bytes(follower.records.body_of(record), "little")
+            case Kind.MAPPED:
+                self._forget_offer(record.key, rank)
+            case Kind.CLOSED:
+                follower.has_closed = True
+            case _:
+                raise ValueError(f"{self.members[rank]} wrote a record of kind {record.kind}")
+
+    def _advance(self, key: str, each: _Round, now: float) -> None:
+        if each.sent_at is None:
+            if len(each.posts) == len(self._own):
+                self._send(key, each, now)
+        elif now >= each.poll_at:
+            if self._entries_of(key).has("all") or (
+                now >= each.look_at and not self._look(key, each, now)
+            ):
+                self._read(key, each)
+            each.poll_at = now + pause_after(now - each.sent_at, self._hosts)
+
+    def _send(self, key: str, each: _Round, now: float) -> None:
+        """Give this host's values to the others."""
+        each.sent_at = now
+        if self._hosts == 1:
+            self._finish(key, tuple(each.posts[rank] for rank in self._own))
+            return
+        entries = self._entries_of(key)
+        entries.set(str(self._host), pack_values([each.posts[rank] for rank in self._own]))
+        if entries.add("sent") == self._hosts:
+            entries.set("all", b"1")
+            self._read(key, each)
+        else:
+            each.poll_at = now + pause_after(0.0, self._hosts)
+
+    def _read(self, key: str, each: _Round) -> None:
+        """Read the other hosts' values, all of which are there."""
+        entries = self._entries_of(key)
+        others = [host for host in range(self._hosts) if host != self._host]
+        texts = entries.get([str(host) for host in others])
+        values = dict(each.posts)
+        for host, text in zip(others, texts, strict=True):
+            values |= zip(self._roster.hosts[host], unpack_values(text), strict=True)
+        if entries.add("read") == self._hosts:
+            entries.delete(self._names_of_key())
+        self._finish(key, tuple(values[rank] for rank in range(self.ranks)))
+
+    def _finish(self, key: str, values: tuple[bytes, ...]) -> None:
+        del self._rounds[key]
+        if key in self._skipped:
+            self._skipped.discard(key)
+        else:
+            self._results[key] = values
+        if self._followers:
+            self._log.append(Kind.RESULT, key, pack_values(values))
+
+    def _look(self, key: str, each: _Round, now: float) -> bool:
+        """Find out which hosts have sent nothing, and what they say; return if there are any."""
+        each.look_at = now + max(TELL_S, (now - each.since) / 2)
+        names = [str(host) for host in range(self._hosts)]
+        absent = map(int, self._entries_of(key).missing(names, NAMED_HOSTS))
+        each.absent = {host: self._news_of(host, key, each, now) for host in absent}
+        return bool(each.absent)
+
+    def _news_of(self, host: int, key: str, each: _Round, now: float) -> _News | None:
+        assert self._entries is not None
+        text = self._entries.find(f"news/{host}")
+        told: dict[str, Any] = json.loads(text) if text else {"number": 0, "waits": {}}
+        if key not in told["waits"]:
+            return None
+        before = each.absent.get(host)
+        if before is not None and before.number == told["number"]:
+            return before
+        return _News(told["number"], tuple(told["waits"][key]), now)
+
+    def _tell(self, now: float) -> None:
+        """Tell others what this host waits for, once that takes long."""
+        late = {key: each for key, each in self._rounds.items() if now - each.since > TELL_S}
+        if not late or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        waits = {
+            key: [rank for rank in self._own if rank not in each.posts]
+            for key, each in late.items()
+            if each.sent_at is None
+        }
+        if waits and self._entries is not None and self._hosts > 1:
+            self._news_number += 1
+            told = {"number": self._news_number, "waits": waits}
+            self._entries.set(f"news/{self._host}", json.dumps(told))
+        if self._followers:
+            reasons = {key: self.why_missing(key) for key in late}
+            self._log.append(Kind.REASONS, body=json.dumps(reasons).encode())
+
+    def _release(self) -> None:
+        """Give back memory that all followers have read."""
+        if self._followers:
+            here = [each.read for each in self._followers.values() if not each.is_gone]
+            self._log.release(min(here, default=0))
+
+    def _forget_offer(self, key: str, rank: int) -> None:
+        file, waiting = self._offers.get(key, (None, set()))
+        waiting.discard(rank)
+        waiting -= {each for each in waiting if self._followers[each].is_gone}
+        if file is not None and not waiting:
+            file.close()
+            del self._offers[key]
+
+    def _leave(self) -> None:
+        if self._entries is None or self._hosts == 1:
+            return
+        self._entries.set(f"left/{self._host}", json.dumps(sorted(self._rounds)))
+        if self._entries.add("closed") < self._hosts:
+            return
+        left = self._entries.get([f"left/{host}" for host in range(self._hosts)])
+        for key in {key for text in left for key in json.loads(text)}:
+            self._entries_of(key).delete(self._names_of_key())
+        hosts = range(self._hosts)
+        self._entries.delete([f"{name}/{host}" for host in hosts for name in ("news", "left")])
+        self._entries.delete(["closed"])
+
+    def _names_of_key(self) -> list[str]:
+        return [*map(str, range(self._hosts)), "sent", "all", "read"]
+
+    def _entries_of(self, key: str) -> Entries:
+        assert self._entries is not None
+        entries = self._entries.below(f"key/{key}")
+        entries.on_request = self._mark_request
+        return entries
+
+    def _mark_request(self, is_waiting: bool) -> None:
+        self._asking_since = self._clock() if is_waiting else 0.0
+        if self._followers and not self._log.is_closed:
+            self._log.mark_asking(self._asking_since)
+
+    def _described(self, rank: int) -> str:
+        text = str(self.members[rank])
+        if rank not in self._followers:
+            return f"{text}, this process"
+        follower = self._followers[rank]
+        if follower.has_closed:
+            return f"{text}, which has closed its loader"
+        return text + follower.process.state()

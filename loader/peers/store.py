@@ -1,0 +1,168 @@
+"""Reads and writes the store where torch's processes met, on a connection of its own.
+
+A request is answered at once: what has no value yet is found out by `check`, never by a `get` that
+waits. So the connection of the process group is free for its own use, and ours can be polled.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch.distributed as dist
+
+from ..step.errors import LoaderError
+from ..step.ranks import Place, has_process_group
+
+_T = TypeVar("_T")
+
+
+class KeyStore(Protocol):
+    """The part of torch.distributed.Store that is used; `add` is atomic."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which starts at 0, and return it."""
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """Set a key."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Return the values of keys that have one."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Return whether all keys have a value."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Delete a key; return whether there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """A store where ranks meet, and who this process is there.
+
+    label: tells this group of processes from others; processes: the ranks in the job of all
+    data-parallel ranks; process: that of this one.
+    """
+
+    store: KeyStore
+    label: str
+    rank: int
+    processes: tuple[int, ...]
+
+    @property
+    def process(self) -> int:
+        """This process' rank in the job."""
+        return self.processes[self.rank]
+
+
+def open_point(place: Place) -> MeetingPoint:
+    """Return where the ranks of a place meet, on a new connection; ValueError without a group."""
+    if not has_process_group():
+        raise ValueError(
+            f"this process is {place}, and without torch.distributed ranks cannot find each other: "
+            "call torch.distributed.init_process_group() before the loader is first used"
+        )
+    group: Any = place.group if place.group is not None else dist.group.WORLD
+    members = place.members or tuple(range(dist.get_world_size()))
+    if len(members) != place.ranks or members[place.played[0]] != dist.get_rank():
+        raise ValueError(
+            f"this process is {place}, and process {dist.get_rank()} of the group of processes "
+            f"{members}: leave rank= and ranks=, or give the group of these ranks"
+        )
+    if hasattr(group, "get_group_store"):
+        store = group.get_group_store()
+    else:  # public, but not in older torch
+        store = dist.distributed_c10d._get_default_store()
+    label = f"counterpoise/{group.group_name}/{digest(json.dumps(members))}"
+    return MeetingPoint(_own_connection(store), label, place.played[0], members)
+
+
+def _own_connection(store: Any) -> Any:
+    """Return the same store with another connection: requests of one are answered in turn."""
+    if hasattr(store, "clone"):
+        return store.clone()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not hasattr(store, "port"):
+        return store  # files and memory need no connection
+    return type(store)(store.host, store.port, is_master=False, wait_for_workers=False)
+
+
+def digest(text: str) -> str:
+    """Return 16 hex digits of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Entries:
+    """The entries below a prefix of a store. LoaderError once the store is lost."""
+
+    def __init__(self, store: KeyStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        # Called with True before each request, and with False after it.
+        self.on_request: Callable[[bool], None] = lambda _: None
+
+    def below(self, prefix: str) -> "Entries":
+        """Return the entries below a longer prefix."""
+        return Entries(self._store, f"{self._prefix}/{prefix}")
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter, and return it."""
+        return self._ask(self._store.add, self._key(key), amount)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set an entry."""
+        as_bytes = value.encode() if isinstance(value, str) else value
+        self._ask(self._store.set, self._key(key), as_bytes)
+
+    def has(self, *keys: str) -> bool:
+        """Return whether all of some entries are there."""
+        return self._ask(self._store.check, [self._key(key) for key in keys])
+
+    def get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return the values of entries that are there."""
+        names = [self._key(key) for key in keys]
+        # Some stores (MPI's, those of users) have no such request.
+        if (
+            hasattr(self._store, "multi_get")
+            and getattr(self._store, "has_extended_api", lambda: True)()
+        ):
+            return [bytes(value) for value in self._ask(self._store.multi_get, names)]
+        get: Callable[[str], bytes] = getattr(self._store, "get")  # noqa: B009 not in the protocol
+        return [bytes(self._ask(get, name)) for name in names]
+
+    def find(self, key: str) -> bytes | None:
+        """Return the value of an entry, None if it is not there."""
+        return self.get([key])[0] if self.has(key) else None
+
+    def missing(self, keys: Sequence[str], most: int) -> list[str]:
+        """Return the first entries that are not there: a request for each time the list halves."""
+        if not keys or most < 1 or self.has(*keys):
+            return []
+        if len(keys) == 1:
+            return list(keys)
+        middle = len(keys) // 2
+        found = self.missing(keys[:middle], most)
+        return found + self.missing(keys[middle:], most - len(found))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete entries that are there."""
+        for key in keys:
+            self._ask(self._store.delete_key, self._key(key))
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def _ask(self, request: Callable[..., _T], *given: Any) -> _T:
+        self.on_request(True)
+        try:
+            return request(*given)
+        except RuntimeError as error:  # of torch: the connection is lost, or was never there
+            raise LoaderError(
+                "the store of the process group, where ranks meet, does not answer any more "
+                f"({str(error).partition('Exception raised')[0].strip()}): has the process that "
+                "runs it ended? That is process 0, unless a launcher runs it"
+            ) from error
+        finally:
+            self.on_request(False)
