@@ -97,8 +97,11 @@ class Peers(ABC):
         """Return that the store does not answer, if a request waits for long; "" else."""
         if not since or now - since < STORE_S:
             return ""
-        owner = next((str(peer) for peer in self.members if peer.process == 0), "process 0")
         return (
             f"the store of the process group, which has not answered for {now - since:.0f} s: "
-            f"{owner} runs it, unless a launcher does"
+            f"{self._store_owner} runs it, unless a launcher does"
         )
+
+    @property
+    def _store_owner(self) -> str:
+        return next((str(peer) for peer in self.members if peer.process == 0), "process 0")

@@ -92,7 +92,8 @@ class FollowingPeers(Peers):
         if key not in self._posted:
             parts.append(f"{self.members[self.rank]}, which has not posted it")
         state = ", which has closed its loader" if self._leader_closed else self._leader.state()
-        if silent := self._silent_store(self._records.asking_since(), now):
+        silent = self._silent_store(self._records.asking_since(), now)
+        if silent and not state:  # it may be stopped in the middle of a request
             parts.append(silent)
         elif state or key not in self._reasons or now - self._heard_at > SILENT_S:
             parts.append(f"{leader}, which speaks for this host{state}")

@@ -10,13 +10,13 @@ before: so ranks open loaders of one name in the same order. Facts are compared 
 their texts are in the store once, for who needs to say in what they differ.
 """
 
+import itertools
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ...balancer.protocol.job_spec import difference
 from ..step.errors import LoaderError
@@ -25,7 +25,7 @@ from .exchange import Peers
 from .follower import FollowingPeers
 from .leader import Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
-from .records import Kind, RecordReader, RecordWriter
+from .records import HostRecord, Kind, RecordReader, RecordWriter
 from .store import Entries, MeetingPoint, digest, open_point
 
 # So many ranks that do not come are named, and so many loaders that a process opened.
@@ -52,7 +52,7 @@ def meet(
     if place.ranks == 1:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
         return LeadingPeers(_alone(me), 0, None, RecordWriter(), {}, clock)
-    steps = join(open_point(place), name, facts, timeout_s, shared_host(), clock)
+    steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
     while True:
         try:
             pause_s = next(steps)
@@ -179,9 +179,13 @@ class _Joining:
 
     def lead(self, mine: _Entry) -> Generator[float, None, Peers]:
         """Wait for all ranks, and hand what is known of them to this host's others."""
-        yield from self._wait(lambda: self._entries.has("all"))
-        if given_up := self._entries.find("given up"):
-            raise LoaderError(given_up.decode())
+        try:
+            yield from self._wait(lambda: self._entries.has("all"))
+            if given_up := self._entries.find("given up"):
+                raise LoaderError(given_up.decode())
+        except LoaderError as error:
+            self.log.append(Kind.FAILED, body=str(error).encode())
+            raise
         texts = self._entries.get([f"rank/{rank}" for rank in range(self._ranks)])
         entries = [_Entry.from_json(text) for text in texts]
         followers = {
@@ -209,11 +213,13 @@ class _Joining:
         self, mine: _Entry, leader: _Entry, process: Process, records: RecordReader
     ) -> Generator[float, None, Peers]:
         """Wait for what the leader of this host knows."""
-        told: list[Any] = []
+        told: list[HostRecord] = []
 
         def has_told() -> bool:
-            told.extend(record for record in records.read() if record.kind is Kind.ROSTER)
-            return bool(told) or process.has_ended()
+            # In this order: the last that an ended process wrote is read.
+            has_ended = process.has_ended()
+            told.extend(itertools.islice(records.read(), 1))
+            return bool(told) or has_ended
 
         try:
             yield from self._wait(has_told)
@@ -222,7 +228,10 @@ class _Joining:
                     f"{leader.peer}, which speaks for host {mine.peer.host}, has ended before all "
                     "ranks had opened this loader: restart all ranks"
                 )
-            texts = json.loads(records.body_of(told[0]))
+            body = records.body_of(told[0])
+            if told[0].kind is Kind.FAILED:
+                raise LoaderError(body.decode())
+            texts = json.loads(body)
             roster = self._checked([_Entry.from_json(text) for text in texts])
         except BaseException:
             process.close()

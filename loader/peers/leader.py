@@ -106,7 +106,8 @@ class LeadingPeers(Peers):
         self._asking_since = 0.0
         self._is_closed = False
         if entries is not None:
-            entries.on_request = self._mark_request
+            entries.state.on_request = self._mark_request
+            entries.state.owner = self._store_owner
 
     def post(self, key: str, value: bytes) -> None:
         """Give the others this rank's value."""
@@ -343,9 +344,7 @@ class LeadingPeers(Peers):
 
     def _entries_of(self, key: str) -> Entries:
         assert self._entries is not None
-        entries = self._entries.below(f"key/{key}")
-        entries.on_request = self._mark_request
-        return entries
+        return self._entries.below(f"key/{key}")
 
     def _mark_request(self, is_waiting: bool) -> None:
         self._asking_since = self._clock() if is_waiting else 0.0

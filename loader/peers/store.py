@@ -4,10 +4,15 @@ A request is answered at once: what has no value yet is found out by `check`, ne
 waits. So the connection of the process group is free for its own use, and ours can be polled.
 """
 
+import contextlib
 import hashlib
 import json
+import os
+import socket
+import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
@@ -56,8 +61,11 @@ class MeetingPoint:
         return self.processes[self.rank]
 
 
-def open_point(place: Place) -> MeetingPoint:
-    """Return where the ranks of a place meet, on a new connection; ValueError without a group."""
+def open_point(place: Place, timeout_s: float) -> MeetingPoint:
+    """Return where the ranks of a place meet, on a new connection; ValueError without a group.
+
+    A request that is not answered within the timeout fails, and the connection with it.
+    """
     if not has_process_group():
         raise ValueError(
             f"this process is {place}, and without torch.distributed ranks cannot find each other: "
@@ -75,18 +83,46 @@ def open_point(place: Place) -> MeetingPoint:
     else:  # public, but not in older torch
         store = dist.distributed_c10d._get_default_store()
     label = f"counterpoise/{group.group_name}/{digest(json.dumps(members))}"
-    return MeetingPoint(_own_connection(store), label, place.played[0], members)
+    return MeetingPoint(_own_connection(store, timeout_s), label, place.played[0], members)
 
 
-def _own_connection(store: Any) -> Any:
+def _own_connection(store: Any, timeout_s: float) -> Any:
     """Return the same store with another connection: requests of one are answered in turn."""
-    if hasattr(store, "clone"):
-        return store.clone()
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    if not hasattr(store, "port"):
+    innermost = store
+    while hasattr(innermost, "underlying_store"):
+        innermost = innermost.underlying_store
+    if not hasattr(innermost, "port"):
         return store  # files and memory need no connection
-    return type(store)(store.host, store.port, is_master=False, wait_for_workers=False)
+    before = _sockets_to(innermost.port)
+    if hasattr(store, "clone"):
+        connected = store.clone()
+    else:
+        address = innermost.host, innermost.port
+        connected = type(innermost)(*address, is_master=False, wait_for_workers=False)
+    _limit_answers(_sockets_to(innermost.port) - before, timeout_s)
+    return connected
+
+
+def _sockets_to(port: int) -> set[int]:
+    """Return the descriptors of sockets that are connected to a port."""
+    found = set()
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
+            if each.getpeername()[1] == port:
+                found.add(descriptor)
+    return found
+
+
+def _limit_answers(descriptors: set[int], timeout_s: float) -> None:
+    """Let a connection fail that is not answered: torch's own timeouts are for values, not these.
+
+    Without it a rank that runs the store and is stopped would hold up all others for ever.
+    """
+    if len(descriptors) == 1:  # else another thread connects, too: whose is whose is not known
+        (descriptor,) = descriptors
+        with socket.socket(fileno=os.dup(descriptor)) as each:
+            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def digest(text: str) -> str:
@@ -94,18 +130,30 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(slots=True)
+class StoreState:
+    """What is known of a connection to a store.
+
+    owner: who runs it. on_request: called with True before each request, with False after it.
+    lost: why nothing can be asked any more; answers could be those of earlier requests.
+    """
+
+    owner: str = "process 0"
+    on_request: Callable[[bool], None] = field(default=lambda _: None)
+    lost: str = ""
+
+
 class Entries:
     """The entries below a prefix of a store. LoaderError once the store is lost."""
 
-    def __init__(self, store: KeyStore, prefix: str) -> None:
+    def __init__(self, store: KeyStore, prefix: str, state: StoreState | None = None) -> None:
         self._store = store
         self._prefix = prefix
-        # Called with True before each request, and with False after it.
-        self.on_request: Callable[[bool], None] = lambda _: None
+        self.state = state or StoreState()
 
     def below(self, prefix: str) -> "Entries":
         """Return the entries below a longer prefix."""
-        return Entries(self._store, f"{self._prefix}/{prefix}")
+        return Entries(self._store, f"{self._prefix}/{prefix}", self.state)
 
     def add(self, key: str, amount: int = 1) -> int:
         """Add to a counter, and return it."""
@@ -155,14 +203,17 @@ class Entries:
         return f"{self._prefix}/{key}"
 
     def _ask(self, request: Callable[..., _T], *given: Any) -> _T:
-        self.on_request(True)
+        if self.state.lost:
+            raise LoaderError(self.state.lost)
+        self.state.on_request(True)
         try:
             return request(*given)
-        except RuntimeError as error:  # of torch: the connection is lost, or was never there
-            raise LoaderError(
+        except RuntimeError as error:  # of torch: the connection is lost, or was not answered
+            self.state.lost = (
                 "the store of the process group, where ranks meet, does not answer any more "
-                f"({str(error).partition('Exception raised')[0].strip()}): has the process that "
-                "runs it ended? That is process 0, unless a launcher runs it"
-            ) from error
+                f"({str(error).partition('Exception raised')[0].strip()}). It is run by "
+                f"{self.state.owner}, unless a launcher runs it: has that ended, or is it stopped?"
+            )
+            raise LoaderError(self.state.lost) from error
         finally:
-            self.on_request(False)
+            self.state.on_request(False)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 
-
 from counterpoise.loader.peers import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import MeetingPoint
