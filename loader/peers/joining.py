@@ -23,7 +23,7 @@ from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .exchange import Peers
 from .follower import FollowingPeers
-from .leader import Follower, LeadingPeers, pause_after
+from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
 from .records import HostRecord, Kind, RecordReader, RecordWriter
 from .store import Entries, MeetingPoint, digest, open_point
@@ -77,9 +77,9 @@ class _Entry:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "_Entry":
-        values = json.loads(text)
-        return cls(**values | {"peer": Peer(**values["peer"])})
+    def read(cls, texts: bytes) -> list["_Entry"]:
+        """Return the entries in a JSON list: all at once, for there may be thousands."""
+        return [cls(**each | {"peer": Peer(**each["peer"])}) for each in json.loads(texts)]
 
     def open(self) -> tuple[Process, RecordReader]:
         """Open its memory; OSError if this process cannot, or it has ended."""
@@ -159,7 +159,7 @@ class _Joining:
         leads = not host or self._entries.add(f"host/{host}") == 1
         if not leads:
             yield from self._wait(lambda: self._entries.has(f"leader/{host}"))
-            found = _Entry.from_json(self._entries.get([f"leader/{host}"])[0])
+            (found,) = _Entry.read(b"[%b]" % self._entries.get([f"leader/{host}"])[0])
             try:
                 leader = (found, *found.open())
             except OSError:  # it may be of another user, or /proc be hidden
@@ -187,16 +187,15 @@ class _Joining:
             self.log.append(Kind.FAILED, body=str(error).encode())
             raise
         texts = self._entries.get([f"rank/{rank}" for rank in range(self._ranks)])
-        entries = [_Entry.from_json(text) for text in texts]
+        known = b"[%b]" % b",".join(texts)
+        entries = _Entry.read(known)
         followers = {
             each.peer.rank: self._opened(each)
             for each in entries
             if each.shared == mine.shared and not each.leads
         }
         if followers:
-            self.log.append(
-                Kind.ROSTER, body=json.dumps([text.decode() for text in texts]).encode()
-            )
+            self.log.append(Kind.ROSTER, body=known)
         try:
             roster = self._checked(entries)
         except LoaderError:
@@ -204,6 +203,8 @@ class _Joining:
             raise
         store = self._entries if len(roster.hosts) > 1 else None
         names = self._names(entries)
+        if store is not None:  # so that the number of entries stays what it is
+            store.set(f"news/{roster.host_of(self._me.rank)}", NO_NEWS)
         peers = LeadingPeers(roster, self._me.rank, store, self.log, followers, self._clock)
         if self._entries.add("met") == len(roster.hosts):
             self._entries.delete(names)
@@ -231,8 +232,7 @@ class _Joining:
             body = records.body_of(told[0])
             if told[0].kind is Kind.FAILED:
                 raise LoaderError(body.decode())
-            texts = json.loads(body)
-            roster = self._checked([_Entry.from_json(text) for text in texts])
+            roster = self._checked(_Entry.read(body))
         except BaseException:
             process.close()
             records.close()

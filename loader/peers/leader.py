@@ -25,6 +25,8 @@ FIRST_S, LATER_S, HOST_S = 0.002, 0.02, 0.001
 # Who is missing takes some requests to find out: as many hosts are named, and at first after
 # TELL_S or, with many hosts, after so long for each.
 NAMED_HOSTS, LOOK_S = 4, 0.02
+# What a host says as long as it waits for nobody.
+NO_NEWS = json.dumps({"number": 0, "waits": {}})
 
 
 @dataclass(slots=True)
@@ -285,7 +287,7 @@ class LeadingPeers(Peers):
     def _news_of(self, host: int, key: str, each: _Round, now: float) -> _News | None:
         assert self._entries is not None
         text = self._entries.find(f"news/{host}")
-        told: dict[str, Any] = json.loads(text) if text else {"number": 0, "waits": {}}
+        told = json.loads(text or NO_NEWS)
         if key not in told["waits"]:
             return None
         before = each.absent.get(host)
