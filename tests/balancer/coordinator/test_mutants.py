@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.trial import _reference, trial
-from counterpoise.tools.simulated_cluster.variants import (
-    LAID_OUT_VARIANTS,
-    LENT_VARIANTS,
-    SHARED_VARIANTS,
-    VARIANTS,
-)
 from tests.balancer.coordinator.laid_out_mutants import LAID_OUT_MUTANTS
 from tests.balancer.coordinator.lent_mutants import LENT_MUTANTS
 from tests.balancer.coordinator.mutants import MUTANTS
 from tests.balancer.coordinator.planting import Mutant, edit
 from tests.balancer.coordinator.sharer_mutants import SHARER_MUTANTS
+from tests.simulation.trial import _reference, trial
+from tests.simulation.variants import (
+    LAID_OUT_VARIANTS,
+    LENT_VARIANTS,
+    SHARED_VARIANTS,
+    VARIANTS,
+)
 
 SEEDS = 1000
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.transport.memory import SimulatedLender
-from counterpoise.tools.simulated_cluster.trial import trial
-from counterpoise.tools.simulated_cluster.variants import (
+from tests.simulation.cluster import Simulation
+from tests.simulation.transport.memory import SimulatedLender
+from tests.simulation.trial import trial
+from tests.simulation.variants import (
     LAID_OUT_VARIANTS,
     LENT_VARIANTS,
     settings_of,
@@ -51,7 +51,7 @@ def test_all_memory_comes_back(variant: str, monkeypatch: pytest.MonkeyPatch) ->
                 lent.append(handle)
             return handle
 
-    monkeypatch.setattr("counterpoise.tools.simulated_cluster.world.SimulatedLender", Watched)
+    monkeypatch.setattr("tests.simulation.world.SimulatedLender", Watched)
     simulation = Simulation(settings_of(variant), seed=3)
     outcome = simulation.run()
     assert not outcome.trouble
