@@ -56,6 +56,14 @@ class Peers(ABC):
         """Say that this rank needs the values of a key, or what is published for it, no more."""
 
     @abstractmethod
+    def end(self, group: str) -> None:
+        """Say that this rank uses no key of a group, "GROUP/...", any more.
+
+        For keys that not all ranks will post, as those of an epoch that is left early. All ranks
+        end a group, each when it has what it needs; then nothing of it is left.
+        """
+
+    @abstractmethod
     def poll(self) -> None:
         """Do what can be done for others. LoaderError if the store is lost."""
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, Peers
-from .leader import FIRST_S, LATER_S
+from .leader import FIRST_S, LATER_S, group_of
 from .members import Process, Roster
-from .records import HostRecord, Kind, RecordReader, RecordWriter, unpack_values
+from .records import HostRecord, RecordKind, RecordReader, RecordWriter, unpack_values
 
 
 class FollowingPeers(Peers):
@@ -36,6 +36,7 @@ class FollowingPeers(Peers):
         self._offers: dict[str, tuple[int, int]] = {}
         self._posted: dict[str, tuple[float, int]] = {}
         self._skipped: set[str] = set()
+        self._ended: set[str] = set()
         self._told_read = 0
         self._reasons: dict[str, str] = {}
         self._heard_at = clock()
@@ -47,7 +48,7 @@ class FollowingPeers(Peers):
         """Give the leader this rank's value."""
         if key in self._posted:
             raise ValueError(f"key {key!r} was posted already: each rank posts a key once")
-        self._posted[key] = (self._clock(), self._log.append(Kind.POST, key, value))
+        self._posted[key] = (self._clock(), self._log.append(RecordKind.POST, key, value))
         self.poll()
 
     def gather(self, key: str) -> tuple[bytes, ...] | None:
@@ -65,9 +66,21 @@ class FollowingPeers(Peers):
     def skip(self, key: str) -> None:
         """Forget the values of a key and what was published for it."""
         if self._offers.pop(key, None) is not None:
-            self._log.append(Kind.MAPPED, key)
+            self._log.append(RecordKind.MAPPED, key)
         elif self._results.pop(key, None) is None:
             self._skipped.add(key)
+        self._tell_read()
+
+    def end(self, group: str) -> None:
+        """Use the keys of a group no more."""
+        self.poll()
+        self._ended.add(group)
+        for key in [key for key in self._offers if group_of(key) == group]:
+            del self._offers[key]
+            self._log.append(RecordKind.MAPPED, key)
+        self._results = {k: each for k, each in self._results.items() if group_of(k) != group}
+        self._posted = {k: each for k, each in self._posted.items() if group_of(k) != group}
+        self._skipped = {key for key in self._skipped if group_of(key) != group}
         self._tell_read()
 
     def poll(self) -> None:
@@ -115,7 +128,7 @@ class FollowingPeers(Peers):
             return None
         descriptor, size = self._offers.pop(key)
         view = self._mapped(descriptor, size)
-        self._log.append(Kind.MAPPED, key)
+        self._log.append(RecordKind.MAPPED, key)
         return view
 
     def planner_ended(self) -> bool:
@@ -128,44 +141,47 @@ class FollowingPeers(Peers):
         if self._is_closed:
             return
         self._is_closed = True
-        self._log.append(Kind.CLOSED)
+        self._log.append(RecordKind.CLOSED)
         self._log.close()
         self._records.close()
         self._leader.close()
 
     def _hear(self, record: HostRecord) -> None:
         match record.kind:
-            case Kind.RESULT:
-                if record.key in self._skipped:
-                    self._skipped.discard(record.key)
-                else:
+            case RecordKind.RESULT:
+                if not self._is_unwanted(record.key):
                     self._results[record.key] = record
                 # The leader has read this rank's value, and all that was written before it.
                 self._log.release(self._posted.pop(record.key, (0.0, 0))[1])
                 self._reasons.pop(record.key, None)
-            case Kind.OFFER:
+            case RecordKind.OFFER:
                 descriptor, size = json.loads(self._records.body_of(record))
-                if record.key in self._skipped:
-                    self._skipped.discard(record.key)
-                    self._log.append(Kind.MAPPED, record.key)
+                if self._is_unwanted(record.key):
+                    self._log.append(RecordKind.MAPPED, record.key)
                 else:
                     self._offers[record.key] = (descriptor, size)
-            case Kind.REASONS:
+            case RecordKind.REASONS:
                 self._reasons = json.loads(self._records.body_of(record))
                 self._heard_at = self._clock()
-            case Kind.FAILED:
+            case RecordKind.FAILED:
                 self._failed = self._records.body_of(record).decode()
-            case Kind.CLOSED:
+            case RecordKind.CLOSED:
                 self._leader_closed = True
             case _:
                 raise ValueError(f"the leader of this host wrote a record of kind {record.kind}")
+
+    def _is_unwanted(self, key: str) -> bool:
+        if key in self._skipped:
+            self._skipped.discard(key)
+            return True
+        return group_of(key) in self._ended
 
     def _tell_read(self) -> None:
         """Tell the leader what this rank needs no more, when that is worth a page."""
         read = min((each.start for each in self._results.values()), default=self._records.offset)
         if read - self._told_read >= mmap.PAGESIZE:
             self._told_read = read
-            self._log.append(Kind.READ, body=read.to_bytes(8, "little"))
+            self._log.append(RecordKind.READ, body=read.to_bytes(8, "little"))
 
     def _mapped(self, descriptor: int, size: int) -> memoryview | None:
         """Map what the leader has open; None if it has ended meanwhile."""

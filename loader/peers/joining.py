@@ -25,8 +25,8 @@ from .exchange import Peers
 from .follower import FollowingPeers
 from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
-from .records import HostRecord, Kind, RecordReader, RecordWriter
-from .store import Entries, MeetingPoint, digest, open_point
+from .records import HostRecord, RecordKind, RecordReader, RecordWriter
+from .store import Entries, MeetingPoint, StoreState, digest, open_point
 
 # So many ranks that do not come are named, and so many loaders that a process opened.
 NAMED_RANKS, NAMED_LOADERS = 8, 8
@@ -51,7 +51,7 @@ def meet(
     """
     if place.ranks == 1:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
-        return LeadingPeers(_alone(me), 0, None, RecordWriter(), {}, clock)
+        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, clock)
     steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
     while True:
         try:
@@ -134,7 +134,8 @@ class _Joining:
         self._since, self._timeout_s = clock(), timeout_s
         self._me = Peer(point.rank, point.process, socket.gethostname(), os.getpid())
         self._ranks = len(point.processes)
-        self._root = Entries(point.store, point.label)
+        state = StoreState(point.has_ended)
+        self._root = Entries(point.store, point.label, state)
         count = self._root.add(f"opened/{name}/{point.process}")
         self._record_process(count)
         self._entries = self._root.below(f"loader/{name}/{count}")
@@ -184,7 +185,7 @@ class _Joining:
             if given_up := self._entries.find("given up"):
                 raise LoaderError(given_up.decode())
         except LoaderError as error:
-            self.log.append(Kind.FAILED, body=str(error).encode())
+            self.log.append(RecordKind.FAILED, body=str(error).encode())
             raise
         texts = self._entries.get([f"rank/{rank}" for rank in range(self._ranks)])
         known = b"[%b]" % b",".join(texts)
@@ -195,7 +196,7 @@ class _Joining:
             if each.shared == mine.shared and not each.leads
         }
         if followers:
-            self.log.append(Kind.ROSTER, body=known)
+            self.log.append(RecordKind.ROSTER, body=known)
         try:
             roster = self._checked(entries)
         except LoaderError:
@@ -230,7 +231,7 @@ class _Joining:
                     "ranks had opened this loader: restart all ranks"
                 )
             body = records.body_of(told[0])
-            if told[0].kind is Kind.FAILED:
+            if told[0].kind is RecordKind.FAILED:
                 raise LoaderError(body.decode())
             roster = self._checked(_Entry.read(body))
         except BaseException:
@@ -344,10 +345,6 @@ def _shown(text: str | None) -> str:
     if text is None:
         return "nothing"
     return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
-
-
-def _alone(me: Peer) -> Roster:
-    return Roster((me,), ("",), {"": 0})
 
 
 def _close(followers: Mapping[int, Follower]) -> None:

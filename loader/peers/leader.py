@@ -16,7 +16,7 @@ from typing import Any
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, TELL_S, Peers
 from .members import Process, Roster
-from .records import HostRecord, Kind, RecordReader, RecordWriter, pack_values, unpack_values
+from .records import HostRecord, RecordKind, RecordReader, RecordWriter, pack_values, unpack_values
 from .store import Entries
 
 # The store is asked for a key after an eighth of the time waited so far; at most so often, in
@@ -76,6 +76,15 @@ def pause_after(waited_s: float, hosts: int) -> float:
     return min(max(FIRST_S, waited_s / 8), max(LATER_S, hosts * HOST_S))
 
 
+def group_of(key: str) -> str:
+    """Return the group of a key, "" if it is in none.
+
+    >>> group_of("epoch 3/costs/17"), group_of("costs")
+    ('epoch 3', '')
+    """
+    return key.partition("/")[0] if "/" in key else ""
+
+
 class LeadingPeers(Peers):
     """The ranks as the leader of a host sees them."""
 
@@ -86,7 +95,7 @@ class LeadingPeers(Peers):
         roster: Roster,
         rank: int,
         entries: Entries | None,
-        log: RecordWriter,
+        log: RecordWriter | None,
         followers: dict[int, Follower],
         clock: Callable[[], float],
     ) -> None:
@@ -101,6 +110,7 @@ class LeadingPeers(Peers):
         self._rounds: dict[str, _Round] = {}
         self._results: dict[str, tuple[bytes, ...]] = {}
         self._skipped: set[str] = set()
+        self._ended: set[str] = set()
         # What is published, until it was mapped by all followers.
         self._offers: dict[str, tuple[Any, set[int]]] = {}
         self._news_number = 0
@@ -129,6 +139,19 @@ class LeadingPeers(Peers):
         if self._results.pop(key, None) is None:
             self._skipped.add(key)
 
+    def end(self, group: str) -> None:
+        """Use the keys of a group no more; the last host to end it deletes what is left of it."""
+        if group in self._ended:
+            return
+        unread = [key for key in self._rounds if group_of(key) == group]
+        for key in unread:
+            del self._rounds[key]
+        for key in [key for key in self._results if group_of(key) == group]:
+            del self._results[key]
+        self._skipped = {key for key in self._skipped if group_of(key) != group}
+        self._ended.add(group)
+        self._count_out(group, unread)
+
     def poll(self) -> None:
         """Hear followers, and do what each key under way needs."""
         if self._is_closed:
@@ -142,7 +165,7 @@ class LeadingPeers(Peers):
                 self._advance(key, each, now)
             self._tell(now)
         except LoaderError as error:
-            self._log.append(Kind.FAILED, body=str(error).encode())
+            self._write(RecordKind.FAILED, body=str(error).encode())
             raise
         self._release()
 
@@ -174,6 +197,9 @@ class LeadingPeers(Peers):
     def publish(self, key: str, value: bytes) -> None:
         """Let followers map a value."""
         waiting = {rank for rank, each in self._followers.items() if not each.is_gone}
+        # What only those that are gone have not mapped is kept for nobody.
+        for other in [key for key, (_, those) in self._offers.items() if not those & waiting]:
+            self._offers.pop(other)[0].close()
         if not waiting or self._is_closed:
             return
         file = os.fdopen(os.memfd_create("counterpoise-published"), "r+b", buffering=0)
@@ -181,7 +207,7 @@ class LeadingPeers(Peers):
         while rest:
             rest = rest[file.write(rest) :]
         self._offers[key] = (file, waiting)
-        self._log.append(Kind.OFFER, key, json.dumps([file.fileno(), len(value)]).encode())
+        self._write(RecordKind.OFFER, key, json.dumps([file.fileno(), len(value)]).encode())
 
     def published(self, key: str) -> memoryview | None:
         """Raise ValueError: what this rank publishes is for the others."""
@@ -197,9 +223,12 @@ class LeadingPeers(Peers):
         """Take part no more; who closes last deletes what is left in the store."""
         if self._is_closed:
             return
+        for group in {group_of(key) for key in self._rounds} - {""}:
+            with contextlib.suppress(LoaderError):
+                self.end(group)
         self._is_closed = True
         # Before the descriptors are: who has opened one and then reads no CLOSED has the right one.
-        self._log.append(Kind.CLOSED)
+        self._write(RecordKind.CLOSED)
         for file, _ in self._offers.values():
             file.close()
         for follower in self._followers.values():
@@ -207,8 +236,10 @@ class LeadingPeers(Peers):
             follower.records.close()
         # A store that is gone has no entries left.
         with contextlib.suppress(LoaderError):
-            self._leave()
-        self._log.close()
+            if self._count_out("", list(self._rounds)) and self._entries is not None:
+                self._entries.delete([f"news/{host}" for host in range(self._hosts)])
+        if self._log is not None:
+            self._log.close()
 
     def _round(self, key: str) -> _Round:
         if key not in self._rounds:
@@ -219,13 +250,15 @@ class LeadingPeers(Peers):
 
     def _hear(self, rank: int, follower: Follower, record: HostRecord) -> None:
         match record.kind:
-            case Kind.POST:
+            case RecordKind.POST if group_of(record.key) in self._ended:
+                pass
+            case RecordKind.POST:
                 self._round(record.key).posts[rank] = follower.records.body_of(record)
-            case Kind.READ:
+            case RecordKind.READ:
                 follower.read = int.from_bytes(follower.records.body_of(record), "little")
-            case Kind.MAPPED:
+            case RecordKind.MAPPED:
                 self._forget_offer(record.key, rank)
-            case Kind.CLOSED:
+            case RecordKind.CLOSED:
                 follower.has_closed = True
             case _:
                 raise ValueError(f"{self.members[rank]} wrote a record of kind {record.kind}")
@@ -274,7 +307,7 @@ class LeadingPeers(Peers):
         else:
             self._results[key] = values
         if self._followers:
-            self._log.append(Kind.RESULT, key, pack_values(values))
+            self._write(RecordKind.RESULT, key, pack_values(values))
 
     def _look(self, key: str, each: _Round, now: float) -> bool:
         """Find out which hosts have sent nothing, and what they say; return if there are any."""
@@ -312,34 +345,42 @@ class LeadingPeers(Peers):
             self._entries.set(f"news/{self._host}", json.dumps(told))
         if self._followers:
             reasons = {key: self.why_missing(key) for key in late}
-            self._log.append(Kind.REASONS, body=json.dumps(reasons).encode())
+            self._write(RecordKind.REASONS, body=json.dumps(reasons).encode())
 
     def _release(self) -> None:
         """Give back memory that all followers have read."""
-        if self._followers:
+        if self._followers and self._log is not None:
             here = [each.read for each in self._followers.values() if not each.is_gone]
             self._log.release(min(here, default=0))
 
     def _forget_offer(self, key: str, rank: int) -> None:
-        file, waiting = self._offers.get(key, (None, set()))
-        waiting.discard(rank)
-        waiting -= {each for each in waiting if self._followers[each].is_gone}
-        if file is not None and not waiting:
-            file.close()
-            del self._offers[key]
+        if key in self._offers:
+            file, waiting = self._offers[key]
+            waiting.discard(rank)
+            if not waiting:
+                file.close()
+                del self._offers[key]
 
-    def _leave(self) -> None:
-        if self._entries is None or self._hosts == 1:
-            return
-        self._entries.set(f"left/{self._host}", json.dumps(sorted(self._rounds)))
-        if self._entries.add("closed") < self._hosts:
-            return
-        left = self._entries.get([f"left/{host}" for host in range(self._hosts)])
-        for key in {key for text in left for key in json.loads(text)}:
+    def _count_out(self, group: str, unread: list[str]) -> bool:
+        """Tell what this host has sent of a group and not read; who is last deletes all of that.
+
+        Returns whether this host is the last.
+        """
+        if self._entries is None:
+            return False
+        entries = self._entries.below(f"end/{group}")
+        entries.set(str(self._host), json.dumps(unread))
+        if entries.add("ended") < self._hosts:
+            return False
+        hosts = [str(host) for host in range(self._hosts)]
+        for key in {key for text in entries.get(hosts) for key in json.loads(text)}:
             self._entries_of(key).delete(self._names_of_key())
-        hosts = range(self._hosts)
-        self._entries.delete([f"{name}/{host}" for host in hosts for name in ("news", "left")])
-        self._entries.delete(["closed"])
+        entries.delete([*hosts, "ended"])
+        return True
+
+    def _write(self, kind: RecordKind, key: str = "", body: bytes = b"") -> None:
+        if self._log is not None:
+            self._log.append(kind, key, body)
 
     def _names_of_key(self) -> list[str]:
         return [*map(str, range(self._hosts)), "sent", "all", "read"]
@@ -350,7 +391,7 @@ class LeadingPeers(Peers):
 
     def _mark_request(self, is_waiting: bool) -> None:
         self._asking_since = self._clock() if is_waiting else 0.0
-        if self._followers and not self._log.is_closed:
+        if self._followers and self._log is not None:
             self._log.mark_asking(self._asking_since)
 
     def _described(self, rank: int) -> str:

@@ -62,12 +62,12 @@ class Process:
         """OSError if there is no such process any more."""
         self._pid = pid
         self._watched = os.fdopen(os.pidfd_open(pid), "rb", buffering=0)
-        self._poll = select.poll()
-        self._poll.register(self._watched.fileno(), select.POLLIN)
 
     def has_ended(self) -> bool:
         """Return whether it has ended."""
-        return bool(self._poll.poll(0))
+        poll = select.poll()  # a new one: two threads may ask
+        poll.register(self._watched.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def state(self) -> str:
         """Return ", which has ended", ", which is stopped" or ""."""

@@ -26,7 +26,7 @@ _COUNT, _LENGTH = struct.Struct("<I"), struct.Struct("<Q")
 TOKEN_BYTES = 16
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says. Those of the leader of a host come first."""
 
     ROSTER = 1  # all ranks, as JSON
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 class HostRecord:
     """Where a record is: its body's offset and size, and where it starts and ends."""
 
-    kind: Kind
+    kind: RecordKind
     key: str
     start: int
     body: int
@@ -65,7 +65,7 @@ class RecordWriter:
         """Where others of this host open it, for as long as this process has it open."""
         return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
-    def append(self, kind: Kind, key: str = "", body: bytes = b"") -> int:
+    def append(self, kind: RecordKind, key: str = "", body: bytes = b"") -> int:
         """Append a record; return the offset where it ends."""
         name = key.encode()
         rest = memoryview(_HEADER.pack(kind, len(name), len(body)) + name + body)
@@ -95,11 +95,6 @@ class RecordWriter:
         """Say since when this process waits for the store's answer, 0 if it does not."""
         os.pwrite(self._file.fileno(), struct.pack("<d", since), TOKEN_BYTES)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._file.closed
-
     def close(self) -> None:
         """Give up the file; others that have it open can still read it."""
         self._file.close()
@@ -128,7 +123,7 @@ class RecordReader:
                 return
             key = os.pread(descriptor, key_size, start + _HEADER.size).decode()
             self.offset = body + body_size
-            yield HostRecord(Kind(kind), key, start, body, self.offset)
+            yield HostRecord(RecordKind(kind), key, start, body, self.offset)
 
     def body_of(self, record: HostRecord) -> bytes:
         """Return a record's body, unless its memory was given back since: then zeros."""
@@ -161,7 +156,9 @@ def pack_values(values: Sequence[bytes]) -> bytes:
 
 def unpack_values(data: bytes) -> tuple[bytes, ...]:
     """Return the values that were packed as one; ValueError if they were not."""
-    (count,) = _COUNT.unpack_from(data) if len(data) >= _COUNT.size else (0,)
+    if len(data) < _COUNT.size:
+        raise ValueError(f"{len(data)} bytes are not values")
+    (count,) = _COUNT.unpack_from(data)
     start = _COUNT.size + count * _LENGTH.size
     if len(data) < start:
         raise ValueError(f"{len(data)} bytes are not {count} values")

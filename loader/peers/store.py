@@ -5,9 +5,11 @@ waits. So the connection of the process group is free for its own use, and ours 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -47,13 +49,14 @@ class MeetingPoint:
     """A store where ranks meet, and who this process is there.
 
     label: tells this group of processes from others; processes: the ranks in the job of all
-    data-parallel ranks; process: that of this one.
+    data-parallel ranks. has_ended: returns True if the connection to the store is closed.
     """
 
     store: KeyStore
     label: str
     rank: int
     processes: tuple[int, ...]
+    has_ended: Callable[[], bool] = lambda: False
 
     @property
     def process(self) -> int:
@@ -83,46 +86,61 @@ def open_point(place: Place, timeout_s: float) -> MeetingPoint:
     else:  # public, but not in older torch
         store = dist.distributed_c10d._get_default_store()
     label = f"counterpoise/{group.group_name}/{digest(json.dumps(members))}"
-    return MeetingPoint(_own_connection(store, timeout_s), label, place.played[0], members)
+    connected, has_ended = _own_connection(store, timeout_s)
+    return MeetingPoint(connected, label, place.played[0], members, has_ended)
 
 
-def _own_connection(store: Any, timeout_s: float) -> Any:
-    """Return the same store with another connection: requests of one are answered in turn."""
+def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], bool]]:
+    """Return the same store with another connection: requests of one are answered in turn.
+
+    And a function that returns True once the other end has closed it.
+    """
     innermost = store
     while hasattr(innermost, "underlying_store"):
         innermost = innermost.underlying_store
     if not hasattr(innermost, "port"):
-        return store  # files and memory need no connection
+        return store, lambda: False  # files and memory need no connection
     before = _sockets_to(innermost.port)
     if hasattr(store, "clone"):
         connected = store.clone()
     else:
         address = innermost.host, innermost.port
         connected = type(innermost)(*address, is_master=False, wait_for_workers=False)
-    _limit_answers(_sockets_to(innermost.port) - before, timeout_s)
-    return connected
+    new = _sockets_to(innermost.port) - before
+    if len(new) != 1:  # another thread connects, too: whose is whose is not known
+        return connected, lambda: False
+    (descriptor,) = new
+    _limit_answers(descriptor, timeout_s)
+    return connected, functools.partial(_has_ended, descriptor)
 
 
 def _sockets_to(port: int) -> set[int]:
     """Return the descriptors of sockets that are connected to a port."""
     found = set()
-    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
-            if each.getpeername()[1] == port:
-                found.add(descriptor)
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if str(link.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(link.name))) as each:
+                    if each.getpeername()[1:2] == (port,):
+                        found.add(int(link.name))
     return found
 
 
-def _limit_answers(descriptors: set[int], timeout_s: float) -> None:
+def _limit_answers(descriptor: int, timeout_s: float) -> None:
     """Let a connection fail that is not answered: torch's own timeouts are for values, not these.
 
     Without it a rank that runs the store and is stopped would hold up all others for ever.
     """
-    if len(descriptors) == 1:  # else another thread connects, too: whose is whose is not known
-        (descriptor,) = descriptors
-        with socket.socket(fileno=os.dup(descriptor)) as each:
-            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    with socket.socket(fileno=os.dup(descriptor)) as each:
+        limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Return whether the other end of a connection has closed it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def digest(text: str) -> str:
@@ -134,10 +152,12 @@ def digest(text: str) -> str:
 class StoreState:
     """What is known of a connection to a store.
 
-    owner: who runs it. on_request: called with True before each request, with False after it.
-    lost: why nothing can be asked any more; answers could be those of earlier requests.
+    has_ended: returns True if the other end has closed it. owner: who runs it. on_request: called
+    with True before each request, with False after it. lost: why nothing can be asked any more;
+    answers could be those of earlier requests.
     """
 
+    has_ended: Callable[[], bool] = field(default=lambda: False)
     owner: str = "process 0"
     on_request: Callable[[bool], None] = field(default=lambda _: None)
     lost: str = ""
@@ -203,17 +223,23 @@ class Entries:
         return f"{self._prefix}/{key}"
 
     def _ask(self, request: Callable[..., _T], *given: Any) -> _T:
+        # Asked first: torch would write its stack to the standard error.
+        if not self.state.lost and self.state.has_ended():
+            self._lose("the connection was closed")
         if self.state.lost:
             raise LoaderError(self.state.lost)
         self.state.on_request(True)
         try:
             return request(*given)
         except RuntimeError as error:  # of torch: the connection is lost, or was not answered
-            self.state.lost = (
-                "the store of the process group, where ranks meet, does not answer any more "
-                f"({str(error).partition('Exception raised')[0].strip()}). It is run by "
-                f"{self.state.owner}, unless a launcher runs it: has that ended, or is it stopped?"
-            )
+            self._lose(str(error).partition("Exception raised")[0].strip().rstrip("."))
             raise LoaderError(self.state.lost) from error
         finally:
             self.state.on_request(False)
+
+    def _lose(self, reason: str) -> None:
+        self.state.lost = (
+            f"the store of the process group, where ranks meet, does not answer any more ({reason})"
+            f". It is run by {self.state.owner}, unless a launcher runs it: has that ended, or is "
+            "it stopped?"
+        )

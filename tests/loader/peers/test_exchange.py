@@ -244,3 +244,56 @@ def test_the_store_is_asked_seldom_while_others_take_their_time() -> None:
     # Every 20 ms each of three asks, and a few requests say who is missing.
     assert 1000 < sum(job.store.requests.values()) < 1800
     job.close()
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aaaa", "abcd", "ab.a"])
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_left_of_epochs_that_are_left_early(hosts: str, seed: int) -> None:
+    draws = random.Random(seed)
+    job = Job(hosts)
+    peers = job.meet()
+    before = sorted(job.store.values)
+    for epoch in range(20):
+        # Some are further ahead than others when all stop.
+        posted = [draws.randrange(4) for _ in peers]
+        for each, n_keys in draws.sample(list(zip(peers, posted, strict=True)), len(peers)):
+            for number in range(n_keys):
+                each.post(f"{epoch}/costs/{number}", bytes(9000))
+                if each.is_planner:
+                    each.publish(f"{epoch}/plan/{number}", bytes(10))
+                if draws.random() < 0.3:
+                    each.gather(f"{epoch}/costs/{number}")
+            job.clock.now += draws.random() * 0.1
+        for each in draws.sample(peers, len(peers)):
+            each.end(str(epoch))
+            each.end(str(epoch))
+        for each in peers:
+            each.poll()
+        assert sorted(job.store.values) == before
+        for each in peers:
+            each.poll()
+            for kept in ("_rounds", "_results", "_offers", "_skipped", "_posted"):
+                assert not getattr(each, kept, None), kept
+    job.close()
+    assert [key for key in job.store.values if "/loader/" in key] == []
+
+
+def test_a_host_that_still_reads_is_not_robbed_by_one_that_has_ended_the_group() -> None:
+    job = Job("ab")
+    first, second = job.meet()
+    first.post("0/key", b"first")
+    second.post("0/key", b"second")  # the last one reads at once
+    second.end("0")
+    assert gathered([first], "0/key", job) == [(b"first", b"second")]
+    first.end("0")
+    job.close()
+
+
+def test_two_loaders_of_a_process_do_not_meet_each_others_values(job: Job) -> None:
+    train, evaluation = job.meet(name="train"), job.meet(name="eval")
+    for each in train:
+        each.post("key", b"train")
+    for each in evaluation:
+        each.post("key", b"eval")
+    assert gathered(train, "key", job) == [(b"train",) * 4] * 4
+    assert gathered(evaluation, "key", job) == [(b"eval",) * 4] * 4

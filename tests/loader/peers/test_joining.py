@@ -140,7 +140,7 @@ def test_a_store_that_is_lost_is_an_error_on_all_ranks_of_a_host(
         each.post("key", b"")
     monkeypatch.setattr(job.store, "add", lost)
     with pytest.raises(
-        LoaderError, match=r"does not answer any more \(Broken pipe.\)\. It is run by rank 0 \("
+        LoaderError, match=r"does not answer any more \(Broken pipe\)\. It is run by rank 0 \("
     ):
         peers[0].gather("key")
     with pytest.raises(LoaderError, match="does not answer any more"):
