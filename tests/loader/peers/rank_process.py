@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.peers import Peers, joining, meet
+from counterpoise.loader.peers import Peers, joining, meet, members
 from counterpoise.loader.step.ranks import RankArguments
 
 TIMEOUT_S = 5.0
@@ -96,8 +96,8 @@ def open_group_while_waiting(peers: Peers) -> None:
 def run() -> None:
     """Do the task."""
     # Ranks with one letter share memory if they really can.
-    host = joining.shared_host()
-    joining.shared_host = lambda: f"{host} {HOSTS[RANK]}"  # type: ignore[assignment]
+    host = members.shared_host()
+    setattr(joining, "shared_host", lambda: f"{host} {HOSTS[RANK]}")  # noqa: B010 for mypy
     dist.init_process_group(
         "gloo", f"tcp://127.0.0.1:{PORT}", timedelta(seconds=60), len(HOSTS), RANK
     )

@@ -159,7 +159,7 @@ def test_what_the_planner_publishes_is_mapped_by_its_host(job: Job) -> None:
     leader.poll()
     assert not leader._offers  # type: ignore[attr-defined]
     leader.publish("next", b"")
-    assert follower.published("next") == b""
+    assert len(follower.published("next") or b"none") == 0
     leader.close()
     assert view == plan
     assert follower.planner_ended()
