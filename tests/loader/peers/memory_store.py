@@ -16,6 +16,7 @@ class MemoryStore:
         self.requests: Counter[str] = Counter()
         # How often each value was read.
         self.reads: Counter[str] = Counter()
+        self.sizes: dict[str, int] = {}
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter."""
@@ -27,6 +28,7 @@ class MemoryStore:
     def set(self, key: str, value: bytes, /) -> None:
         """Set a key."""
         self.requests["set"] += 1
+        self.sizes[key] = len(value)
         self.values[key] = value
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:

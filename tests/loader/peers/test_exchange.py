@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from counterpoise.loader.peers import Peers
+from counterpoise.loader.peers import Peers, host_values
 from counterpoise.loader.peers.records import RELEASE_BYTES
 from tests.loader.peers.memory_store import Job
 
@@ -159,7 +159,9 @@ def test_what_the_planner_publishes_is_mapped_by_its_host(job: Job) -> None:
     leader.poll()
     assert not leader._offers  # type: ignore[attr-defined]
     leader.publish("next", b"")
-    assert len(follower.published("next") or b"none") == 0
+    empty = follower.published("next")
+    assert empty is not None
+    assert len(empty) == 0
     leader.close()
     assert view == plan
     assert follower.planner_ended()
@@ -297,3 +299,29 @@ def test_two_loaders_of_a_process_do_not_meet_each_others_values(job: Job) -> No
         each.post("key", b"eval")
     assert gathered(train, "key", job) == [(b"train",) * 4] * 4
     assert gathered(evaluation, "key", job) == [(b"eval",) * 4] * 4
+
+
+def test_large_values_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_values, "PART_BYTES", 100)
+    job = Job("aabc")
+    peers = job.meet()
+    before = sorted(job.store.values)
+    values = tuple(bytes([rank]) * n for rank, n in enumerate((1000, 0, 50, 200)))
+    for key in ("0/costs", "0/late"):
+        for each, value in zip(peers, values, strict=True):
+            each.post(key, value)
+        if key == "0/costs":
+            assert gathered(peers, key, job) == [values] * 4
+            assert sorted(job.store.values) == before
+            assert max(size for name, size in job.store.sizes.items() if "0/costs" in name) == 104
+    for each in peers:
+        each.end("0")
+    assert sorted(job.store.values) == before
+    job.close()
+
+
+def test_a_group_that_was_ended_takes_no_keys(job: Job) -> None:
+    for each in job.meet():
+        each.end("0")
+        with pytest.raises(ValueError, match="'0/key' is of a group that this rank has ended"):
+            each.post("0/key", b"")

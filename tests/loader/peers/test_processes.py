@@ -104,7 +104,9 @@ def test_a_rank_that_does_not_come_is_named_by_all_others(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("ranks", [("run", "aabb")], indirect=True)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+)
 def test_nothing_hangs_or_is_left_when_a_rank_is_killed(ranks: Ranks, seed: int) -> None:
     ranks.wait_until_started()
     draws = random.Random(seed)
