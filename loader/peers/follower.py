@@ -127,6 +127,8 @@ class FollowingPeers(Peers):
         """Return what the leader published, mapped."""
         self.poll()
         if key not in self._offers:
+            if self._failed:
+                raise LoaderError(self._failed)
             return None
         descriptor, size = self._offers.pop(key)
         view = self._mapped(descriptor, size)

@@ -114,7 +114,7 @@ class LeadingPeers(Peers):
         self._news_number = 0
         self._tell_at = 0.0
         self._asking_since = 0.0
-        self._is_closed = False
+        self._has_failed = self._is_closed = False
         if values is not None:
             values.state.on_request = self._mark_request
             values.state.owner = self._store_owner
@@ -166,7 +166,9 @@ class LeadingPeers(Peers):
                 self._advance(key, each, now)
             self._tell(now)
         except LoaderError as error:
-            self._write(RecordKind.FAILED, body=str(error).encode())
+            if not self._has_failed:
+                self._has_failed = True
+                self._write(RecordKind.FAILED, body=str(error).encode())
             raise
         self._release()
 

@@ -121,6 +121,12 @@ def test_a_rank_alone_needs_no_store() -> None:
     peers.close()
 
 
+def test_a_process_that_plays_all_ranks_is_one_rank() -> None:
+    peers = meet(Place((0, 1), 2), "train", {}, 1.0)
+    assert peers.ranks == 1
+    peers.close()
+
+
 def test_ranks_without_a_process_group_are_told_what_to_do() -> None:
     with pytest.raises(
         ValueError, match=r"rank 0 of 2, and without torch.distributed .*: call torch"
@@ -145,3 +151,5 @@ def test_a_store_that_is_lost_is_an_error_on_all_ranks_of_a_host(
         peers[0].gather("key")
     with pytest.raises(LoaderError, match="does not answer any more"):
         peers[1].gather("key")
+    with pytest.raises(LoaderError, match="does not answer any more"):
+        peers[1].published("plan")
