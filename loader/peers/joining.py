@@ -46,7 +46,8 @@ def meet(
 ) -> Peers:
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
-    A process that plays all ranks is one rank here. name: the loader's. facts: what all must bring alike, by name, as JSON objects or other texts.
+    A process that plays all ranks is one rank here. name: the loader's. facts: what all must bring
+    alike, by name, as JSON objects or other texts.
     Raises LoaderError if ranks do not come within `timeout_s`, or bring other facts: it names them;
     ValueError if there is no process group to find them by.
     """

@@ -122,6 +122,9 @@ def test_a_store_that_is_stopped_or_gone_is_an_error(capfd: pytest.CaptureFixtur
     stopped, gone = (Entries(each, "x", StoreState(ended)) for each, ended in connected)
     stopped.set("key", b"1")
     os.kill(server.pid, signal.SIGSTOP)
+    status = Path(f"/proc/{server.pid}/stat")
+    while status.read_text().rpartition(")")[2].split()[0] != "T":  # a moment later
+        pass
     with pytest.raises(LoaderError, match=r"\(Socket Timeout\)"):
         stopped.has("key")
     os.kill(server.pid, signal.SIGCONT)
