@@ -195,6 +195,8 @@ class Entries:
 
     def get(self, keys: Sequence[str]) -> list[bytes]:
         """Return the values of entries that are there."""
+        if not keys:
+            return []
         names = [self._key(key) for key in keys]
         # Some stores (MPI's, those of users) have no such request.
         if (

@@ -160,6 +160,7 @@ def run_hosts(given: argparse.Namespace, hosts: range, link: Connection) -> None
     for store in stores:
         store.requests.clear()
         store.n_bytes = 0
+    cpu_s = time.process_time()
     for step in range(given.steps):
         at = begin + step * given.step_s
         waiting = ranks
@@ -175,7 +176,8 @@ def run_hosts(given: argparse.Namespace, hosts: range, link: Connection) -> None
         reads.update(store.reads)
         requests.update(store.requests)
     told = {"requests": requests, "n_bytes": sum(store.n_bytes for store in stores)}
-    link.send(told | {"reads": reads, "met_requests": sum(met)})
+    told |= {"reads": reads, "met_requests": sum(met), "cpu_s": time.process_time() - cpu_s}
+    link.send(told)
     link.recv()
     for rank in ranks:
         assert rank.peers is not None
@@ -200,6 +202,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     for link in links:
         link.recv()
     met_s = time.monotonic() - since
+    cpu_s = time.process_time()
     begin = time.monotonic() + 0.1
     for link in links:
         link.send(begin)
@@ -227,6 +230,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "requests_per_s": round(sum(requests.values()) / elapsed_s),
         "requests": dict(requests),
         "mb_per_s": round(sum(each["n_bytes"] for each in told) / elapsed_s / 1e6, 1),
+        # Of clients, and of the thread that serves: a launcher's, or that of rank 0.
+        "cores_per_host": round(sum(each["cpu_s"] for each in told) / elapsed_s / given.hosts, 4),
+        "cores_of_store": round((time.process_time() - cpu_s) / elapsed_s, 3),
         "keys": keys,
         "keys_after_close": store.num_keys(),
         "gathered_after_s": [round(each, 2) for each in took_s],

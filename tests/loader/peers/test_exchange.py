@@ -57,6 +57,7 @@ def test_a_host_reads_each_value_once_and_the_last_deletes_it() -> None:
     job = Job("aaaabbbbcccc")
     peers = job.meet()
     keys = None
+    job.store.requests.clear()
     for number in range(20):
         for each in peers:
             each.post(f"costs/{number}", bytes(100))
@@ -66,6 +67,7 @@ def test_a_host_reads_each_value_once_and_the_last_deletes_it() -> None:
     read = {key: n for key, n in job.store.reads.items() if "/costs/" in key}
     assert len(read) == 20 * 3
     assert set(read.values()) == {2}
+    assert job.store.requests["multi_get"] == 20 * 3
     job.close()
 
 
