@@ -79,6 +79,7 @@ ORDER = (
     "workers",
     # loader
     "loader.step",
+    "loader.peers",
     "loader.step.dispatch",
     "loader.resume",
     "loader.collate",

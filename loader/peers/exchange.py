@@ -86,8 +86,8 @@ class Peers(ABC):
     def published(self, key: str) -> memoryview | None:
         """Return what the planner of this host published, mapped; None if it has not (yet).
 
-        The memory is kept as long as the view is. Each rank may map a key once; ValueError if this
-        rank is the planner.
+        The memory is kept as long as the view is. Each rank may map a key once. LoaderError if the
+        planner could not go on; ValueError if this rank is the planner.
         """
 
     @abstractmethod

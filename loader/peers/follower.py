@@ -46,6 +46,8 @@ class FollowingPeers(Peers):
 
     def post(self, key: str, value: bytes) -> None:
         """Give the leader this rank's value."""
+        if group_of(key) in self._ended:
+            raise ValueError(f"key {key!r} is of a group that this rank has ended")
         if key in self._posted:
             raise ValueError(f"key {key!r} was posted already: each rank posts a key once")
         self._posted[key] = (self._clock(), self._log.append(RecordKind.POST, key, value))
@@ -125,6 +127,8 @@ class FollowingPeers(Peers):
         """Return what the leader published, mapped."""
         self.poll()
         if key not in self._offers:
+            if self._failed:
+                raise LoaderError(self._failed)
             return None
         descriptor, size = self._offers.pop(key)
         view = self._mapped(descriptor, size)

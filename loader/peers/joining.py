@@ -23,6 +23,7 @@ from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .exchange import Peers
 from .follower import FollowingPeers
+from .host_values import HostValues
 from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter
@@ -45,11 +46,12 @@ def meet(
 ) -> Peers:
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
-    name: the loader's. facts: what all must bring alike, by name, as JSON objects or other texts.
+    A process that plays all ranks is one rank here. name: the loader's. facts: what all must bring
+    alike, by name, as JSON objects or other texts.
     Raises LoaderError if ranks do not come within `timeout_s`, or bring other facts: it names them;
     ValueError if there is no process group to find them by.
     """
-    if place.ranks == 1:
+    if place.is_alone:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
         return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, clock)
     steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
@@ -202,11 +204,12 @@ class _Joining:
         except LoaderError:
             _close(followers)
             raise
-        store = self._entries if len(roster.hosts) > 1 else None
         names = self._names(entries)
-        if store is not None:  # so that the number of entries stays what it is
-            store.set(f"news/{roster.host_of(self._me.rank)}", NO_NEWS)
-        peers = LeadingPeers(roster, self._me.rank, store, self.log, followers, self._clock)
+        values = None
+        if len(roster.hosts) > 1:
+            values = HostValues(self._entries, roster.host_of(self._me.rank), len(roster.hosts))
+            values.tell(NO_NEWS)  # so that the number of entries stays what it is
+        peers = LeadingPeers(roster, self._me.rank, values, self.log, followers, self._clock)
         if self._entries.add("met") == len(roster.hosts):
             self._entries.delete(names)
         return peers

@@ -1,9 +1,7 @@
 """The rank that speaks for its host: it collects its followers' values and reads other hosts'.
 
-For each key a host sets one entry, `KEY/HOST`, and counts itself in `KEY/sent`; the last one sets
-`KEY/all`, which the others poll, ever more slowly. Whoever has that reads all entries at once and
-counts itself in `KEY/read`; the last reader deletes them. So it is known without a rule about the
-order of keys that nobody needs an entry any more.
+It asks the store for a key ever more seldom. What takes long is told: to the other hosts for which
+of its own ranks this host waits, to its followers for which ranks at all.
 """
 
 import contextlib
@@ -15,9 +13,9 @@ from typing import Any
 
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, TELL_S, Peers
+from .host_values import HostValues
 from .members import Process, Roster
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, pack_values, unpack_values
-from .store import Entries
 
 # The store is asked for a key after an eighth of the time waited so far; at most so often, in
 # seconds, and by all hosts together at most 1 / HOST_S times a second.
@@ -82,7 +80,7 @@ def group_of(key: str) -> str:
     >>> group_of("epoch 3/costs/17"), group_of("costs")
     ('epoch 3', '')
     """
-    return key.rpartition("/")[0] and key.partition("/")[0]
+    return key.partition("/")[0] if "/" in key else ""
 
 
 class LeadingPeers(Peers):
@@ -94,7 +92,7 @@ class LeadingPeers(Peers):
         self,
         roster: Roster,
         rank: int,
-        entries: Entries | None,
+        values: HostValues | None,
         log: RecordWriter | None,
         followers: dict[int, Follower],
         clock: Callable[[], float],
@@ -103,7 +101,7 @@ class LeadingPeers(Peers):
         self._host = roster.host_of(rank)
         self._hosts = len(roster.hosts)
         self._own = roster.hosts[self._host]
-        self._entries = entries
+        self._values = values
         self._log = log
         self._followers = followers
         self._clock = clock
@@ -116,13 +114,15 @@ class LeadingPeers(Peers):
         self._news_number = 0
         self._tell_at = 0.0
         self._asking_since = 0.0
-        self._is_closed = False
-        if entries is not None:
-            entries.state.on_request = self._mark_request
-            entries.state.owner = self._store_owner
+        self._has_failed = self._is_closed = False
+        if values is not None:
+            values.state.on_request = self._mark_request
+            values.state.owner = self._store_owner
 
     def post(self, key: str, value: bytes) -> None:
         """Give the others this rank's value."""
+        if group_of(key) in self._ended:
+            raise ValueError(f"key {key!r} is of a group that this rank has ended")
         posts = self._round(key).posts
         if self.rank in posts:
             raise ValueError(f"key {key!r} was posted already: each rank posts a key once")
@@ -150,7 +150,8 @@ class LeadingPeers(Peers):
             del self._results[key]
         self._skipped = {key for key in self._skipped if group_of(key) != group}
         self._ended.add(group)
-        self._count_out(group, unread)
+        if self._values is not None:
+            self._values.end(group, unread)
 
     def poll(self) -> None:
         """Hear followers, and do what each key under way needs."""
@@ -165,7 +166,9 @@ class LeadingPeers(Peers):
                 self._advance(key, each, now)
             self._tell(now)
         except LoaderError as error:
-            self._write(RecordKind.FAILED, body=str(error).encode())
+            if not self._has_failed:
+                self._has_failed = True
+                self._write(RecordKind.FAILED, body=str(error).encode())
             raise
         self._release()
 
@@ -236,8 +239,9 @@ class LeadingPeers(Peers):
             follower.records.close()
         # A store that is gone has no entries left.
         with contextlib.suppress(LoaderError):
-            if self._count_out("", list(self._rounds)) and self._entries is not None:
-                self._entries.delete([f"news/{host}" for host in range(self._hosts)])
+            if self._values is not None:
+                self._values.end("", list(self._rounds))
+                self._values.leave()
         if self._log is not None:
             self._log.close()
 
@@ -267,38 +271,29 @@ class LeadingPeers(Peers):
         if each.sent_at is None:
             if len(each.posts) == len(self._own):
                 self._send(key, each, now)
-        elif now >= each.poll_at:
-            if self._entries_of(key).has("all") or (
-                now >= each.look_at and not self._look(key, each, now)
+        elif now >= each.poll_at and self._values is not None:
+            if self._values.are_there(key) or (
+                now >= each.look_at and not self._look(self._values, key, each, now)
             ):
-                self._read(key, each)
+                self._read(self._values, key, each)
             each.poll_at = now + pause_after(now - each.sent_at, self._hosts)
 
     def _send(self, key: str, each: _Round, now: float) -> None:
         """Give this host's values to the others."""
         each.sent_at = now
-        if self._hosts == 1:
-            self._finish(key, tuple(each.posts[rank] for rank in self._own))
-            return
-        entries = self._entries_of(key)
-        entries.set(str(self._host), pack_values([each.posts[rank] for rank in self._own]))
-        if entries.add("sent") == self._hosts:
-            entries.set("all", b"1")
-            self._read(key, each)
-        else:
-            each.poll_at = now + pause_after(0.0, self._hosts)
+        each.poll_at = now + pause_after(0.0, self._hosts)
+        values = [each.posts[rank] for rank in self._own]
+        if self._values is None:
+            self._finish(key, tuple(values))
+        elif self._values.send(key, pack_values(values)):
+            self._read(self._values, key, each)
 
-    def _read(self, key: str, each: _Round) -> None:
+    def _read(self, values: HostValues, key: str, each: _Round) -> None:
         """Read the other hosts' values, all of which are there."""
-        entries = self._entries_of(key)
-        others = [host for host in range(self._hosts) if host != self._host]
-        texts = entries.get([str(host) for host in others])
-        values = dict(each.posts)
-        for host, text in zip(others, texts, strict=True):
-            values |= zip(self._roster.hosts[host], unpack_values(text), strict=True)
-        if entries.add("read") == self._hosts:
-            entries.delete(self._names_of_key())
-        self._finish(key, tuple(values[rank] for rank in range(self.ranks)))
+        found = dict(each.posts)
+        for host, packed in values.read(key).items():
+            found |= zip(self._roster.hosts[host], unpack_values(packed), strict=True)
+        self._finish(key, tuple(found[rank] for rank in range(self.ranks)))
 
     def _finish(self, key: str, values: tuple[bytes, ...]) -> None:
         del self._rounds[key]
@@ -309,24 +304,22 @@ class LeadingPeers(Peers):
         if self._followers:
             self._write(RecordKind.RESULT, key, pack_values(values))
 
-    def _look(self, key: str, each: _Round, now: float) -> bool:
+    def _look(self, values: HostValues, key: str, each: _Round, now: float) -> bool:
         """Find out which hosts have sent nothing, and what they say; return if there are any."""
         each.look_at = now + max(TELL_S, (now - each.since) / 2)
-        names = [str(host) for host in range(self._hosts)]
-        absent = map(int, self._entries_of(key).missing(names, NAMED_HOSTS))
-        each.absent = {host: self._news_of(host, key, each, now) for host in absent}
-        return bool(each.absent)
-
-    def _news_of(self, host: int, key: str, each: _Round, now: float) -> _News | None:
-        assert self._entries is not None
-        text = self._entries.find(f"news/{host}")
-        told = json.loads(text or NO_NEWS)
-        if key not in told["waits"]:
-            return None
-        before = each.absent.get(host)
-        if before is not None and before.number == told["number"]:
-            return before
-        return _News(told["number"], tuple(told["waits"][key]), now)
+        news: dict[int, _News | None] = {}
+        for host in values.absent(key, NAMED_HOSTS):
+            told = json.loads(values.told(host) or NO_NEWS)
+            number, waits = told["number"], told["waits"]
+            before = each.absent.get(host)
+            if key not in waits:
+                news[host] = None
+            elif before is not None and before.number == number:
+                news[host] = before
+            else:
+                news[host] = _News(number, tuple(waits[key]), now)
+        each.absent = news
+        return bool(news)
 
     def _tell(self, now: float) -> None:
         """Tell others what this host waits for, once that takes long."""
@@ -339,10 +332,9 @@ class LeadingPeers(Peers):
             for key, each in late.items()
             if each.sent_at is None
         }
-        if waits and self._entries is not None and self._hosts > 1:
+        if waits and self._values is not None:
             self._news_number += 1
-            told = {"number": self._news_number, "waits": waits}
-            self._entries.set(f"news/{self._host}", json.dumps(told))
+            self._values.tell(json.dumps({"number": self._news_number, "waits": waits}))
         if self._followers:
             reasons = {key: self.why_missing(key) for key in late}
             self._write(RecordKind.REASONS, body=json.dumps(reasons).encode())
@@ -361,33 +353,9 @@ class LeadingPeers(Peers):
                 file.close()
                 del self._offers[key]
 
-    def _count_out(self, group: str, unread: list[str]) -> bool:
-        """Tell what this host has sent of a group and not read; who is last deletes all of that.
-
-        Returns whether this host is the last.
-        """
-        if self._entries is None:
-            return False
-        entries = self._entries.below(f"end/{group}")
-        entries.set(str(self._host), json.dumps(unread))
-        if entries.add("ended") < self._hosts:
-            return False
-        hosts = [str(host) for host in range(self._hosts)]
-        for key in {key for text in entries.get(hosts) for key in json.loads(text)}:
-            self._entries_of(key).delete(self._names_of_key())
-        entries.delete([*hosts, "ended"])
-        return True
-
     def _write(self, kind: RecordKind, key: str = "", body: bytes = b"") -> None:
         if self._log is not None:
             self._log.append(kind, key, body)
-
-    def _names_of_key(self) -> list[str]:
-        return [*map(str, range(self._hosts)), "sent", "all", "read"]
-
-    def _entries_of(self, key: str) -> Entries:
-        assert self._entries is not None
-        return self._entries.below(f"key/{key}")
 
     def _mark_request(self, is_waiting: bool) -> None:
         self._asking_since = self._clock() if is_waiting else 0.0

@@ -156,7 +156,9 @@ def pack_values(values: Sequence[bytes]) -> bytes:
 
 def unpack_values(data: bytes) -> tuple[bytes, ...]:
     """Return the values that were packed as one; ValueError if they were not."""
-    (count,) = _COUNT.unpack_from(data) if len(data) >= _COUNT.size else (0,)
+    if len(data) < _COUNT.size:
+        raise ValueError(f"{len(data)} bytes are not values")
+    (count,) = _COUNT.unpack_from(data)
     start = _COUNT.size + count * _LENGTH.size
     if len(data) < start:
         raise ValueError(f"{len(data)} bytes are not {count} values")

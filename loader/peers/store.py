@@ -25,6 +25,10 @@ from ..step.ranks import Place, has_process_group
 _T = TypeVar("_T")
 
 
+# What a socket's timeout is at most; 0 is none.
+MAX_TIMEOUT_S = 1e9
+
+
 class KeyStore(Protocol):
     """The part of torch.distributed.Store that is used; `add` is atomic."""
 
@@ -131,6 +135,7 @@ def _limit_answers(descriptor: int, timeout_s: float) -> None:
 
     Without it a rank that runs the store and is stopped would hold up all others for ever.
     """
+    timeout_s = min(timeout_s, MAX_TIMEOUT_S)
     with socket.socket(fileno=os.dup(descriptor)) as each:
         limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -190,6 +195,8 @@ class Entries:
 
     def get(self, keys: Sequence[str]) -> list[bytes]:
         """Return the values of entries that are there."""
+        if not keys:
+            return []
         names = [self._key(key) for key in keys]
         # Some stores (MPI's, those of users) have no such request.
         if (
