@@ -38,9 +38,6 @@ class Shares(Protocol):
     def gather(self, key: str) -> tuple[bytes, ...] | None:
         """Return all ranks' values for a key, None while some are missing."""
 
-    def skip(self, key: str) -> None:
-        """Say that this rank needs the values of a key no more."""
-
     def poll(self) -> None:
         """Do what can be done for others, some times a second."""
 
@@ -65,13 +62,13 @@ class PlanAhead:
     """What is measured and planned of an epoch, ahead of what is handed out.
 
     ahead: planned samples, not handed out yet, that are enough. block: samples measured together.
-    shares: the ranks that measure, None where this one measures all. name: tells the runs of a
-    loader apart. to_measure: ordinals that this rank's workers are to measure, in the order of
+    shares: the ranks that measure, None where this one measures all. group: begins the keys of this
+    run. to_measure: ordinals that this rank's workers are to measure, in the order of
     need. failed: the samples that could not be measured, by ordinal.
     """
 
     def __init__(
-        self, feed: PlanFeed, ahead: int, block: int, shares: Shares | None = None, name: str = ""
+        self, feed: PlanFeed, ahead: int, block: int, shares: Shares | None = None, group: str = ""
     ) -> None:
         self.feed = feed
         self.to_measure: deque[int] = deque()
@@ -79,7 +76,7 @@ class PlanAhead:
         self._ahead = ahead
         self._size = block
         self._shares = shares
-        self._name = name
+        self._group = group
         self._steps: Iterator[PlannedStep] = iter(())
         self._next: PlannedStep | None = None
         self._planned = self._taken = 0
@@ -195,14 +192,8 @@ class PlanAhead:
                 self._unpack(self._part(self._known, first.end, rank), packed)
         return True
 
-    def skip(self) -> None:
-        """Say that nothing more is needed of other ranks: the epoch ends here."""
-        for block in self._blocks:
-            if block.is_posted and self._shares is not None:
-                self._shares.skip(self._key(block))
-
     def _key(self, block: _Block) -> str:
-        return f"{self._name}/costs/{block.end}"
+        return f"{self._group}/costs/{block.end}"
 
     def _packed(self, part: range) -> bytes:
         feed = self.feed

@@ -204,7 +204,7 @@ class LocalLoop:
         own, run = sum(tokens.values()), self._run
         if self._peers is None or run is None:
             return own
-        key = f"{self._runs}/labels/{step}"
+        key = f"labels/{step}"
         values = run.said(key, str(own).encode())
         since = time.monotonic()
         while values is None:
@@ -324,7 +324,7 @@ class LocalLoop:
             _plain_contents, played=played, label=job.label, padded=plan.padded_columns
         )
         kind = PlanningThread if settings.start.workers else Planning
-        self._planning = kind(make, self._kernels, describe, self._peers)
+        self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
         run_settings = RunSettings(
             job=job,
             source=settings.source,
@@ -363,7 +363,7 @@ def _make_ahead(
     name_of: Callable[[int], str],
     ahead: int,
     shares: Shares | None,
-    name: str,
+    group: str,
 ) -> PlanAhead:
     """Return the planning of an epoch from a position."""
     order = permutation(len(costs), plan.seed, start.epoch, shuffle)
@@ -373,7 +373,7 @@ def _make_ahead(
         what = "the costs that a pipeline has measured: " if start.costs else ""
         raise ValueError(f"{what}{error}") from error
     feed = PlanFeed(start.epoch, order, planner, costs, start.at, name_of)
-    return PlanAhead(feed, ahead, plan.samples_per_step, shares, name)
+    return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
 
 
 def _plain_contents(

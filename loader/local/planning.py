@@ -77,17 +77,19 @@ class Planning:
 
     def __init__(
         self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
-        shares: Shares | None = None,
+        shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
         kernels: run the planning. describe: returns the contents of a step's microbatches here.
-        shares: the other ranks.
+        shares: the other ranks; group: begins all keys of this run.
         """
         self._make = make
         self._kernels = kernels
         self._describe = describe
         self._shares = shares
+        self._group = group
+        self._is_stopped = False
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Collected] = queue.SimpleQueue()
@@ -107,7 +109,7 @@ class Planning:
         self._inbox.put(("handed out", samples))
 
     def say(self, key: str, value: bytes) -> None:
-        """Post this rank's value for a key: those of all ranks come back in Collected.said."""
+        """Post this rank's value for a key of this run: all ranks' come back in Collected.said."""
         self._inbox.put(("say", (key, value)))
 
     def collect(self) -> Collected | None:
@@ -128,11 +130,9 @@ class Planning:
 
     def stop(self) -> None:
         """End; what was not collected is forgotten, and nothing more is asked of other ranks."""
-        if self._shares is not None:
-            for key in self._awaited:
-                self._shares.skip(key)
-            if self._ahead is not None:
-                self._ahead.skip()
+        if self._shares is not None and not self._is_stopped:
+            self._shares.end(self._group)
+        self._is_stopped = True
         self._awaited.clear()
         self._has_ended = True
 
@@ -150,7 +150,7 @@ class Planning:
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._awaited and self._shares is not None:
-            missing = self._shares.why_missing(self._awaited[0])
+            missing = self._shares.why_missing(f"{self._group}/{self._awaited[0]}")
             return f"what other ranks say: {missing or 'it is on its way'}"
         return self._ahead.waits_for if self._ahead is not None else "the order of the epoch"
 
@@ -203,13 +203,13 @@ class Planning:
             ahead.hand_out(given)
         elif self._shares is not None:
             key, value = given
-            self._shares.post(key, value)
+            self._shares.post(f"{self._group}/{key}", value)
             self._awaited.append(key)
 
     def _listen(self, found: Collected) -> None:
         """Look for what other ranks have said, in the order in which this one has."""
         while self._awaited and self._shares is not None:
-            values = self._shares.gather(self._awaited[0])
+            values = self._shares.gather(f"{self._group}/{self._awaited[0]}")
             if values is None:
                 return
             found.said[self._awaited.pop(0)] = values
@@ -236,10 +236,10 @@ class PlanningThread(Planning):
 
     def __init__(
         self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
-        shares: Shares | None = None,
+        shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
-        super().__init__(make, kernels, describe, shares)
+        super().__init__(make, kernels, describe, shares, group)
         self._gate = threading.Lock()
         self._stopped = False
         self._work_there = threading.Event()

@@ -334,7 +334,7 @@ class LocalRun:
             self._planning.say(self._key(step), json.dumps(sorted(step.all_holes)).encode())
 
     def _key(self, step: _Step) -> str:
-        return f"{self._start.epoch}/holes/{step.plan.number}"
+        return f"holes/{step.plan.number}"
 
     def _hear(self, step: _Step) -> None:
         """Settle a step whose holes all ranks have said."""
