@@ -2,18 +2,21 @@
 
 import random
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from counterpoise.balancer.planning.problem.options import GROUPINGS, MODES, PARTITIONS
+from counterpoise.balancer.planning.problem.options import GROUPINGS, MODES, ORDERINGS, PARTITIONS
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.sources.interface import Probe
 from tests.loader import balanced_data as made
 
 KEPT_PARTS = 3
+# What two stages of a pipeline take, for orders of microbatches.
+PROFILE = str(Path(__file__).parent / "pipeline_profile.json")
 
 
 class Measured(made.Augmented):
@@ -143,7 +146,8 @@ def draw(number: int) -> Setting:
     while True:
         setting = _draw(number, source)
         try:
-            setting.make()._balanced
+            for each in (setting, setting.second()):
+                each.make().state_dict()
             return setting
         except (ValueError, TypeError):  # options that contradict each other: others are drawn
             continue
@@ -179,10 +183,10 @@ def _draw(number: int, source: random.Random) -> Setting:
         if balance.get("accumulate", 1) != "auto" and "samples_per_step" in balance:
             resumed["accumulate"] = source.randint(1, 4)
     return Setting(
-        number=number, count=count, costs=costs, is_named=costs in ("probe", "kept") or chance() < .5,
-        broken=broken, unreadable=unreadable, balance=balance, loader=loader,
-        in_steps=chance() < 0.3, stop=source.randint(0, 25), epochs=choose((1, 1, 2)),
-        resumed=resumed,
+        number=number, count=count, costs=costs, broken=broken, unreadable=unreadable,
+        balance=balance, loader=loader,
+        is_named=costs in ("probe", "kept") or chance() < 0.5, in_steps=chance() < 0.3,
+        stop=source.randint(0, 25), epochs=choose((1, 1, 2)), resumed=resumed,
     )  # fmt: skip
 
 
@@ -211,13 +215,32 @@ def _draw_work(
     options = {
         "partition": PARTITIONS, "oversize": ("alone", "refuse", "error"),
         "waits": ("microbatch", "step"), "work": ("packed", "padded"), "counts": ("equal", "free"),
-        "align": ("tiles",), "label_tokens": ("batch", "tokens"), "dispatch": ("images",),
+        "label_tokens": ("batch", "tokens"), "dispatch": ("images",),
         "time_ns": ({"tokens": 40, "tiles": 900}, {"tokens": 7, "attention_pairs": 1}),
     }  # fmt: skip
     often = {"partition": 0.5, "oversize": 0.5, "label_tokens": 0.2}
     for name, values in options.items():
         if chance() < often.get(name, 0.12):
             balance[name] = choose(tuple(values))  # type: ignore[arg-type]
+    has_tiles = costs not in ("array", "none")
+    if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
+        balance |= {"align": "tiles", "partition": "multi_resource", "work": "packed"}
+    elif chance() < 0.15:
+        pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
+        balance |= {"ordering": choose(ORDERINGS), "pipeline": pipeline}
+
+
+def draw_processes(number: int) -> dict[str, Any]:
+    """Return how a setting's local loop has its work done: nothing of it changes what comes."""
+    source = random.Random(number)
+    workers = source.randint(1, 3)
+    drawn = {
+        "num_workers": workers,
+        "persistent_workers": source.random() < 0.4,
+        "prefetch_factor": source.choice((None, 1, 3)),
+        "transport": source.choice(("auto", "inline")),
+    }
+    return drawn | ({"buffer_bytes": 20_000} if source.random() < 0.3 else {})
 
 
 def _draw_layout(source: random.Random, balance: dict[str, Any], loader: dict[str, Any]) -> None:
