@@ -63,6 +63,7 @@ class BalancedArguments:
     transport: Transport
     fields: WantedFields
     decode_threads: int
+    worker_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ class BalancedSettings:
             job=job,
             ranks=place.played,
             connect=self._connection(job, place),
-            batches=self.batches,
+            # torch's own thread pins what workers of a local loop make.
+            batches=replace(self.batches, pins=False) if self._is_local(place) else self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -144,10 +146,15 @@ class BalancedSettings:
             spare=spare,
         )
 
+    def _is_local(self, place: Place) -> bool:
+        """Return whether workers of this process load and collate what the plan gives them."""
+        has_data = self.source is not None
+        return has_data and self.given.balancer is None and place.sharers == 1
+
     def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
         """Return what makes the connection: the local loop, or the way to a balancer."""
         torch, given, source = self.torch, self.given, self.source
-        if given.balancer is not None or source is None or place.sharers > 1:
+        if source is None or not self._is_local(place):
             return partial(_connect, torch, given, job, source, place, self.batches)
         made = given.collate_fn or default_collate
         settings = LocalSettings(
@@ -202,7 +209,7 @@ def _settings(
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
-    torch_arguments = _torch_arguments(loader, given.decode_threads)
+    torch_arguments = _torch_arguments(loader, given.decode_threads, given.worker_restarts)
     # balance="auto" reads no sample here, and finds its resources later
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
@@ -273,14 +280,22 @@ def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     return lambda: KnownData(dataset, len(source), source.key)
 
 
-def _torch_arguments(loader: TorchDataLoader[Any], threads: int) -> TorchArguments:
+def _torch_arguments(loader: TorchDataLoader[Any], threads: int, restarts: int) -> TorchArguments:
     context: Any = loader.multiprocessing_context
     begin = loader.worker_init_fn if loader.num_workers else None
     return TorchArguments(
         dataset=loader.dataset,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin, threads),
+        start=WorkerStart(
+            loader.num_workers,
+            loader.persistent_workers,
+            context,
+            begin,
+            threads,
+            loader.pin_memory,
+            restarts if loader.num_workers else 0,
+        ),
         prefetch_factor=loader.prefetch_factor,
         timeout=loader.timeout,
     )

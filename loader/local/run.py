@@ -27,7 +27,7 @@ from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
-from .workers import Failed
+from .workers import MOST_DEATHS, Failed, Killed
 
 # A microbatch that cannot be made is tried again at the next call; this often, its error says so.
 TRIES = 3
@@ -126,7 +126,7 @@ class LocalRun:
         self._sent: dict[int, tuple[_Step, _Task]] = {}
         self._under_way = 0
         self._to_measure: deque[tuple[int, int]] = deque()
-        self._measuring: dict[int, list[int]] = {}
+        self._measuring: dict[int, list[tuple[int, int]]] = {}
         self._portion = FIRST_PORTION
         self._failed: dict[int, FailedSample] = {}
         self._mean_bytes = 0
@@ -301,7 +301,9 @@ class LocalRun:
         step.all_holes = {*step.holes}
 
     def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
-        index = plan.indexes_of([ordinal])[0]
+        return self._failed_at(plan.indexes_of([ordinal])[0], why)
+
+    def _failed_at(self, index: int, why: str) -> FailedSample:
         try:
             name = str(self._settings.source.key(index))
         except Exception:  # a data set's own naming, of a sample that is not loaded
@@ -393,7 +395,7 @@ class LocalRun:
         while self._to_measure and (idle or most > 1) and len(self._measuring) < most:
             some = [self._to_measure.popleft() for _ in range(self._next_portion())]
             number = self._take_number()
-            self._measuring[number] = [ordinal for ordinal, _ in some]
+            self._measuring[number] = some
             again = self.measured == 0
             measure = Measure(self._start.epoch, [index for _, index in some], again)
             self._tasks.submit(number, measure.packed())
@@ -426,8 +428,12 @@ class LocalRun:
         return self.next_number
 
     def _take_result(self, number: int, result: Any) -> None:
+        if isinstance(result, Killed):
+            self._give_up(number, result.index)
+            return
         if number in self._measuring:
-            self._take_measured(self._measuring.pop(number), result)
+            some = self._measuring.pop(number)
+            self._take_measured([ordinal for ordinal, _ in some], result)
             return
         found = self._sent.get(number)
         if found is None or found[1].made is not None:
@@ -440,6 +446,29 @@ class LocalRun:
             self._count_bytes(step, task.made.nbytes)
             self._note_failed(step, task, task.made)
         self._try_settle(step)
+
+    def _give_up(self, number: int, index: int) -> None:
+        """Give up the sample at an index, of which too many workers have died."""
+        failed = self._failed_at(
+            index, f"{MOST_DEATHS} worker processes died while they worked on it"
+        )
+        if number in self._measuring:
+            some = self._measuring.pop(number)
+            given_up = [ordinal for ordinal, other in some if other == index]
+            self._planning.measured(given_up, [failed] * len(given_up))
+            self._to_measure.extendleft([each for each in some if each[1] != index])
+            return
+        step, task = self._sent.pop(number)
+        self._under_way -= 1
+        ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
+        step.holes[ordinal] = failed
+        step.all_holes.add(ordinal)
+        if not self._skips:
+            step.fatal[ordinal] = failed
+            return
+        task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
+        task.load = self._load(step, task.ordinals)
+        self._unsent.appendleft((step, task))
 
     def _take_measured(self, ordinals: Sequence[int], result: Any) -> None:
         if isinstance(result, Failed):
