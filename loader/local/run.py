@@ -11,10 +11,13 @@ between microbatches (contents.py), which are then loaded again.
 """
 
 import json
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Hole
@@ -28,6 +31,8 @@ from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .workers import MOST_DEATHS, Failed, Killed
+
+logger = logging.getLogger(__name__)
 
 # A microbatch that cannot be made is tried again at the next call; this often, its error says so.
 TRIES = 3
@@ -107,7 +112,8 @@ class LocalRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
 
     compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
-    whether measuring a sample for another epoch gave another cost.
+    whether measuring a sample for another epoch gave another cost. changed: samples that cost
+    something else than was planned, by their index in the source.
     """
 
     def __init__(
@@ -136,6 +142,7 @@ class LocalRun:
         self.left_out = 0
         self.compares = 0
         self.costs_differ = False
+        self.changed: set[int] = set()
         self.is_first = True
         self.measured = self.loaded = 0
         self.measure_s = 0.0
@@ -444,6 +451,7 @@ class LocalRun:
         self.loaded += len(task.ordinals)
         if not isinstance(result, Failed):
             self._count_bytes(step, task.made.nbytes)
+            self._compare_costs(step, task, task.made)
             self._note_failed(step, task, task.made)
         self._try_settle(step)
 
@@ -492,6 +500,34 @@ class LocalRun:
                 f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
             )
         self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
+
+    def _compare_costs(self, step: _Step, task: _Task, made: Made) -> None:
+        """Note the samples that cost something else than was planned; where budgets are hard, end.
+
+        Costs of an earlier epoch are planned with: if a transform draws them, that is wrong.
+        """
+        if not made.costs:
+            return
+        bad = {place for place, _ in made.failed}
+        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
+        planned = step.plan.costs_of(good)
+        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
+        if not differ:
+            return
+        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
+        now = dict(zip(plan.resources, made.costs[place], strict=True))
+        was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
+        why = (
+            f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
+            "transform draws what it costs, or the data have changed; give a cost that is the same "
+            "in every epoch"
+        )
+        failed = self._failed_at(indexes[place], why)
+        if plan.limited:
+            step.fatal[good[place]] = failed
+        elif not self.changed:
+            logger.warning("sample %r %s", failed.key, failed.reason)
+        self.changed.update(indexes[each] for each in differ)
 
     def _note_failed(self, step: _Step, task: _Task, made: Made) -> None:
         """Note the samples that a worker could not load."""

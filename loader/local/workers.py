@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -36,7 +36,7 @@ from ..plain.deaths import killed_worker
 from ..plain.torch_names import (
     TorchExceptionWrapper,
     TorchWorkersIterator,
-    signal_handling,
+    child_reports,
     worker_loop,
 )
 
@@ -85,7 +85,8 @@ class Failed:
         raise self._error or RuntimeError("a worker's error was not raised")
 
 
-class Killed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Killed:
     """In place of a result: the task's sample at this index in the source has killed workers."""
 
     index: int
@@ -240,7 +241,7 @@ class WorkerTasks(TorchWorkersIterator):
             )
             for number in range(self._num_workers)
         ]  # fmt: skip
-        signal_handling._remove_worker_pids(id(self))
+        child_reports._remove_worker_pids(id(self))
         self._worker_pids_set = False
         maker = multiprocessing.get_context() if context is None else context
         return WorkerTemplate(maker, worker_loop, arguments)
@@ -259,9 +260,10 @@ class WorkerTasks(TorchWorkersIterator):
         )  # fmt: skip
         queue_of: Any = self._index_queues[worker]
         queue_of.discard()  # all of its tasks are given again
-        self._poller.unregister(self._workers[worker].sentinel)
-        self._workers[worker] = self._template.start(worker)
-        self._poller.register(self._workers[worker].sentinel, select.POLLIN)
+        workers: list[Any] = self._workers
+        self._poller.unregister(workers[worker].sentinel)
+        workers[worker] = self._template.start(worker)
+        self._poller.register(workers[worker].sentinel, select.POLLIN)
         if index >= 0:
             self._deaths[index] = self._deaths.get(index, 0) + 1
         for number, task in tasks.items():

@@ -5,6 +5,8 @@ are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a t
 one of these.
 """
 
+from typing import Any
+
 import torch.autograd
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
@@ -17,6 +19,7 @@ from torch.utils.data.dataloader import (
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
+child_reports: Any = signal_handling  # of which processes the end is reported
 worker_loop = _worker_loop  # what a worker process does
 DEATHS_MODULE = signal_handling.__name__  # its handler of SIGCHLD raises a worker's death
 # Whether a profile of this thread is being taken.
