@@ -24,7 +24,7 @@ LONGEST = 5000
 TOO_SMALL = "raise buffer_bytes to at least"
 # What ends a run: a sample, where nothing is left out, or a step that cannot be planned. It ends a
 # coordinator's as soon as it is known, and a local one when all ahead of it is handed out.
-ENDS = re.compile("sample '|do not fit the budgets")
+ENDS = re.compile("sample '|do not fit the budgets|label tokens, and their labels have")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def deliver(setting: Setting, **processes: Any) -> tuple[Run, Run]:
     processes: the loader's arguments that say how its work is done; by default here.
     """
     first = _run(setting, processes, None)
-    ledgers = [each[-1] for each in first.microbatches]
+    # Where an error ends it, how far it came is not the same for all.
+    ledgers = [] if ENDS.search(first.end) else [each[-1] for each in first.microbatches]
     resumed = ledgers[setting.stop % len(ledgers)] if ledgers else None
     return first, _run(setting.second(), processes, resumed)
 
