@@ -368,8 +368,9 @@ class LocalLoop:
             str(self._runs),
         )
         describe = partial(
-            _plain_contents, played=played, label=job.label, padded=plan.padded_columns
-        )
+            _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
+            may_be_empty=plan.empty_microbatches,
+        )  # fmt: skip
         kind = PlanningThread if settings.start.workers else Planning
         self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
         run_settings = RunSettings(
@@ -428,8 +429,15 @@ def _make_ahead(
 
 
 def _plain_contents(
-    step: PlannedStep, played: tuple[int, ...], label: int, padded: tuple[int, ...]
+    step: PlannedStep,
+    played: tuple[int, ...],
+    label: int,
+    padded: tuple[int, ...],
+    may_be_empty: bool,
 ) -> dict[Cell, Contents]:
-    """Return what a process' microbatches hold if no sample is a hole."""
-    cells = usable_cells(step, (), True)
-    return contents_of(step, cells or {}, played, label, padded)
+    """Return what a process' microbatches hold if no sample is a hole.
+
+    Nothing for a step with fewer samples than microbatches, of which none may be empty.
+    """
+    cells = usable_cells(step, (), may_be_empty)
+    return {} if cells is None else contents_of(step, cells, played, label, padded)
