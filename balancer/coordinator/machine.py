@@ -130,14 +130,8 @@ class Coordinator:
         return self._settle()
 
     def tick(self, now: float) -> list[Send]:
-        """Handle the passing of time: heartbeat timeouts, expired leases, keepalives.
-
-        With nothing to send meanwhile the next run may be prepared; then the rest comes next time.
-        """
+        """Handle the passing of time: heartbeat timeouts, expired leases, keepalives."""
         self.state.now = now
-        if self.runs.maker.is_due():
-            self.runs.maker.prepare()
-            return []
         self._check_heartbeats()
         self._expire_leases()
         self._admit_postponed()
@@ -162,8 +156,6 @@ class Coordinator:
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called."""
-        if self.runs.maker.is_due():
-            return self.state.now
         if self._has_changed:
             return min(self._deadline, self._ticked_at + TICK_S)
         return self._deadline

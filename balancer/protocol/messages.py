@@ -31,7 +31,6 @@ from .payload_messages import LAID_OUT as LAID_OUT
 from .payload_messages import Ack as Ack
 from .payload_messages import Batch as Batch
 from .payload_messages import Batches as Batches
-from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
 from .payload_messages import DecodeDone as DecodeDone
 from .payload_messages import FreeSlots as FreeSlots
 from .payload_messages import Lease as Lease
@@ -352,9 +351,8 @@ ToRank = (
     | Bye
 )
 ToOthers = HeartbeatAck | StatusReport
-BetweenShells = ClearPayloadOffer
 BetweenPeers = PullPayloads | PulledPayloads
-Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells | BetweenPeers
+Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenPeers
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)

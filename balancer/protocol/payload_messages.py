@@ -5,10 +5,6 @@ requested, acknowledged and sent in one message, where that delays none.
 
 Payloads that ranks pull from workers (workers/serving/) are asked for over connections of their
 own: `PullPayloads` and `PulledPayloads` never reach the coordinator.
-
-The clear channel is a second connection for payloads, see transport/sealing.py; its offer is
-handled by balancer/transport/link.py and balancer/server/clear_payloads.py and never reaches a
-session.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,20 +70,6 @@ class Lease(ArrayRecord, frozen=True):
     freed: tuple[FreeSlots, ...] = ()
     alone: bool = False
     whole: tuple[WholeMicrobatch, ...] = ()
-
-
-class ClearPayloadOffer(ArrayRecord, frozen=True):
-    """Sent by a balancer under CURVE: open a second connection, to this port, for payloads.
-
-    name, password: the identity for that connection; key: seals its messages (sealing.py). An empty
-    offer, from either side, means over the clear channel that it works and is used from now on, and
-    under CURVE that it is not used any more.
-    """
-
-    port: Integer
-    name: bytes
-    password: bytes
-    key: bytes
 
 
 class ProbeDone(ArrayRecord, frozen=True):

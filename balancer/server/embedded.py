@@ -1,9 +1,9 @@
-"""The balancer as a process beside a trainer: a new interpreter, or a fork of the trainer.
+"""The balancer as a process beside a trainer: a new interpreter.
 
-It needs only the job. A new interpreter imports neither torch nor the trainer's main module: so it
-is ready sooner than any other that is new, and has nothing of the trainer's. Its standard input is
-the lifeline: the job's JSON in one line, and then nothing until the trainer ends or lets go, which
-ends this process at once, whatever it is doing. A fork has a pipe of its own for that.
+It needs only the job, and imports neither torch nor the trainer's main module: so it is ready
+sooner, and has nothing of the trainer's. Its standard input is the lifeline: the job's JSON in one
+line, and then nothing until the trainer ends or closes it, which ends this process at once,
+whatever it is doing.
 """
 
 import contextlib
@@ -47,24 +47,16 @@ def directory_of(endpoint: str) -> str:
 
 
 def main(directory: str, listening: int, report: int) -> None:
-    """Serve the job on standard input, as `serve_job` does: the main function of an interpreter."""
+    """Serve the job on standard input at `listening`, a socket bound in `directory`.
+
+    Ends the process with the trainer. Writes READY to `report`, or why there cannot be a balancer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     text = sys.stdin.buffer.readline().decode()
     watched = [sys.stdin.fileno()]
     with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
         watched.append(os.pidfd_open(os.getppid()))
-    serve_job(text, directory, listening, report, watched)
-
-
-def serve_job(
-    text: str, directory: str, listening: int, report: int, watched: Sequence[int]
-) -> None:
-    """Serve a job, given as JSON, at `listening`, a socket bound in `directory`.
-
-    Ends the process when one of `watched` is readable. Writes READY to `report`, or why there
-    cannot be a balancer.
-    """
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
     keep_freed_memory()
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()

@@ -72,11 +72,6 @@ class WorkerStart:
     begin: Callable[[int], None] | None = None
     threads: int = 1
 
-    @property
-    def forks(self) -> bool:
-        """True if processes are forked from the trainer, as torch would now."""
-        return start_method(self.context) == "fork"
-
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
         # Here, and kept: each worker would look for the versions anew, and try memory files.

@@ -177,7 +177,7 @@ class ConnectionFactory:
     def _alone(self, source: Source) -> MicrobatchSource:
         if self.start.workers == 0:
             return InProcessConnection(self.job, source, self.place.played)
-        balancer = EmbeddedBalancer(self.job, self.start.forks)
+        balancer = EmbeddedBalancer(self.job)
         return self._local(source, balancer.endpoint, balancer)
 
     def _together(self, meeting: Meeting, source: Source) -> MicrobatchSource:
@@ -192,7 +192,7 @@ class ConnectionFactory:
         if not peers.claim():
             return self._local(source, peers.wait_for_address(), None, peers)
         try:
-            balancer = EmbeddedBalancer(self.job, self.start.forks)
+            balancer = EmbeddedBalancer(self.job)
             balancer.wait_ready()
         except Exception as error:
             peers.give_up(str(error))

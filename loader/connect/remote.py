@@ -35,8 +35,6 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # Between microbatches that are here, messages are looked for this often.
 LOOK_S = 0.001
-# A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
-CLEAR_PATIENCE_S = 5.0
 # A balancer that is silent this long may have lost this connection: another one is opened.
 RECONNECT_S = 20.0
 LOG_CLOSE_S = 3.0
@@ -319,8 +317,6 @@ class Connection:
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
-        if silent > CLEAR_PATIENCE_S:
-            link.leave_clear_channel()
         if silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S:
             self._sockets.drop()
         if silent > PATIENCE_S:

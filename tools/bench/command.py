@@ -39,7 +39,6 @@ BENCHES = {
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
-    "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
     "vocab": (
         "vocabulary.simulated",
         "Vocabulary passes against the paper's models and measurements.",

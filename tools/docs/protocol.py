@@ -58,7 +58,6 @@ def protocol_page() -> str:
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
         "### Coordinator to a worker's heartbeat thread, or to the doctor\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
-        "### Between shells\n\n" + record(messages.ClearPayloadOffer),
         "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]

@@ -215,19 +215,6 @@ class _Remembering:
             self._plans[shown] = self._planner.plan(window)
         return self._plans[shown]
 
-    def plan_several(self, windows: Window) -> list[Planned]:
-        """Return plans of some of several windows: of all, where each of them is a step."""
-        size, found = self.window_samples, list[Planned]()
-        for start in range(0, len(windows.costs), size):
-            step, costs = windows.step + len(found), windows.costs[start : start + size]
-            is_last = windows.last and start + size >= len(windows.costs)
-            planned = self.plan(Window(windows.epoch, step, windows.start + start, costs, is_last))
-            found.append(planned)
-            if len(planned.batches) != 1 or planned.consumed != size:
-                # Where the next window begins, or its first step, is not as given.
-                return found
-        return found
-
 
 def _planners() -> Callable[[PlanConfig], WindowPlanner]:
     """Return a function that makes planners, one per configuration."""

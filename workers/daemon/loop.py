@@ -183,7 +183,6 @@ class _Worker:
     def say_hello(self) -> None:
         """Introduce this worker to the balancer."""
         self.hello_sent = time.monotonic()
-        self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
         hello = WorkerHello(who.name, who.incarnation, host, who.slot, software())
         carried = self.payloads

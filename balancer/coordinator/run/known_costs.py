@@ -78,11 +78,6 @@ class KnownCosts:
         if len(self._sizes):
             self._failed.add(index)
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether there are samples that could not be used."""
-        return bool(self._failed)
-
     def forget_failed(self) -> None:
         """Forget samples that could not be used; not during a run."""
         self._sizes[list(self._failed)] = 0
@@ -92,12 +87,11 @@ class KnownCosts:
 class CostMemory:
     """Keeps what is known from one run to the next of the same job and data set.
 
-    is_used: False where each run is to measure its samples again. forgotten: how often all was.
+    is_used: False where each run is to measure its samples again.
     """
 
     def __init__(self) -> None:
         self.is_used = True
-        self.forgotten = 0
         self._key: object = None
         self._known: KnownCosts | None = None
 
@@ -129,11 +123,6 @@ class CostMemory:
         self._key, self._known = (key, known) if is_kept else (None, None)
         return known
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether samples could not be used, of what is kept."""
-        return self._known is not None and self._known.has_failed
-
     def note_failed(self, indexes: Iterable[int]) -> None:
         """Note samples that could not be used: see KnownCosts.note_failed."""
         if self._known is not None:
@@ -143,7 +132,6 @@ class CostMemory:
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""
         self._key, self._known = None, None
-        self.forgotten += 1
 
 
 def _uniform(job: JobSpec, told: Collection[tuple[int, ...]]) -> tuple[int, ...]:

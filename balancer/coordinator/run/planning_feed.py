@@ -5,7 +5,6 @@ position (a window's first ordinal and first step) carries over from one window 
 a run can start at any of them.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -39,9 +38,6 @@ class WindowPlanner(Protocol):
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
-
-    def plan_several(self, windows: Window) -> Sequence[Planned]:
-        """Return plans of some of several windows in a row, given as one, from the first on."""
 
 
 def plans_whole_epoch(planner: WindowPlanner) -> bool:
@@ -93,9 +89,6 @@ class PlanningFeed:
         self.left_out = 0
         self.samples = OpenSamples(order, self.start, known, plans_whole_epoch(planner))
         self._undelivered: _Undelivered | None = None
-        # Plans of the next windows, which were planned together, and of how many the last were.
-        self._planned_ahead: deque[Planned] = deque()
-        self._together = 1
         self._unknown = 0
         self._end = self.start
         self._open_window()
@@ -205,10 +198,6 @@ class PlanningFeed:
 
     def _next_plan(self, end: int) -> Planned:
         """Return the plan of the window that ends with an ordinal."""
-        if not self._planned_ahead and self.delivery.has_sent:
-            self._plan_several()
-        if self._planned_ahead:
-            return self._planned_ahead.popleft()
         costs = self.samples.costs(self.start, end)
         window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
         try:
@@ -216,24 +205,6 @@ class PlanningFeed:
         except OversizeError as error:
             name = self.samples.name(error.ordinal)
             raise ValueError(f"sample {name} {error.reason}") from None
-
-    def _plan_several(self) -> None:
-        """Plan windows together that are small and whole, and whose costs are known.
-
-        A plan needs nothing but costs, so that it may be made long before its steps are delivered.
-        Twice as many as the time before: what compiles the planning's loops begins with the first.
-        """
-        size = self.planner.window_samples
-        self._together = min(2 * self._together, SMALL_SAMPLES // size)
-        if self._together < 2:
-            return
-        known = self.samples.known_until(self.start, self.start + AHEAD_SAMPLES)
-        known = min(known, self.start + self._together * size)
-        end = known - (known - self.start) % size
-        if end > self.start + size:
-            costs = self.samples.costs(self.start, end)
-            windows = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
-            self._planned_ahead.extend(self.planner.plan_several(windows))
 
     def _plan_window(self) -> None:
         end = self._window_end

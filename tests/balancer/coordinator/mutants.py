@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     mutant(
         "lease numbers start again with every run",
-        edit("coordinator.run_control:RunMaker.make", "self._state.last_lease", "0"),
+        edit("coordinator.run_control:RunControl._make", "state.last_lease", "0"),
         seed=0,
     ),
     mutant(

@@ -58,12 +58,9 @@ class Epochs:
         fixed: bool = True,
         count: int = COUNT,
         told: tuple[int, ...] = (),
-        prepares: bool = True,
         **options: object,
     ) -> None:
-        """`prepares`: the balancer has time to prepare the next run."""
         self.job = job
-        self.prepares = prepares
         self.coordinator = Coordinator(job if fixed else None, **options)  # type: ignore[arg-type]
         self._inbox = deque[tuple[bytes, Message, tuple[bytes, ...]]]()
         self.measured: list[int] = []
@@ -94,9 +91,6 @@ class Epochs:
             self.tell(b"r", RequestBatch(self.run, 0, step, 0))
             assert self.is_over or len(self.given) > before, "nothing has come"
             step += 1
-        if self.prepares and self.coordinator.runs.maker.is_due():
-            assert self.coordinator.tick(0.0) == []
-            assert not self.coordinator.runs.maker.is_due()
         return sorted(self.measured)
 
     def tell(self, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()) -> None:

@@ -65,9 +65,6 @@ class Scripted:
     def send(self, message: Message, _payloads: Sequence[Any]) -> None:
         self.sent.append(message)
 
-    def leave_clear_channel(self) -> None:
-        pass
-
 
 class Taking:
     """Decodes samples in a given time each; those in `bad` fail."""
