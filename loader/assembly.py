@@ -124,12 +124,10 @@ class BalancedSettings:
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
             )
         job = _job(torch.dataset, plan, given, self.label_tokens)
-        if self.batches.lay_out is not None and place.sharers == 1:
-            job = replace(job, lays_out=_lays_out(torch.start, given, job))
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=_connection(torch, given, job, source, place, self.batches).connect,
+            connect=_connection(torch, given, job, source, place).connect,
             batches=self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
@@ -230,19 +228,6 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments, label_tokens:
     )
 
 
-def _lays_out(start: WorkerStart, given: BalancedArguments, job: JobSpec) -> str:
-    """Return how this loader's workers lay out whole microbatches, "" where they do not.
-
-    Processes that share a rank, or count labels in samples, need these.
-    """
-    if given.balancer is not None or not start.workers or job.counts_batches:
-        return ""
-    balance = given.balance
-    if balance.layout == "torch":
-        return balance.layout
-    return f"{balance.layout}, pad_id {balance.pad_id}, dummy_tile {balance.dummy_tile}"
-
-
 def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     """Return what tells which data a loader has, as they are when it is asked."""
     if source is None:
@@ -269,7 +254,6 @@ def _connection(
     job: JobSpec,
     source: Source | None,
     place: Place,
-    batches: BatchMaker,
 ) -> ConnectionFactory:
     return ConnectionFactory(
         job=job,
@@ -281,8 +265,6 @@ def _connection(
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
         name=given.name,
         transport=given.transport,
-        batches_lie_in_payloads=batches.lends,
-        lay_out=batches.lay_out,
     )
 
 

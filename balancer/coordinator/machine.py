@@ -29,6 +29,7 @@ from ..protocol.messages import (
     Revoke,
 )
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
+from .delivery.sample import Failure
 from .effects import Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
@@ -245,24 +246,12 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        if not self._send_first():
-            self.runs.guard(EpochRun.plan_ahead)
-            self._answer_requests()
+        self.runs.guard(EpochRun.plan_ahead)
+        self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
         self._say_goodbye()
         return self.state.take_outbox(may_wait)
-
-    def _send_first(self) -> bool:
-        """Send the run's first microbatch, if it is ready; return whether it was.
-
-        A rank waits for that and has nothing else to do: others are planned with the next message.
-        """
-        run = self.state.run
-        if run is None or run.delivery.has_sent:
-            return False
-        self._answer_requests()
-        return run.delivery.has_sent
 
     def _answer_requests(self) -> None:
         """Send what was asked for: a microbatch that is ready, the end of the epoch, a failure."""
@@ -305,15 +294,14 @@ class Coordinator:
             return False
         if batch.fatal is not None:
             sample = batch.fatal
-            place = f" of {sample.source}" if sample.source else ""
-            self.runs.fail("data", f"sample {sample.key!r}{place}: {sample.reason}")
+            failure = sample.failure or Failure("")
+            place = f" of {failure.source}" if failure.source else ""
+            self.runs.fail("data", f"sample {sample.key!r}{place}: {failure.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
             is_alone = sharers.is_alone(rank)
             waiting = () if is_alone else sharers.waiting_for(rank, (step, microbatch), run.number)
-            run.delivery.mark_sent(
-                rank, step, microbatch, self.state.now, peer, waiting, batch.runs
-            )
+            run.delivery.mark_sent(rank, step, microbatch, self.state.now, peer, waiting)
         return True
 
     def _revoke_useless_leases(self) -> None:
@@ -335,14 +323,14 @@ class Coordinator:
             peer := state.pool.next_free(run.leases.count)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
-            rank = run.delivery.decoding.next_rank(home)
+            nearest = run.delivery.decoding.nearest(home)
+            rank = None if nearest is None else nearest[0][2]
             if rank not in (None, home):
                 peer = state.pool.nearest(peer, rank, run.job.ranks)
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
-            usual_ms = state.pool.usual_decode_ms
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank, usual_ms)
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank)
             if lease is None:
                 return
             state.send(peer, lease)

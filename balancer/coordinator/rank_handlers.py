@@ -29,7 +29,7 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.transitions import Action, Event, Outcome
-from .delivery.rank_progress import RankProgress
+from .delivery.planned_steps import RankProgress
 from .effects import Handler
 from .notices import send_pong, waiting_reason
 from .peers.admission import why_apart, why_rank_refused
@@ -226,21 +226,18 @@ class RankHandlers:
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
     def record_request(self, peer: bytes, request: RequestBatch) -> None:
-        """Record which microbatches a rank waits for, and what it acknowledges with that.
+        """Record which microbatch a rank waits for.
 
         If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
         rank = self.state.ranks[peer]
-        if request.ack is not None:
-            self.acknowledge(peer, request.ack)
         known = request.run if rank.started is None else rank.started.run
         # One of a run that the rank has left was on its way meanwhile.
         if request.rank not in rank.hello.ranks or request.run < known:
             return
         run = self.state.run
         if request.lost and run is not None and run.number == request.run:
-            for microbatch in request.microbatches:
-                run.delivery.lose_sent(request.rank, request.step, microbatch, peer)
+            run.delivery.lose_sent(request.rank, request.step, request.microbatch, peer)
         self.state.requests.add(peer, request, self.state.now)
         if request.run > known:
             self.state.send(peer, UnknownPeer())

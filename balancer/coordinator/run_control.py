@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
-from .delivery.rank_progress import RankProgress
+from .delivery.planned_steps import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
@@ -80,7 +80,7 @@ class RunControl:
         told = None if check is not None else state.told_costs()
         whole = plans_whole_epoch(planner)
         known = state.costs.known_to(job, state.count, state.fingerprint, whole, told)
-        run = EpochRun(start, job, order, planner, known, check, state.pool.note, state.shared)
+        run = EpochRun(start, job, order, planner, known, check, state.pool.note, state.kept)
         run.leases.last = state.last_lease
         return run
 
@@ -175,7 +175,7 @@ class RunControl:
             state.last_lease = state.run.leases.last
             for lease in state.run.leases.clear():
                 state.send(lease.worker, Revoke(lease.number))
-            state.run.delivery.budget.let_all_go()
+            state.run.delivery.budget.forget_all()
         for rank in state.ranks.values():
             rank.taken = RankProgress()
         state.run, state.failure = None, None

@@ -105,7 +105,7 @@ def cut(text: str) -> str:
 
 def _lacking(samples: Iterable[Sample]) -> str:
     """Return how many samples are not decoded, and how many of these no worker has."""
-    open_samples = [s for s in samples if s.payload is None and not s.reason]
+    open_samples = [s for s in samples if s.is_missing]
     leased = sum(sample.reserved > 0 for sample in open_samples)
     if leased == len(open_samples):
         return f"{leased}"

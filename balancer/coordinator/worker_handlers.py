@@ -13,6 +13,7 @@ from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
+    DecodedItem,
     DecodeDone,
     HeartbeatAck,
     PeerRejected,
@@ -28,10 +29,9 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, UNASKED, WorkInProgress
+from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
-from .delivery.announced import take_announced
-from .delivery.shared_payloads import SharedPayload, size_of
+from .delivery.sample import Payload
 from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.payload_servers import instruction, why_not_direct
@@ -51,7 +51,7 @@ MAX_RUBBISH = 3
 
 
 class DecodedSamples(msgspec.Struct, frozen=True):
-    """Decoded samples as they arrived: the message, and a buffer for each without a handle."""
+    """Decoded samples as they arrived: the message, and a frame for each without a serial."""
 
     message: DecodeDone
     payloads: Sequence[Any]
@@ -134,19 +134,12 @@ class WorkerHandlers:
         """Do nothing: a hello was repeated that was answered already."""
 
     def accept(self, peer: bytes, ready: WorkerReady) -> Outcome:
-        """Accept a worker that has opened the source, if its data are those of the others.
-
-        One that says so unasked is not refused for it: the data may have changed, and what the
-        trainer says of the workers before may come later, but before the answer to the Welcome.
-        """
+        """Accept a worker that has opened the source, if its data are those of the others."""
         state = self.state
-        is_unasked = ready.number == UNASKED and state.has_started_workers
-        if ready.number != state.last_welcome and not is_unasked:
+        if ready.number != state.last_welcome:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
-        if reason and is_unasked:
-            return Outcome.OUTDATED
         if not reason and (why := why_not_direct(state.workers[peer], state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
@@ -230,26 +223,31 @@ class WorkerHandlers:
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
-        state = self.state
-        server = state.workers[peer].serves
-        message, payloads = take_announced(
-            state.shared, peer, server, decoded.message, decoded.payloads
-        )
-        sizes = [size_of(payload) for payload in payloads]
-        self._count_results(peer, decoded=len(payloads), nbytes=sum(sizes))
-        self.state.workers[peer].stats.note_decoding(message.usual_us)
+        state, worker, message = self.state, self.state.workers[peer], decoded.message
+        frames = iter(decoded.payloads)
+        announced: list[tuple[DecodedItem, Payload]] = []
+        for item in message.items:
+            payload = (
+                state.kept.announce(peer, worker.serves, item)
+                if item.serial
+                else _framed(item, next(frames))
+            )
+            if payload is not None:
+                announced.append((item, payload))
+        nbytes = sum(payload.nbytes for _, payload in announced)
+        self._count_results(peer, decoded=len(announced), nbytes=nbytes)
+        worker.stats.note_decoding(message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message, payloads, sizes, self.state.now)
+            peer, lambda run: run.store_payloads(peer, message.lease, announced, state.now)
         )
-        for payload in payloads if decoded.message.handles.runs else ():
-            if type(payload) is SharedPayload and not payload.is_held:
-                payload.free()
+        for _, payload in announced:
+            if payload.serial and not payload.is_held:
+                state.kept.free(payload)
         return outcome
 
     def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
-        """Free what a worker has announced that may not announce anything now."""
-        for handle in message.handles.runs:
-            self.state.shared.free_unknown(peer, handle)
+        """Have a worker forget what it has announced that may not announce anything now."""
+        self.state.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
@@ -392,3 +390,7 @@ class WorkerHandlers:
     def _see(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: a new one shows that the one before died."""
         self.runs.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
+
+
+def _framed(item: DecodedItem, frame: Any) -> Payload:
+    return Payload(item.header, memoryview(getattr(frame, "buffer", frame)).nbytes, frame)

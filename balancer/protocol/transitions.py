@@ -97,7 +97,7 @@ class WorkerAction(StrEnum):
     OPEN_SOURCE = "open source"
     QUEUE_LEASE = "queue lease"
     DROP_LEASE = "drop lease"
-    FREE_SLOTS = "free slots"
+    FREE_PAYLOADS = "free payloads"
     CHANGE_CARRIAGE = "change carriage"
     SAY_HELLO = "say hello"
     END = "end"
@@ -109,7 +109,6 @@ class RankAction(StrEnum):
     BEGIN = "begin"
     STORE_READY = "store ready"
     STORE_BATCH = "store batch"
-    STORE_BATCHES = "store batches"
     STORE_LABELS = "store labels"
     STORE_END = "store end"
     STORE_STATUS = "store status"
@@ -244,8 +243,8 @@ WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
     (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
     (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
     (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
-    (JOINING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, JOINING),
-    (SERVING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, SERVING),
+    (JOINING, "PayloadsFreed"): _to(WorkerAction.FREE_PAYLOADS, JOINING),
+    (SERVING, "PayloadsFreed"): _to(WorkerAction.FREE_PAYLOADS, SERVING),
     (JOINING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
     (SERVING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, SERVING),
     (JOINING, "StopServing"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
@@ -270,7 +269,6 @@ RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
     (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
-    (RUNNING, "Batches"): _to(RankAction.STORE_BATCHES, RUNNING),
     (RUNNING, "LabelTotal"): _to(RankAction.STORE_LABELS, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
     # A rank that has not begun a run has nothing that it could tell a new balancer.

@@ -8,6 +8,7 @@ whatever it is doing.
 
 import contextlib
 import ctypes
+import functools
 import gc
 import math
 import os
@@ -25,6 +26,7 @@ from ..planning.kernels.jit import interpreted_by
 from ..protocol.job_spec import from_json
 from .loop import serve
 from .malloc import keep_freed_memory
+from .pull_credentials import new_credentials
 
 ENDPOINT = "balancer"
 # The report of a balancer that serves; any other says why there is none.
@@ -62,7 +64,8 @@ def main(directory: str, listening: int, report: int) -> None:
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
         job = from_json(text)
-        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
+        credentials = functools.partial(new_credentials, has_keys=False)
+        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         with interpreted_by(interpreter_of(job.plan, time.thread_time)):
             serve(

@@ -16,6 +16,7 @@ from ...balancer.protocol.messages import (
     PullFailed,
     PullPayloads,
 )
+from ...balancer.protocol.rank_session import Arrival
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send
@@ -43,16 +44,28 @@ class Puller:
         self._connections: dict[int, tuple[zmq.Socket[bytes], zmq.Poller]] = {}
         sockets.before_closing = self.close
 
-    @property
-    def is_idle(self) -> bool:
-        """True if a turn would do nothing, unless something of a new microbatch is to be pulled."""
-        return not self._connections and self.book.is_empty
+    def is_settled(self, arrival: Arrival) -> bool:
+        """Return whether nothing of a microbatch is on its way here any more."""
+        return self.book.is_settled(arrival.batch)
+
+    def with_payloads(self, arrival: Arrival) -> Arrival | None:
+        """Return a microbatch that is settled with all its payloads; None if some cannot be had."""
+        if not arrival.batch.servers:
+            return arrival
+        payloads = self.book.payloads(arrival.batch, arrival.payloads)
+        return None if payloads is None else Arrival(arrival.batch, payloads)
+
+    def waits_for(self) -> str:
+        """Return in a few words what is on its way here, "" if nothing is."""
+        return f"answers of workers to {self.book.waiting} pulls" if self.book.waiting else ""
 
     def turn(self, arrived: Sequence[Batch]) -> list[PullFailed]:
         """Receive answers, and ask for the payloads of microbatches that have arrived.
 
         Returns what the balancer is to be told.
         """
+        if not self._connections and self.book.is_empty and not any(b.servers for b in arrived):
+            return []
         for token in list(self._connections):
             self._receive(token)
         self.book.expire(time.monotonic())

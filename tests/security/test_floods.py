@@ -20,7 +20,7 @@ from tests.security.key_party import LIMIT_S, Party, Peer
 
 JUNK = raw_zmtp.frame(b"this is no message of ours")
 MANY = 20_000
-USELESS = raw_zmtp.frame(encode(DecodeDone(1, (DecodedItem(1, "key", (), b""),))), more=True)
+USELESS = raw_zmtp.frame(encode(DecodeDone(1, (DecodedItem(1, "key", (), b"", 0, 0),))), more=True)
 
 
 @pytest.fixture

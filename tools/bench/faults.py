@@ -11,8 +11,6 @@ from rich.table import Table
 from ..console.reporting import emit, progress_console
 from ..simulated_cluster.trial import FAULTS, Verdict, trial
 from ..simulated_cluster.variants import (
-    LAID_OUT_VARIANTS,
-    LENT_VARIANTS,
     PULLED_VARIANTS,
     SHARED_VARIANTS,
     VARIANTS,
@@ -26,8 +24,6 @@ from ..simulated_cluster.variants import (
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
 @click.option("--shared", is_flag=True, help="Only jobs whose ranks several processes share.")
-@click.option("--lent", is_flag=True, help="Only jobs whose workers lend memory to ranks.")
-@click.option("--laid-out", is_flag=True, help="Only jobs whose workers lay out microbatches.")
 @click.option("--pulled", is_flag=True, help="Only jobs whose ranks pull payloads from workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
@@ -37,8 +33,6 @@ def command(
     first: int,
     seed: int | None,
     shared: bool,
-    lent: bool,
-    laid_out: bool,
     pulled: bool,
     as_json: bool,
 ) -> int:
@@ -46,16 +40,15 @@ def command(
 
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
     cluster; with --shared several processes play each rank, come late, fall behind and die; with
-    --lent payloads lie in workers' memory, and handles are of nothing; with --laid-out workers also
-    lay out whole microbatches; with --pulled ranks pull payloads, and pulls are lost, late or gone.
-    Exit status 1 if anything was lost, came twice, came in another batch or never came. With real
-    processes: `make faults RUNS=3` in a checkout.
+    --pulled ranks pull payloads, and pulls are lost, late or gone. Exit status 1 if anything was
+    lost, came twice, came in another batch or never came. With real processes: `make faults RUNS=3`
+    in a checkout.
 
     \b
     Example:
       counterpoise bench faults --simulate --seeds 1000
       counterpoise bench faults --seed 17
-      counterpoise bench faults --laid-out --seeds 200
+      counterpoise bench faults --pulled --seeds 200
     """  # noqa: D301
     if processes:
         raise click.UsageError(
@@ -63,7 +56,7 @@ def command(
         )
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
-    variants = _variants(shared, lent, laid_out, pulled)
+    variants = _variants(shared, pulled)
     if seed is not None:
         return _replay(seed, variants)
     report, wrong = _simulated(range(first, first + seeds), variants)
@@ -71,19 +64,13 @@ def command(
     return 1 if wrong else 0
 
 
-def _variants(shared: bool, lent: bool, laid_out: bool, pulled: bool) -> Sequence[str]:
+def _variants(shared: bool, pulled: bool) -> Sequence[str]:
     """Return the names of the jobs that are tried."""
-    asked = {
-        SHARED_VARIANTS: shared,
-        LENT_VARIANTS: lent,
-        LAID_OUT_VARIANTS: laid_out,
-        PULLED_VARIANTS: pulled,
-    }
-    if sum(asked.values()) > 1:
-        raise ValueError(
-            "give one of --shared, --lent, --laid-out and --pulled: some jobs are of several kinds"
-        )
-    return next((variants for variants, is_asked in asked.items() if is_asked), VARIANTS)
+    if shared and pulled:
+        raise ValueError("give one of --shared and --pulled: some jobs are of both kinds")
+    if shared:
+        return SHARED_VARIANTS
+    return PULLED_VARIANTS if pulled else VARIANTS
 
 
 def _simulated(seeds: range, variants: Sequence[str]) -> tuple[dict[str, object], int]:

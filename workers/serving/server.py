@@ -13,11 +13,10 @@ from typing import Any
 
 import zmq
 
-from ...balancer.protocol.messages import FreeSlots, PayloadHandle, PullPayloads, ServePayloads
+from ...balancer.protocol.messages import PullPayloads, ServePayloads
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
-from ..codec.frames import payload_of
 from .door import HANDSHAKE_MS, Door
 from .store import PayloadStore
 
@@ -55,13 +54,9 @@ class PullServer:
         self.endpoint = self._door.endpoint
         threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
 
-    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:  # noqa: ARG002
-        """Keep a payload, given as buffers, and return its handle; None where there is no room.
-
-        Each is a run of its own, whatever `joins` says: it is pulled by itself.
-        """
-        nbytes = sum(len(buffer) for buffer in buffers)
-        return self._store.put(payload_of(buffers)) if self._store.has_room(nbytes) else None
+    def keep(self, payload: Any) -> int:
+        """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
+        return self._store.keep(payload)
 
     def begin(self, instruction: ServePayloads) -> None:
         """Serve payloads as the balancer says; nothing if it has said so before."""
@@ -76,16 +71,13 @@ class PullServer:
         self._store.end()
         return was_serving
 
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-        self._store.free(message.serials)
+    def free(self, serials: Sequence[int]) -> None:
+        """Forget payloads that the balancer does not need any more."""
+        self._store.free(serials)
 
     def free_all(self) -> None:
-        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        """Forget all payloads: the balancer has forgotten this worker, or its job is over."""
         self._store.free_all()
-
-    def trim(self) -> None:
-        """Do nothing: what is freed goes back to the process' allocator."""
 
     def close(self) -> None:
         """Serve nothing any more."""

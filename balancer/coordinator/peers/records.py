@@ -10,7 +10,7 @@ import msgspec
 from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
-from ..delivery.rank_progress import BEGINNING, Position, RankProgress
+from ..delivery.planned_steps import BEGINNING, Position, RankProgress
 from .worker_stats import WorkerStats
 
 # Position of a rank that has taken nothing.

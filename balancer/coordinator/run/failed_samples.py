@@ -3,7 +3,7 @@
 from collections import deque
 
 from ...protocol.messages import Hole
-from ..delivery.sample import Sample
+from ..delivery.sample import Failure, Sample
 from ..delivery.tracker import DeliveryTracker
 from .planning_feed import PlanningFeed
 from .poison_samples import SuspectedSample
@@ -25,13 +25,13 @@ class FailedSamples:
         self.count = 0
         self.last: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
 
-    def give_up(self, sample: Sample, key: str, reason: str, io: bool) -> None:
+    def give_up(self, sample: Sample, key: str, reason: str, io: bool, source: str = "") -> None:
         """Turn a sample into a hole; an `io` error ends the run whatever `on_error` is."""
         sample.key = sample.key or key
         self.count += 1
-        self.last.append(Hole(sample.ordinal, sample.key, reason, sample.source))
+        self.last.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        self.delivery.fail(sample, reason, fatal=io or self.on_error == "raise")
+        self.delivery.fail(sample, Failure(reason, source, io or self.on_error == "raise"))
 
     def count_crash(self, suspect: SuspectedSample) -> None:
         """Count a worker that died or hung on a sample; give it up when there were too many.

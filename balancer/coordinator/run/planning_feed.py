@@ -21,12 +21,6 @@ from .open_samples import OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
 AHEAD_SAMPLES = 8192
-# Of small samples, messages and waiting cost more than decoding: of steps that together hold less
-# than this part of the byte budget (8 MiB of the default), more are planned ahead, up to so many
-# samples.
-SMALL_PART, SMALL_SAMPLES = 128, 512
-# Of those, as many are planned at a time, as a lease may have.
-AT_ONCE = 128
 
 
 class WindowPlanner(Protocol):
@@ -153,33 +147,19 @@ class PlanningFeed:
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
-        More wait where they hold little, once a rank has its first batch; those are planned a
-        lease's worth at a time. Raises ValueError, as the planner does, when a step cannot be
-        planned within its budgets.
+        Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
         """
-        delivery, first = self.delivery, self.start
-        while self._undelivered is not None or self._needs_steps(steps_ahead):
-            if self._undelivered is None:
-                # Once enough steps wait: a lease at a time, so that messages are handled between.
-                is_enough = len(delivery.steps) >= steps_ahead and self.start >= first + AT_ONCE
-                if self.ended or self._unknown or is_enough:
-                    return
-                self._plan_window()
-            elif len(delivery.steps) < steps_ahead or len(delivery.planned.samples) < AHEAD_SAMPLES:
-                self._deliver_step(self._undelivered)
-            else:
-                return
-
-    def _needs_steps(self, steps_ahead: int) -> bool:
-        """Return whether the steps that wait are few, or hold little."""
         delivery = self.delivery
-        if len(delivery.steps) < steps_ahead:
-            return True
-        if not delivery.has_sent:
-            return False
-        samples = len(delivery.planned.samples)
-        nbytes = samples * delivery.budget.largest_bytes  # 0 before the first has been decoded
-        return samples < SMALL_SAMPLES and 0 < nbytes < delivery.budget.limit_bytes // SMALL_PART
+        while True:
+            is_short = len(delivery.steps) < steps_ahead
+            if self._undelivered is not None:
+                if not (is_short or len(delivery.planned.samples) < AHEAD_SAMPLES):
+                    return
+                self._deliver_step(self._undelivered)
+            elif self.ended or self._unknown or not is_short:
+                return
+            else:
+                self._plan_window()
 
     @property
     def unknown(self) -> tuple[int, int]:

@@ -130,7 +130,7 @@ class Epochs:
             probed = Probed(ordinal, key, self.told or cost(index), 10)
             self.tell(peer, ProbeDone(lease.lease, (probed,)))
         else:
-            item = DecodedItem(ordinal, key, self.told or cost(index), b"")
+            item = DecodedItem(ordinal, key, self.told or cost(index), b"", 0, 0)
             self.tell(peer, DecodeDone(lease.lease, (item,)), (b"%d" % index,))
 
 

@@ -18,7 +18,6 @@ def _feed(planner, cost_of, known=None):
     count = len(cost_of)
     known = KnownCosts(count, CONFIG.budgets) if known is None else known
     delivery = DeliveryTracker(0, 1 << 30, False)
-    delivery.has_sent = True
     delivery.budget.largest_bytes = 1  # small samples: many steps are planned ahead
     order = np.random.default_rng(0).permutation(count)
     return PlanningFeed(0, order, BEGIN, planner, known, delivery)
@@ -58,6 +57,6 @@ def test_a_window_that_cannot_be_planned_fails_when_it_is_next_and_not_before():
     crowded = feed.order[8 * 4 : 8 * 5]
     feed.samples._known.note(crowded.tolist(), [(25,)] * 8, np.ones(8, np.int64))
     with pytest.raises(ValueError, match="step 4: 8 samples do not fit the budgets"):
-        feed.plan_ahead(3)
+        feed.plan_ahead(6)
     assert feed.step == 4
     assert sorted(feed.delivery.steps) == [0, 1, 2, 3]

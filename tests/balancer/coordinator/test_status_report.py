@@ -76,7 +76,9 @@ class Cluster:
             if lease.kind == "probe":
                 self.send(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
             else:
-                self.send(peer, DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), b""),)))
+                self.send(
+                    peer, DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), b"", 0, 0),))
+                )
                 self.decoded += 1
 
     def work_all(self):

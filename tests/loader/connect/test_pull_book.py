@@ -8,7 +8,6 @@ from counterpoise.balancer.protocol.messages import (
     Batch,
     BatchItem,
     EpochPosition,
-    PayloadHandle,
     PayloadServer,
     PulledPayloads,
     PullFailed,
@@ -22,7 +21,6 @@ from counterpoise.loader.connect.pull_book import (
     UNUSED_S,
     PullBook,
 )
-from tests.balancer.protocol.own_runs import own_runs
 
 WEIGHTS = Weights(0, 0, 0, 0, 0, 0)
 
@@ -33,12 +31,12 @@ def server(token: int) -> PayloadServer:
 
 def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> Batch:
     """Return a microbatch of payloads of 3 bytes, by token and serial, None for a frame."""
-    made = tuple(h and PayloadHandle(*h, 0, 0, 3) for h in handles)
-    used = {h.token for h in made if h is not None}
+    made = tuple((*place, 3) if place else (0, 0, 0) for place in handles)
+    used = {token for token, *_ in made}
     return Batch(
         run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
-        after=EpochPosition(0, 0, 1, 0), holes=(), step_holes=(), handles=own_runs(*made),
-        items=tuple(BatchItem(n, f"k{n}", b"h") for n in range(len(made))),
+        after=EpochPosition(0, 0, 1, 0), holes=(), step_holes=(),
+        items=tuple(BatchItem(n, f"k{n}", b"h", *place) for n, place in enumerate(made)),
         servers=tuple(server(token) for token in servers if token in used),
     )  # fmt: skip
 
@@ -75,8 +73,10 @@ def rank() -> Rank:
     return Rank()
 
 
-def handle(token: int, serial: int) -> PayloadHandle:
-    return PayloadHandle(token, serial, 0, 0, 3)
+def here(rank: Rank, token: int, serial: int) -> object | None:
+    """Return a payload that is here, None if it is not."""
+    found = rank.book.payloads(batch((token, serial)), ())
+    return None if found is None else found[0]
 
 
 def test_each_worker_is_asked_once_for_all_that_it_has(rank: Rank) -> None:
@@ -90,7 +90,8 @@ def test_each_worker_is_asked_once_for_all_that_it_has(rank: Rank) -> None:
     assert not rank.book.is_settled(wanted)
     rank.answer(second, b"cow")
     assert rank.book.is_settled(wanted)
-    assert [rank.book.payload(h) for h in wanted.handles.runs] == [b"cat", b"cow", b"dog"]
+    frame = b"a frame"
+    assert rank.book.payloads(wanted, [frame]) == (b"cat", frame, b"cow", b"dog")
     assert rank.want(wanted) == []
     assert rank.book.waiting == 0
 
@@ -99,7 +100,7 @@ def test_what_is_used_is_forgotten(rank: Rank) -> None:
     (message,) = rank.want(batch((7, 1)))
     rank.answer(message, b"cat")
     rank.want()
-    assert rank.book.payload(handle(7, 1)) is None
+    assert here(rank, 7, 1) is None
 
 
 def test_a_book_is_empty_when_nothing_is_asked_for_kept_or_to_be_told(rank: Rank) -> None:
@@ -116,7 +117,7 @@ def test_a_book_is_empty_when_nothing_is_asked_for_kept_or_to_be_told(rank: Rank
     assert rank.book.is_empty
 
 
-def test_a_microbatch_without_handles_is_settled(rank: Rank) -> None:
+def test_a_microbatch_without_such_payloads_is_settled(rank: Rank) -> None:
     assert rank.book.is_settled(batch(None, None))
     assert rank.want(batch(None)) == []
 
@@ -126,7 +127,7 @@ def test_what_a_worker_has_not_any_more_is_gone(rank: Rank) -> None:
     (message,) = rank.want(wanted)
     rank.answer(message, b"dog", serials=(2,))
     assert rank.book.is_settled(wanted)
-    assert rank.book.payload(handle(7, 1)) is None
+    assert here(rank, 7, 1) is None
     assert rank.want(wanted) == []  # the balancer is asked again, not the worker
     assert rank.reports() == []
 
@@ -141,7 +142,7 @@ def test_rubbish_is_never_used_and_its_worker_is_named(
     (message,) = rank.want(wanted)
     rank.answer(message, payload)
     assert rank.book.is_settled(wanted)
-    assert rank.book.payload(handle(7, 1)) is None
+    assert here(rank, 7, 1) is None
     (report,) = rank.reports()
     assert (report.token, report.is_rubbish) == (7, True)
     assert reason in report.reason
@@ -152,11 +153,11 @@ def test_answers_to_nothing_are_ignored(rank: Rank) -> None:
     (message,) = rank.want(wanted)
     rank.answer(PullPayloads(99, 7, (1,)), b"cow")
     rank.answer(PullPayloads(message.number, 8, (1,)), b"cow")
-    assert rank.book.payload(handle(7, 1)) is None
+    assert here(rank, 7, 1) is None
     rank.answer(message, b"cat", b"pig", serials=(1, 2))  # with one that nobody asked for
     rank.answer(message, b"dog")
-    assert rank.book.payload(handle(7, 1)) == b"cat"
-    assert rank.book.payload(handle(7, 2)) is None
+    assert here(rank, 7, 1) == b"cat"
+    assert here(rank, 7, 2) is None
 
 
 def test_a_connection_that_ends_loses_what_was_asked_for_over_it(rank: Rank) -> None:
@@ -168,9 +169,9 @@ def test_a_connection_that_ends_loses_what_was_asked_for_over_it(rank: Rank) -> 
     assert rank.book.ended == [7]
     assert rank.reports() == []
     rank.answer(message, b"cat")  # too late
-    assert rank.book.payload(handle(7, 1)) is None
+    assert here(rank, 7, 1) is None
     rank.answer(other, b"cow")
-    assert rank.book.payload(handle(8, 1)) == b"cow"
+    assert here(rank, 8, 1) == b"cow"
     assert [each.token for each in rank.want(batch((7, 3)))] == [7]  # over a new connection
 
 
@@ -211,7 +212,7 @@ def test_a_connection_that_is_not_used_is_closed_and_made_again(rank: Rank) -> N
     assert rank.book.ended == [8]
     (late,) = rank.want(batch((8, 2)))
     rank.answer(late, b"hen")
-    assert rank.book.payload(handle(8, 2)) == b"hen"
+    assert here(rank, 8, 2) == b"hen"
     assert rank.reports() == []
 
 
@@ -252,7 +253,7 @@ def test_a_pull_waits_while_those_before_it_are_answered(rank: Rank) -> None:
     rank.pass_time(ANSWER_S - 1)
     assert not rank.book.is_settled(second)
     rank.answer(two, b"dog")
-    assert rank.book.payload(handle(7, 2)) == b"dog"
+    assert here(rank, 7, 2) == b"dog"
 
 
 def test_all_is_asked_for_again_when_the_connections_were_closed(rank: Rank) -> None:
@@ -264,4 +265,4 @@ def test_all_is_asked_for_again_when_the_connections_were_closed(rank: Rank) -> 
     rank.answer(again, b"cat", b"dog")
     rank.book.forget_connections()
     assert rank.want(wanted) == []
-    assert rank.book.payload(handle(7, 1)) == b"cat"
+    assert here(rank, 7, 1) == b"cat"

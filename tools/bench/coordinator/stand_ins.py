@@ -10,24 +10,20 @@ from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.protocol.job_spec import JobSpec, to_json
 from ....balancer.protocol.messages import (
-    NO_HANDLES,
     Ack,
     Batch,
-    Batches,
     DecodedItem,
     DecodeDone,
     EpochPosition,
-    Handles,
     Lease,
     Message,
-    PayloadHandle,
     PeerRejected,
     Probed,
     ProbeDone,
     RankHello,
     RequestBatch,
     RunFailed,
-    ServePayloads,
+    SampleRef,
     StartRun,
     UnknownPeer,
     Welcome,
@@ -72,7 +68,7 @@ class StandIns(ABC):
     """All peers of a coordinator, and the samples that ranks were `delivered`.
 
     microbatch: its samples, where a rank has so many of a step. payload, header: each sample's.
-    is_direct: payloads are announced by handles. key: the workers' public key for pulls.
+    is_direct: payloads are announced for ranks to pull. key: the workers' public key for pulls.
     """
 
     ranks: int
@@ -105,7 +101,6 @@ class StandIns(ABC):
         }
         self.worker_names = [b"w%d" % number for number in range(self.workers)]
         self.ready: set[bytes] = set()
-        self._tokens: dict[bytes, int] = {}
         self._serial = 0
 
     @abstractmethod
@@ -138,11 +133,6 @@ class StandIns(ABC):
             self._do_lease(peer, message)
         elif isinstance(message, Batch):
             self._take(peer, message)
-        elif isinstance(message, Batches):
-            for batch in message.batches:
-                self._take(peer, batch)
-        elif isinstance(message, ServePayloads):
-            self._tokens[peer] = message.token
         elif isinstance(message, Welcome):
             self.ready.add(peer)
             self.post(peer, WorkerReady(self.count, "same", message.number))
@@ -157,24 +147,18 @@ class StandIns(ABC):
             )
             self.post(peer, ProbeDone(lease.lease, found, usual_us=0))
             return
-        items = tuple(
-            DecodedItem(ref.ordinal, str(ref.index), (), self.header) for ref in lease.refs
-        )
-        handles = self._handles(peer, len(items)) if self.is_direct else NO_HANDLES
+        items = tuple(self._decoded(ref) for ref in lease.refs)
         payloads = () if self.is_direct else (self.payload,) * len(items)
-        self.post(peer, DecodeDone(lease.lease, items, handles, usual_us=0), *payloads)
+        self.post(peer, DecodeDone(lease.lease, items, usual_us=0), *payloads)
 
-    def _handles(self, peer: bytes, items: int) -> Handles:
-        """Return the handles of payloads that are pulled, each a run of its own."""
-        serials = range(self._serial + 1, self._serial + items + 1)
-        self._serial += items
-        nbytes = len(self.payload)
-        runs = tuple(PayloadHandle(self._tokens[peer], s, 0, 0, nbytes) for s in serials)
-        return Handles(runs, tuple(range(items)), (0,) * items, (nbytes,) * items)
+    def _decoded(self, ref: SampleRef) -> DecodedItem:
+        self._serial += self.is_direct
+        serial, nbytes = (self._serial, len(self.payload)) if self.is_direct else (0, 0)
+        return DecodedItem(ref.ordinal, str(ref.index), (), self.header, serial, nbytes)
 
     def _take(self, peer: bytes, batch: Batch) -> None:
-        if self.is_direct and (-1 in batch.handles.run_of or not batch.handles.runs):
-            raise RuntimeError("a payload came inline that was announced by a handle")
+        if self.is_direct and not all(item.serial for item in batch.items):
+            raise RuntimeError("a payload came inline that was announced to be pulled")
         rank = self.rank_stand_ins[peer]
         nth = batch.step * rank.microbatches + batch.microbatch
         if nth in rank.taken:

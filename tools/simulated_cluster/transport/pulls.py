@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from ....balancer.protocol.messages import (
     Batch,
-    FreeSlots,
     Message,
-    PayloadHandle,
     PayloadServer,
     PulledPayloads,
     PullPayloads,
@@ -45,24 +43,12 @@ class SimulatedPullServer:
     is_there: bool = True
     _answers: int = 0
 
-    def lend(self, payload: bytes, joins: bool) -> PayloadHandle | bytes:  # noqa: ARG002
-        """Keep a payload; return its handle, or the payload where there is no room."""
-        return self.store.put(payload) or payload
-
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Serve payloads, or keep no further one, as the balancer says."""
         if isinstance(way, ServePayloads):
             self.store.begin(way.token, way.most_bytes)
         else:
             self.store.end()
-
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-        self.store.free(message.serials)
-
-    def free_all(self) -> None:
-        """Free all payloads."""
-        self.store.free_all()
 
     def answer(self, request: PullPayloads) -> tuple[PulledPayloads, list[bytes]]:
         """Return the answer to a rank; one of them has a payload that is too short."""
@@ -97,14 +83,7 @@ class SimulatedPuller:
 
     def read(self, batch: Batch, frames: Collection[object]) -> tuple[object, ...] | None:
         """Return the payloads of a microbatch that is settled; None if some cannot be had."""
-        runs, rest = batch.handles.runs, iter(frames)
-        if not runs:
-            return tuple(frames)
-        found = [
-            next(rest) if number < 0 else self.book.payload(runs[number])
-            for number in batch.handles.run_of
-        ]
-        return None if None in found else tuple(found)
+        return self.book.payloads(batch, frames)
 
     def is_settled(self, batch: Batch) -> bool:
         """Return whether nothing of a microbatch is on its way here."""
@@ -121,13 +100,6 @@ class SimulatedPuller:
             self._ask(server, message)
         reports, self.book.reports = self.book.reports, []
         return list(reports)
-
-    def used(self) -> tuple[bytes, ...]:
-        """Return what is in use and may change: nothing, as all is copied."""
-        return ()
-
-    def trained(self) -> None:
-        """Do nothing: what was pulled is this process' own."""
 
     def leave(self) -> None:
         """End: nothing arrives any more."""
