@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types bench bench-peers docs clean
+.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -93,34 +93,41 @@ lint: $(STAMP)
 	$(BIN)/mdformat --check --compact-tables $(PAGES)
 
 types: $(STAMP)
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise -p tests
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise -p tests -p benchmarks
 
-bench: $(STAMP)
-	$(BIN)/counterpoise bench loader
+# Lines of the product, of the wheel, and of what loops import
+size: $(STAMP)
+	@PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.size
 
-# The plain loop beside torch's and others' loaders, which are installed in an environment of their
-# own, with the product: make bench-peers ARGS='--workers 1 --pairs 4 --json'
+# A bench of benchmarks/: make bench NAME=runtime ARGS='--rounds 5 --json'; without NAME, their list.
+# NAME=peers: the plain loop beside other people's loaders, which are installed in an environment of
+# their own, with the product: make bench NAME=peers ARGS='--workers 1 --pairs 4 --json'
+NAME ?=
 BENCH_PEERS ?= $(VENV)/bench-peers
-bench-peers: $(BENCH_PEERS)/.installed
-	$(BENCH_PEERS)/bin/counterpoise bench loader --matrix $(ARGS)
+BENCH_VENV := $(if $(filter peers,$(NAME)),$(BENCH_PEERS),$(VENV))
+bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(STAMP))
+	@PYTHONPATH=$(CURDIR)/$(BENCH_VENV)/typing $(BENCH_VENV)/bin/python -P -m benchmarks $(or $(NAME),--help) $(if $(NAME),$(ARGS))
 
-$(BENCH_PEERS)/.installed: tests/tools/bench/peers.txt pyproject.toml
+$(BENCH_PEERS)/.installed: tests/benchmarks/peers.txt pyproject.toml
 	$(PYTHON) -m venv $(BENCH_PEERS)
 	$(BENCH_PEERS)/bin/pip install -q torch==2.13.0
 	$(BENCH_PEERS)/bin/pip install -q -e . -r $<
+	mkdir -p $(@D)/typing && ln -sfn $(CURDIR)/benchmarks $(@D)/typing/benchmarks
 	touch $@
 
 docs: $(STAMP)
-	$(BIN)/python -m counterpoise.tools.docs
+	PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.docs.generate
 
 # torch first, by its exact version: a range would let pip take a build for another device.
-# The folder typing/ gives mypy the package under its own name, and `tests` to import.
+# The folder typing/ gives mypy the package under its own name, and `tests` and `benchmarks` to
+# import.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0
 	$(BIN)/pip install -q -e '.[dev]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
+	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks
 	touch $@
 
 clean:

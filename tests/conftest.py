@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # ./sched would hide the standard library's module of the same name.
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT]
 
-# A folder with nothing but a link to the tests makes `tests.loader.ddp_trainer` importable, here
+# A folder with nothing but links makes `tests.loader.ddp_trainer` and `benchmarks` importable, here
 # and in the processes that tests start, without the root on the path.
 _LINKED = tempfile.TemporaryDirectory(prefix="counterpoise-tests-")
-Path(_LINKED.name, "tests").symlink_to(ROOT / "tests")
+for _name in ("tests", "benchmarks"):
+    Path(_LINKED.name, _name).symlink_to(ROOT / _name)
 sys.path.append(_LINKED.name)
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (os.environ.get("PYTHONPATH"), _LINKED.name))

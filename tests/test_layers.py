@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.imports import FOLDERS, cycles, imported, modules, package_graph
+from tests.imports import FOLDERS, ROOT, cycles, imported, modules, package_graph
 
 MAY_IMPORT = {
     "tools": {"loader", "workers", "balancer", "sched"},
@@ -95,32 +95,17 @@ ORDER = (
     # tools
     "tools.console",
     "tools.inputs",
-    "tools.simulated_cluster.transport",
-    "tools.simulated_cluster",
     "tools.demo.pipeline",
     "tools.demo",
-    "tools.bench.baselines",
     "tools.analyze.scan",
     "tools.analyze.model",
     "tools.analyze.page",
     "tools.analyze",
-    "tools.bench.bubbles",
-    "tools.bench.coordinator",
-    "tools.bench.loading.processes",
-    "tools.bench.loading.systems",
-    "tools.bench.loading.images",
-    "tools.bench.loading.pinning",
-    "tools.bench.loading",
-    "tools.bench.planning",
-    "tools.bench.runtime",
-    "tools.bench.encoder",
-    "tools.bench.vocabulary",
     "tools.bench",
     "tools.plan",
     "tools.schedule",
     "tools.doctor",
     "tools.services",
-    "tools.docs",
     "tools",
     # the root, which offers the names that people need
     "",
@@ -128,7 +113,7 @@ ORDER = (
 TORCH_FREE = ("balancer", "sched")
 # The runtime runs schedules on tensors; what decides there is apart from it, and free of torch.
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
-# The shells, and the bench of their sockets: the only modules that may import zmq.
+# The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
     "balancer.server.clear_payloads",
     "balancer.server.loop",
@@ -143,8 +128,6 @@ ZMQ_SHELLS = {
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",
-    "tools.bench.coordinator.served",
-    "tools.bench.transport",
 }
 
 
@@ -190,6 +173,16 @@ def test_our_own_imports_are_relative(folder: str) -> None:
         assert "counterpoise" not in _roots(path), name
 
 
+# What measures and what tests: not in the wheel, so that nothing there can need it.
+LABORATORY = {"benchmarks", "tests"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_product_module_imports_the_laboratory_or_the_tests(folder: str) -> None:
+    for name, path in _inside(folder):
+        assert not LABORATORY & _roots(path), name
+
+
 @pytest.mark.parametrize("folder", TORCH_FREE)
 def test_planning_and_schedules_do_not_import_torch(folder: str) -> None:
     for name, path in _inside(folder):
@@ -230,8 +223,19 @@ def test_a_balancer_starts_without_what_its_first_batch_does_not_need(tmp_path: 
 NOT_IMPORTED = "loader.adapters.torchtitan"
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name and name != NOT_IMPORTED])
+# Folders outside the product whose functions have examples.
+WITH_EXAMPLES = ("benchmarks", "tests/simulation", "tests/docs/generate")
+OUTSIDE = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for folder in WITH_EXAMPLES
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if ">>>" in path.read_text()
+]
+PRODUCT = [f"counterpoise.{name}" for name in modules() if name and name != NOT_IMPORTED]
+
+
+@pytest.mark.parametrize("name", [*PRODUCT, *OUTSIDE])
 def test_every_doctest_is_true(name: str) -> None:
-    module = importlib.import_module(f"counterpoise.{name}")
+    module = importlib.import_module(name)
     # Each doctest looks at the files of all modules, the thousands without an example too.
     assert doctest.testmod(module, exclude_empty=True).failed == 0

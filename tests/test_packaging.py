@@ -14,7 +14,7 @@ import pytest
 import counterpoise
 from tests.imports import FOLDERS, modules, package_of
 
-NOT_SOURCE = {"tests", "docs", "build"}
+NOT_SOURCE = {"docs", "build"}
 # What `counterpoise demo --pipeline` runs.
 EXAMPLE = "examples/train_vlm.py"
 LEFT_BY_TOOLS = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "*.nbi", "*.nbc")
@@ -53,6 +53,18 @@ def test_the_wheel_holds_the_modules_and_no_other_python_file(shipped: set[str])
     ours -= {f"{package.replace('.', '/')}.py" for package in packages}
     ours |= {f"{package.replace('.', '/')}/__init__.py".lstrip("/") for package in packages}
     assert {name for name in shipped if name.endswith(".py")} == ours | {EXAMPLE}
+
+
+# The benches of a checkout, and the tests with the simulated cluster: the copy has both.
+LABORATORY = {"benchmarks": "__main__.py", "tests": "simulation/cluster.py"}
+
+
+@pytest.mark.parametrize("folder", LABORATORY)
+def test_the_laboratory_and_the_tests_are_not_in_the_wheel(
+    wheel: Path, root: Path, folder: str
+) -> None:
+    assert (root / folder / LABORATORY[folder]).exists()
+    assert not [n for n in zipfile.ZipFile(wheel).namelist() if folder in n.split("/")]
 
 
 def test_setup_py_is_not_in_the_wheel(shipped: set[str]) -> None:

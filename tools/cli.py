@@ -40,8 +40,8 @@ group = LazyGroup(
 click.version_option(VERSION, prog_name="counterpoise")(group)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 0 (success), 1 (a problem was found) or 2 (an error)."""
+def main(arguments: list[str] | None = None, group: click.Group = group) -> None:
+    """Run a command line; exit with 0 (success), 1 (a problem was found) or 2 (an error)."""
     try:
         status = group.main(arguments, standalone_mode=False)
     except click.ClickException as error:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 import tarfile
 import tomllib
@@ -20,10 +21,11 @@ import click
 import pytest
 from PIL import Image
 
+from benchmarks.__main__ import group as benches
 from counterpoise.tools.cli import group, main
 from tests.docs.pages import Block, blocks, commands
 from tests.forking.popen import run
-from tests.imports import imported
+from tests.imports import ROOT, imported
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +38,6 @@ FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
 NOT_RUN = {
     "balancer": "serves until it is stopped; tests/tools/services runs it",
     "worker": "works until it is stopped; tests/tools/services runs it",
-    "bench": "measures for minutes; tests/tools/bench runs each with less",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
     "job.json": "made from a profile of the reader's model",
@@ -130,9 +131,8 @@ def test_readers_are_given_nothing_of_ours() -> None:
         assert not [name for _, name, _ in imported(reader) if name.split(".")[0] == "counterpoise"]
 
 
-def _parse(words: list[str]) -> None:
+def _parse(words: list[str], command: click.Command = group) -> None:
     """Parse the words after `counterpoise`; click.UsageError for what a command does not take."""
-    command: click.Command = group
     names = []
     while isinstance(command, click.Group):
         names.append(words[0])
@@ -173,6 +173,11 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
     rules = (root / "Makefile").read_text()
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     match words:
+        case ["make", "bench", *settings]:
+            # tests/benchmarks runs each with less
+            given = dict(each.split("=", 1) for each in settings)
+            assert {*given} <= {"NAME", "ARGS"}
+            _parse([given["NAME"], *shlex.split(given.get("ARGS", ""))], benches)
         case ["make", target, *settings]:
             assert re.search(rf"^{target}:", rules, re.M)
             assert all(re.search(rf"^{each.split('=')[0]} \?=", rules, re.M) for each in settings)
@@ -195,3 +200,23 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
 def test_every_reason_is_for_a_command_that_is_there() -> None:
     said = {word for _, words in COMMANDS for word in words}
     assert set(NOT_RUN) <= said
+
+
+NAMED = re.compile(
+    r"make bench NAME=(\w+)(?: ARGS=\"([^\"]*)\")?|counterpoise bench (\w+)([^`\n]*)"
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))],
+)
+def test_the_benches_that_a_page_names_are_there(page: str, root: Path) -> None:
+    users = group.get_command(click.Context(group), "bench")
+    assert isinstance(users, click.Group)
+    for ours, given, theirs, more in NAMED.findall((root / page).read_text()):
+        lab = benches if ours else users
+        command = lab.get_command(click.Context(lab), ours or theirs)
+        assert command is not None, f"{page}: no bench {ours or theirs}"
+        options = {name for each in command.params for name in each.opts}
+        assert set(re.findall(r"--[a-z-]+", given or more)) <= options, f"{page}: {ours or theirs}"

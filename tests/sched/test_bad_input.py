@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.baselines.vocabulary_placements import ModelTimes, arrange
 from counterpoise.sched import Costs, Pass, Program, place, schedule, simulate
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import vocabulary
-from counterpoise.tools.bench.baselines.vocabulary_placements import ModelTimes, arrange
 
 TIMES = ModelTimes(30, 1, 2, 3, 6)
 F1B1 = schedule("1f1b", ranks=2, microbatches=4)

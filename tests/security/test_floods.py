@@ -124,7 +124,7 @@ def shell():
     """A balancer's loop that turns only when it is told to."""
     lines = []
     opening = open_shell(
-        Coordinator(), lambda context: sockets.listen(context, "tcp://127.0.0.1:*"), None, "",
+        Coordinator(), lambda context: sockets.listen(context, "tcp://127.0.0.1:*"), None,
         lines.append,
     )  # fmt: skip
     with opening as opened:

@@ -39,8 +39,6 @@ from ...sched.render.html import render_html
 from ...sched.render.svg import render_svg
 from ...sched.render.trace import render_trace
 from ...sched.simulation.cost_profile import load_profile
-from ..bench.baselines.optimus_algorithm2 import fill_optimus
-from ..bench.bubbles.settings import chosen_report
 from ..console.reporting import emit, progress_console
 
 SHOWN = 8
@@ -59,7 +57,6 @@ class FillOptions:
     tp_enc: int | None
     warmup: str | None
     whole: bool
-    printed: bool
     frozen: bool
     fixed: bool
     costs: tuple[int, ...]
@@ -81,7 +78,6 @@ class FillOptions:
 @click.option("--tp-enc", type=int, help="Only encoders over this number of tensor-parallel GPUs.")
 @click.option("--warmup", type=click.Choice(["megatron", "reduced"]), help="Only this warm-up.")
 @click.option("--whole", is_flag=True, help="Keep kernels whole.")
-@click.option("--printed", is_flag=True, help="Use Algorithm 2 as printed; needs --pp-enc.")
 @click.option("--frozen", is_flag=True, help="Do not train the encoders: no backward.")
 @click.option("--fixed", is_flag=True, help="Keep the order of the microbatches.")
 @click.option("--cost", "costs", multiple=True, type=int, help="Permille, one for each microbatch.")
@@ -107,10 +103,8 @@ def command(
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
     options = FillOptions(**given)
-    if options.executable and (options.trace is not None or options.printed):
-        raise ValueError("--executable plans simulated steps by our search; leave out the other")
-    if options.printed and options.contention is not None:
-        raise ValueError("Algorithm 2 as printed knows no contention; leave out --contention")
+    if options.executable and options.trace is not None:
+        raise ValueError("--executable plans simulated steps; leave out --trace")
     if out is not None and options.trace is not None:
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
@@ -132,6 +126,24 @@ def command(
     emit(report, as_json, *tables)
     for line in filter(None, () if as_json else lines):
         click.echo(line)
+
+
+def chosen_report(chosen: Chosen) -> dict[str, object]:
+    """Return a plan and its figures, as JSON."""
+    plan, need = chosen.plan, chosen.memory
+    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
+    return {
+        "pp_enc": plan.stages,
+        "tp_enc": plan.tensor,
+        "recompute": plan.recompute,
+        "warmup": plan.warmup,
+        "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
+        "eff": chosen.filled.efficiency,
+        "upper_bound": chosen.filled.bound,
+        "step_seconds": chosen.filled.step_ns / 1e9,
+        "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
+        "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
+    }
 
 
 def _kernel_level(setup: FillSetup, options: FillOptions) -> PlanScan:
@@ -186,8 +198,6 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
         whole = partial(host_step, setup, whole_passes=True)
         alone = dict.fromkeys((how[0],), fill_guarded)
         return _fill_each(setup, plans_wanted, whole, alone, permille, fixed, whole_layers=True)
-    if options.printed:
-        return _fill_each(setup, plans_wanted, simulated, {None: fill_optimus})
     if options.guard or slack_ns:
         return _fill_each(setup, plans_wanted, simulated, ways, permille, fixed)
     return scan(setup, candidates=plans_wanted, splittings=how, permille=permille, fixed=fixed)

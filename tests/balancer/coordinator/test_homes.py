@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.coordinator.driven import Driven
 from counterpoise.balancer.coordinator.peers.records import WorkerPeer
 from counterpoise.balancer.coordinator.peers.worker_pool import LEASES_PER_WORKER, WorkerPool
 from counterpoise.balancer.coordinator.run import granting
 from counterpoise.balancer.protocol.messages import Lease, Message, WorkerHello
-from counterpoise.tools.bench.coordinator.driven import Driven
 
 RANKS = 16
 

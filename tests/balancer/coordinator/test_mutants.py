@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.trial import _reference, trial
-from counterpoise.tools.simulated_cluster.variants import SHARED_VARIANTS, VARIANTS
 from tests.balancer.coordinator.mutants import MUTANTS
 from tests.balancer.coordinator.planting import Mutant, edit
 from tests.balancer.coordinator.sharer_mutants import SHARER_MUTANTS
+from tests.simulation.trial import _reference, trial
+from tests.simulation.variants import (
+    SHARED_VARIANTS,
+    VARIANTS,
+)
 
 SEEDS = 1000
 

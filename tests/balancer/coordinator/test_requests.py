@@ -70,7 +70,7 @@ def test_a_peer_cannot_ask_for_any_number(monkeypatch):
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     pending = asked(*((step, 0) for step in range(9)))
     assert len(pending) == 3
-    pending.add(A, RequestBatch(0, 0, 99, 0, 1024), 0.0)
+    pending.add(A, RequestBatch(0, 0, 99, 0), 0.0)
     assert len(pending) == 3
     pending.add(B, RequestBatch(0, 1, 0, 0), 0.0)
     assert len(pending) == 4

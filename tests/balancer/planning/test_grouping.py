@@ -21,7 +21,7 @@ from counterpoise.balancer.planning.problem.loads import (
     oversized,
 )
 from counterpoise.balancer.planning.problem.options import GROUPINGS
-from counterpoise.tools.bench.baselines.published_samplers import (
+from counterpoise.tools.bench.published_samplers import (
     megatron_dp_balanced,
     transformers_rebalance,
 )

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.step_greedy import greedy_rows, loads_of
+from benchmarks.planning.bounds import least_rows, least_slowest
+from benchmarks.planning.image_sizes import read_image_sizes
 from counterpoise.balancer.planning.partition.level import level
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.tools.bench.baselines.step_greedy import greedy_rows, loads_of
-from counterpoise.tools.bench.planning.bounds import least_rows, least_slowest
-from counterpoise.tools.inputs.image_sizes import read_image_sizes
 
 WORK = np.array([307, 1])
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.faults import KINDS, Fault, draw_faults
-from counterpoise.tools.simulated_cluster.trial import _keys, _reference, trial
-from counterpoise.tools.simulated_cluster.variants import COUNT, VARIANTS, settings_of
-from counterpoise.tools.simulated_cluster.world import ClusterSettings
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import KINDS, Fault, draw_faults
+from tests.simulation.trial import _keys, _reference, trial
+from tests.simulation.variants import COUNT, VARIANTS, settings_of
+from tests.simulation.world import ClusterSettings
 
 CHUNK = 100
 
@@ -22,7 +22,7 @@ CHUNK = 100
 def test_faults_change_nothing(chunk: int) -> None:
     verdicts = [trial(seed) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK)]
     wrong = [f"seed {v.seed}: {v.wrong}" for v in verdicts if v.wrong]
-    assert not wrong, "replay with: counterpoise bench faults --seed N\n" + "\n".join(wrong)
+    assert not wrong, "replay with: make bench NAME=faults ARGS='--seed N'\n" + "\n".join(wrong)
     kinds = Counter(kind for v in verdicts for kind in {fault.kind for fault in v.faults})
     assert all(kinds[kind] >= CHUNK // 20 for kind in KINDS)
 

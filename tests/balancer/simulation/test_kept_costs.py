@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.faults import Fault
-from counterpoise.tools.simulated_cluster.variants import COUNT, settings_of
-from counterpoise.tools.simulated_cluster.world import ClusterSettings, SimulationResult
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import Fault
+from tests.simulation.variants import COUNT, settings_of
+from tests.simulation.world import ClusterSettings, SimulationResult
 
 EPOCHS = 4
 # Nothing is kept on workers' disks either: what is measured again shows.

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.faults import Fault, draw_faults
-from counterpoise.tools.simulated_cluster.rank import label_tokens, party_name
-from counterpoise.tools.simulated_cluster.trial import LEASES_TO_END
-from counterpoise.tools.simulated_cluster.variants import LEASE_S, RANKS, WORKERS, settings_of
-from counterpoise.tools.simulated_cluster.world import ClusterSettings, SimulationResult
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.rank import label_tokens, party_name
+from tests.simulation.trial import LEASES_TO_END
+from tests.simulation.variants import LEASE_S, RANKS, WORKERS, settings_of
+from tests.simulation.world import ClusterSettings, SimulationResult
 
 VARIANTS = ("plain", "skip", "one process", "shared")
 FAULTS = 5

@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.transport.pulls import (
+from tests.simulation.cluster import Simulation
+from tests.simulation.transport.pulls import (
     SimulatedPuller,
     SimulatedPullServer,
 )
-from counterpoise.tools.simulated_cluster.trial import trial
-from counterpoise.tools.simulated_cluster.variants import PULLED_VARIANTS, settings_of
+from tests.simulation.trial import trial
+from tests.simulation.variants import PULLED_VARIANTS, settings_of
 
 CHUNK = 10
 LONG = pytest.mark.long

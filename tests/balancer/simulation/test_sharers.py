@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.faults import Fault
-from counterpoise.tools.simulated_cluster.trial import _reference, trial
-from counterpoise.tools.simulated_cluster.variants import COUNT, RANKS, SHARED_VARIANTS, settings_of
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import Fault
+from tests.simulation.trial import _reference, trial
+from tests.simulation.variants import COUNT, RANKS, SHARED_VARIANTS, settings_of
 
 CHUNK = 40
 LONG = pytest.mark.long

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.faults import Fault
-from counterpoise.tools.simulated_cluster.variants import PLAIN, PLAN, settings_of
-from counterpoise.tools.simulated_cluster.world import ClusterSettings, SimulationResult
+from tests.simulation.cluster import Simulation
+from tests.simulation.faults import Fault
+from tests.simulation.variants import PLAIN, PLAN, settings_of
+from tests.simulation.world import ClusterSettings, SimulationResult
 
 
 def job(ranks: int = 2, **changes: object) -> JobSpec:

@@ -6,9 +6,9 @@ import pytest
 
 from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.protocol.messages import Ack, EpochPosition, RankHello, StartRun
-from counterpoise.tools.simulated_cluster.watch import Watch
 from tests.balancer.coordinator.cluster import START, Cluster
 from tests.balancer.coordinator.test_sharers import AHEAD, ONE, A, B, C, do, join, take
+from tests.simulation.watch import Watch
 
 
 class Watched(Cluster):

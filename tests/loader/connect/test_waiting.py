@@ -28,12 +28,16 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
         done.append("receive")
         return receive()
 
+    def pulled(_: object) -> list[Any]:
+        done.append("pull")
+        return []
+
     class Poller:
         def poll(self, _: int) -> None:
             done.append("pause")
             raise Interrupted
 
-    monkeypatch.setattr(made._puller, "turn", lambda _: done.append("pull") or [])
+    monkeypatch.setattr(made._puller, "turn", pulled)
     monkeypatch.setattr(link, "receive", received)
     monkeypatch.setattr(link, "poller", Poller())
     made.done = done

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import schedule, simulate, unit_costs
 from counterpoise.sched.bubble_filling.plan.choose import scan
 from counterpoise.sched.bubble_filling.plan.encoder_plans import (
@@ -22,7 +23,6 @@ from counterpoise.sched.bubble_filling.problem.shapes import tower
 from counterpoise.sched.bubble_filling.results.drift import factors, guarded
 from counterpoise.sched.bubble_filling.results.filled_program import fill_program
 from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
-from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)

@@ -180,7 +180,3 @@ def test_the_command_reads_it_from_a_cost_profile(
     assert found["contention"] == {
         "compute": 250, "communication": 100, "measured_on": "a GPU"
     }  # fmt: skip
-    with pytest.raises(SystemExit) as end:
-        main([*words, *given, "--printed"])
-    assert end.value.code == 2
-    assert "leave out --contention" in capsys.readouterr().err

@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.baselines.joint_pipelines import balanced
+from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import check, lower, parse_program, simulate
 from counterpoise.sched.bubble_filling.plan.choose import PlanScan, fill_plan, fitting, scan
 from counterpoise.sched.bubble_filling.plan.encoder_plans import (
@@ -33,8 +35,6 @@ from counterpoise.sched.bubble_filling.solve.validate import check_filled, fille
 from counterpoise.sched.render.html import render_html
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.trace import render_trace
-from counterpoise.tools.bench.baselines.joint_pipelines import balanced
-from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 
 PLAN = EncoderPlan(stages=2, tensor=8)
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sched import check, problems, schedule, schedules, simulate, unit_costs
-from counterpoise.sched.generators.blocks import Pace
-from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
-from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
-from counterpoise.tools.bench.baselines.vocabulary_placements import (
+from benchmarks.baselines.vocabulary_placements import (
     METHODS,
     ModelTimes,
     arrange,
     output_ns,
     redistribute,
 )
+from counterpoise.sched import check, problems, schedule, schedules, simulate, unit_costs
+from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
+from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
 
 COSTS = unit_costs(10, 20, 2)
 PACE = Pace(10, 20, 4)

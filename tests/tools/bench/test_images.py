@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.tools.bench.loading.images import command as images
-from counterpoise.tools.bench.loading.images import pipelines
-from counterpoise.tools.bench.loading.images.pipelines import ImagePass, ImageWork, copy_samples
+from counterpoise.tools.bench import image_pipelines as pipelines
+from counterpoise.tools.bench import images
+from counterpoise.tools.bench.image_pipelines import ImagePass, ImageWork, copy_samples
 from counterpoise.tools.demo.data import ensure_demo_data
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench.loading import start
+from counterpoise.tools.bench import start
 
 
 def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):

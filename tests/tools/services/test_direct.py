@@ -121,7 +121,7 @@ class OutOfReach:
 
     def __init__(self, address, root):
         self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
-        self.payloads = Payloads(self.server, way=f"direct: {NOBODY}", address=NOBODY)
+        self.payloads = Payloads(self.server, address=NOBODY)
         self.stopped = threading.Event()
         handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
         arguments: Any = address, Identity("out of reach", 9, 0), handler, self.stopped.is_set

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from benchmarks.encoder.cases import EncoderCase
+from benchmarks.encoder.drift import DRIFT, DriftCase, plan_case
+from benchmarks.encoder.ranks import sleeping_pipe, sleeping_step
 from counterpoise.sched import Program, Replan, Slot, simulate
 from counterpoise.sched.runtime import Pipeline, resumed_schedule
 from counterpoise.sched.runtime.checkpoint.plans import (
@@ -17,9 +20,6 @@ from counterpoise.sched.runtime.checkpoint.plans import (
     write_plan_state,
     write_programs,
 )
-from counterpoise.tools.bench.encoder.cases import EncoderCase
-from counterpoise.tools.bench.encoder.drift import DRIFT, DriftCase, plan_case
-from counterpoise.tools.bench.encoder.ranks import sleeping_pipe, sleeping_step
 from tests.sched.runtime.pool import Pool, make_mesh
 
 pytestmark = pytest.mark.slow

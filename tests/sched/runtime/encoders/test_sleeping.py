@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from counterpoise.tools.bench.encoder.cases import CASES, EncoderCase
-from counterpoise.tools.bench.encoder.ranks import EncoderRank
+from benchmarks.encoder.cases import CASES, EncoderCase
+from benchmarks.encoder.ranks import EncoderRank
 from tests.sched.runtime.pool import make_mesh
 
 

@@ -1,0 +1,57 @@
+"""Run a bench: `python -P -m benchmarks NAME ARGS`, as `make bench NAME=... ARGS=...` does.
+
+The last line of standard output is the JSON object, with --json; all else goes to standard error.
+"""
+
+from counterpoise.tools.cli import main
+from counterpoise.tools.console.lazy_group import LazyGroup
+
+BENCHES = {
+    "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),
+    "bubbles": ("bubbles.command", "Encoder work in the bubbles: Optimus' algorithm and ours."),
+    "coordinator": ("coordinator.command", "The coordinator's CPU time, by ranks and workers."),
+    "encoder": (
+        "encoder.command",
+        "Encoders in the bubbles, executed: planned, simulated and measured.",
+    ),
+    "faults": ("faults", "Faults, simulated: is every batch the same?"),
+    "fields": ("loading.parts", "Bytes and CPU time of batches by what a rank needs of them."),
+    "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),
+    "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
+    "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),
+    "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
+    "partition": (
+        "planning.partition",
+        "Samples onto ranks: how far the heaviest is above the mean.",
+    ),
+    "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
+    "pinned": ("loading.pinning.command", "Batches on their way to a GPU, by how they are pinned."),
+    "runtime": (
+        "runtime.command",
+        "The pipeline runtime against torch's, and against the simulator.",
+    ),
+    "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
+    "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
+    "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
+    "transports": ("loading.transports", "Balanced loops by transport: arena against inline."),
+    "vocab": (
+        "vocabulary.simulated",
+        "Vocabulary passes against the paper's models and measurements.",
+    ),
+    "vocabulary": ("vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured."),
+    "waits": (
+        "planning.waits",
+        "Steps without budgets: waiting at every microbatch, and once a step.",
+    ),
+}
+
+group = LazyGroup(
+    "benchmarks",
+    BENCHES,
+    name="bench",
+    help="Measure ours against baselines: make bench NAME=... ARGS='... --json'.",
+)
+
+
+if __name__ == "__main__":
+    main(group=group)

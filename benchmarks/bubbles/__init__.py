@@ -1,0 +1,1 @@
+"""`make bench NAME=bubbles`: simulates Optimus' tables with our bubble filling beside."""

@@ -1,0 +1,119 @@
+"""Draw the sensitivity figures as one SVG picture, light or dark as the viewer's system is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoise.sched.render.elements import (
+    Scale,
+    document,
+    element,
+    horizontal_lines,
+    labels_below,
+    labels_left,
+    line,
+    text,
+    theme,
+)
+
+from .sensitivity import Point
+
+PANEL, GAP, TOP, HEIGHT = 240, 70, 62, 190
+COLOURS = {
+    "whole kernels": "#cf6230",
+    "split kernels": "#4961d4",
+    "upper bound": "#8a9099",
+    "offline": "#cf6230",
+    "guarded": "#b8860b",
+    "re-planned": "#4961d4",
+}
+STYLE = (
+    theme(
+        {
+            "ink": ("#101418", "#e8eaed"),
+            "paper": ("#fff", "#15181c"),
+            "grid": ("#d5d8dc", "#3a4047"),
+        }
+    )
+    + """svg{font:12px system-ui,sans-serif}
+text{fill:var(--ink)}.title{font-weight:600}.key{font-size:10px}.paper{fill:var(--paper)}
+.grid{stroke:var(--grid);fill:none}.line{fill:none;stroke-width:2}
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot: its title, its x axis's label, its lines as (x, y) by name, and the highest y."""
+
+    title: str
+    below: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    high: float
+
+
+def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) -> str:
+    """Return a plot of the hidden share for each changed setting, and one of the cost of drift."""
+    panels = [
+        Panel(
+            "encoder time hidden",
+            name,
+            {
+                "whole kernels": [(one.x, 100 * one.whole) for one in row],
+                "split kernels": [(one.x, 100 * one.split) for one in row],
+                "upper bound": [(one.x, 100 * one.bound) for one in row],
+            },
+            100,
+        )
+        for name, row in points.items()
+    ]
+    drift = jitter["drift"]
+    keys = {"offline": "offline", "guarded": "guarded", "re-planned": "replanned"}
+    lines = {
+        word: [(float(cv), 100 * row[key]) for cv, row in drift.items()]
+        for word, key in keys.items()
+    }
+    panels.append(Panel("step lost to drift", "variation (cv) of the drift", lines, 2.0))
+    width = GAP + len(panels) * (PANEL + GAP)
+    height = TOP + HEIGHT + 60
+    paper = element("rect", class_="paper", width=width, height=height)
+    parts = [part for at, panel in enumerate(panels) for part in _panel(panel, at)]
+    title = "What hiding encoder work depends on"
+    return document(width, height, [paper, *parts], title=title, style=STYLE)
+
+
+def _panel(panel: Panel, at: int) -> Iterator[str]:
+    """Yield a panel's title, legend, axes and lines."""
+    left, foot = GAP + at * (PANEL + GAP), TOP + HEIGHT
+    xs = [x for points in panel.lines.values() for x, _ in points]
+    across = Scale(min(xs), max(xs), start=left, end=left + PANEL)
+    up = Scale(0, panel.high, start=foot, end=TOP)
+    yield text(left, TOP - 38, panel.title, "title")
+    levels = up.ticks(5)
+    yield element("path", class_="grid", d=horizontal_lines(up, levels, left, left + PANEL))
+    yield from labels_left(up, [(level, f"{level:g} %") for level in levels], left - 6)
+    yield from labels_below(across, [(x, _number(x)) for x in across.ticks(3)], foot + 18)
+    yield text(left + PANEL / 2, foot + 40, panel.below, anchor="middle")
+    for number, (name, points) in enumerate(panel.lines.items()):
+        places = [(across(x), up(y)) for x, y in points]
+        yield element("path", **_look(name), d=line(places))
+        for x, y in places:
+            yield element("circle", cx=x, cy=y, r=2.5, fill=COLOURS[name])
+        key = left - 24 + number * 96
+        yield element("path", **_look(name), d=line([(key, TOP - 22), (key + 14, TOP - 22)]))
+        yield text(key + 18, TOP - 18, name, "key")
+
+
+def _look(name: str) -> dict[str, str]:
+    """Return the attributes of a line: its colour and dashes."""
+    dashes = {"upper bound": "5 4", "guarded": "2 3"}.get(name, "none")
+    return {"class_": "line", "stroke": COLOURS[name], "stroke_dasharray": dashes}
+
+
+def _number(x: float) -> str:
+    """Return a number with two digits, or whole from 10 up.
+
+    >>> _number(0.0324), _number(300.6)
+    ('0.032', '301')
+    """
+    return f"{x:.0f}" if x >= 10 else f"{x:.2g}"

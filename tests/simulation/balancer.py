@@ -1,0 +1,106 @@
+"""The balancer's process in a simulated cluster: a coordinator without a socket."""
+
+from counterpoise.balancer.coordinator.effects import Send
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.peers.payload_servers import PullCredentials
+from counterpoise.balancer.protocol.messages import Message
+from tests.simulation.watch import Watch
+from tests.simulation.world import World
+
+TICK_S = 0.5
+
+
+def _credentials(_: bytes) -> PullCredentials:
+    return PullCredentials(b"", b"a password")
+
+
+class BalancerProcess:
+    """Stands for server/loop.py. Down, it receives nothing; it restarts without a state."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.coordinator: Coordinator | None = None
+        self.watch = Watch(world.settings.sharers)
+        self._incarnation = 0
+
+    def start(self) -> None:
+        """Start it, with nothing but its job."""
+        settings = self.world.settings
+        self.coordinator = Coordinator(
+            settings.job if settings.fixed_job else None,
+            settings.plan_with,
+            settings.heartbeat_timeout_s,
+            self._incarnation,
+            make_credentials=_credentials,
+            keeps_costs=settings.keeps_costs,
+        )
+        self._incarnation += 1
+        self._tick(self.coordinator)
+
+    def crash(self, down_s: float) -> None:
+        """Kill it: all connections break. Start it again after `down_s`."""
+        if self.coordinator is None:
+            return
+        self.coordinator = None
+        for party in {party for party, _ in self.world.peers.values()}:
+            self.world.network.sever(party)
+        self.world.network.at(down_s, self.start)
+
+    def deliver(
+        self, party: str, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()
+    ) -> None:
+        """Send it a message over the network."""
+        wired = self.world.wired(message, len(payloads))
+
+        def arrive() -> None:
+            if self.coordinator is not None:
+                if self.world.traced:
+                    self.world.trace("balancer receives", peer.decode(), message)
+                self.watch.received(self.coordinator, peer, message)
+                now = self.world.now
+                self._emit(self.coordinator.handle(peer, wired, payloads, now))
+                if self.coordinator.next_deadline() <= now:  # the next run can be prepared
+                    self._emit(self.coordinator.tick(now))
+
+        self.world.network.send(party, peer, "up", arrive)
+
+    def _tick(self, coordinator: Coordinator) -> None:
+        if coordinator is self.coordinator:
+            self._emit(coordinator.tick(self.world.now))
+            self.world.network.at(TICK_S, lambda: self._tick(coordinator))
+
+    def _emit(self, effects: list[Send]) -> None:
+        coordinator = self.coordinator
+        if coordinator is None:
+            return
+        if coordinator.state.run is not None:
+            held = coordinator.state.run.delivery.budget.held_bytes
+            self.world.outcome.most_held = max(self.world.outcome.most_held, held)
+        for effect in effects:
+            broken = self.watch.sent(coordinator, effect)
+            if broken:
+                self.world.fail(broken)
+            self._send(coordinator, effect)
+
+    def _send(self, coordinator: Coordinator, effect: Send) -> None:
+        world, peer = self.world, effect.peer
+        message = world.wired(effect.message, len(effect.payloads))
+        known = world.peers.get(peer)
+
+        def arrive() -> None:
+            found = world.peers.get(peer)
+            if found is not None:
+                found[1](message, effect.payloads)
+            else:
+                come_back()
+
+        def come_back() -> None:
+            if coordinator is self.coordinator:
+                self._emit(coordinator.unreachable(peer, message, world.now))
+
+        if known is None:
+            world.network.at(world.soon(), arrive)
+        elif world.cut_off.get(known[0], 0.0) > world.now:
+            world.network.at(world.soon(), come_back)
+        else:
+            world.network.send(known[0], peer, "down", arrive)

@@ -1,0 +1,18 @@
+"""What may not grow: lines of the product, and of what loops import (`make size`)."""
+
+import pytest
+
+from tests import size
+from tests.imports import modules
+
+
+def test_the_product_keeps_its_limits() -> None:
+    for name, found in size.static_sizes().items():
+        assert found.lines <= size.LIMITS[name], name
+
+
+@pytest.mark.parametrize("loop", [size.PLAIN, size.BALANCED])
+def test_what_a_loop_imports_keeps_its_limit(loop: str) -> None:
+    trainer, _ = size.imported_by(loop)
+    assert "loader.dataloader" in trainer
+    assert size.size_of(modules()[name] for name in trainer).lines <= size.LIMITS[loop]

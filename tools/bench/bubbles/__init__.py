@@ -1,1 +1,0 @@
-"""`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""

@@ -1,1 +1,0 @@
-"""Pipelines from shards with images to batches, and what they cost."""
