@@ -37,7 +37,7 @@ def command(
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
     cluster; with --shared several processes play each rank, come late, fall behind and die; with
     --pulled ranks pull payloads, and pulls are lost, late or gone. Exit status 1 if anything was
-    lost, came twice, came in another batch or never came. With real processes: `make faults RUNS=3`.
+    lost, came twice, came in another batch or never came. With real processes: `make faults`.
 
     \b
     Examples:
