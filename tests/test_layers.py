@@ -68,7 +68,6 @@ ORDER = (
     # workers
     "workers.signals",
     "workers.arena",
-    "workers.lending",
     "workers.codec",
     "workers.serving",
     "workers.images",
@@ -115,7 +114,6 @@ TORCH_FREE = ("balancer", "sched")
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer.server.clear_payloads",
     "balancer.server.loop",
     "balancer.transport.authentication",
     "balancer.transport.disconnect",

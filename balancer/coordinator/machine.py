@@ -29,7 +29,7 @@ from ..protocol.messages import (
     Revoke,
 )
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
-from .delivery.sample import Failure
+from .delivery.sample import SampleFailure
 from .effects import Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
@@ -294,7 +294,7 @@ class Coordinator:
             return False
         if batch.fatal is not None:
             sample = batch.fatal
-            failure = sample.failure or Failure("")
+            failure = sample.failure or SampleFailure("")
             place = f" of {failure.source}" if failure.source else ""
             self.runs.fail("data", f"sample {sample.key!r}{place}: {failure.reason}")
         else:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 ELSEWHERE = "the loader was given a balancer's address"
 
 
-class Placed(NamedTuple):
+class PlacedPayload(NamedTuple):
     """A payload that ranks pull, by its serial; or with serial 0 its bytes, to be sent inline."""
 
     serial: int
@@ -36,13 +36,13 @@ class Payloads:
         self.way = f"inline: {why_inline}" if server is None else direct
         self.address, self.key = address, b"" if server is None else server.key
 
-    def place(self, buffers: Sequence[Any]) -> Placed:
+    def place(self, buffers: Sequence[Any]) -> PlacedPayload:
         """Keep a payload, given as buffers, for ranks; or return it, if it is to travel inline."""
         payload = payload_of(buffers)
         serial = 0 if self._server is None else self._server.keep(payload)
         if serial:
-            return Placed(serial, len(payload))
-        return Placed(0, len(payload), payload)
+            return PlacedPayload(serial, len(payload))
+        return PlacedPayload(0, len(payload), payload)
 
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Keep payloads for ranks to pull, or send them inline from now on."""

@@ -33,7 +33,7 @@ class Payload(msgspec.Struct, gc=False, eq=False):
     is_held: bool = False
 
 
-class Failure(msgspec.Struct, frozen=True):
+class SampleFailure(msgspec.Struct, frozen=True):
     """Why a sample is a hole, and the file it is in where a worker has said so.
 
     fatal: it ends the run when its microbatch is due.
@@ -61,7 +61,7 @@ class Sample(msgspec.Struct, gc=False):
     nbytes: int = 0
     place: Place = NOWHERE
     payload: Payload | None = None
-    failure: Failure | None = None
+    failure: SampleFailure | None = None
     reserved: int = 0
     settled: bool = False
     is_sent: bool = False

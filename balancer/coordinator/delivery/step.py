@@ -143,8 +143,8 @@ def pack(
         step_holes=tuple(sorted(step.holes)),
         servers=tuple(servers.values()),
     )
-    fatal = next((sample for sample in bad if sample.failure and sample.failure.fatal), None)
-    return ReadyBatch(message, tuple([p.frame for p in payloads if not p.serial]), fatal)
+    frames = tuple([payload.frame for payload in payloads if not payload.serial])
+    return ReadyBatch(message, frames, next(filter(_is_fatal, bad), None))
 
 
 def _item(sample: Sample) -> BatchItem:
@@ -154,6 +154,10 @@ def _item(sample: Sample) -> BatchItem:
         return BatchItem(sample.ordinal, sample.key, payload.header, 0, 0, 0)
     token, serial, nbytes = payload.server.token, payload.serial, payload.nbytes
     return BatchItem(sample.ordinal, sample.key, payload.header, token, serial, nbytes)
+
+
+def _is_fatal(sample: Sample) -> bool:
+    return sample.failure is not None and sample.failure.fatal
 
 
 def _hole(sample: Sample) -> Hole:

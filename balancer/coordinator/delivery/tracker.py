@@ -21,7 +21,7 @@ from ...protocol.messages import EpochPosition
 from .byte_budget import ByteBudget
 from .decoding import DecodeScheduler
 from .planned_steps import PlannedSteps, RankProgress
-from .sample import NOWHERE, ORDINAL, Failure, Payload, Sample, WorkerPayloads
+from .sample import NOWHERE, ORDINAL, Payload, Sample, SampleFailure, WorkerPayloads
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -130,7 +130,7 @@ class DeliveryTracker:
         for sample in list(step.samples()) if self._known_holes else ():
             if sample.ordinal in self._known_holes:
                 sample.key = sample.key or str(sample.index)  # of samples that were not measured
-                self.fail(sample, Failure("could not be used before the run was resumed"))
+                self.fail(sample, SampleFailure("could not be used before the run was resumed"))
         if step.number in self._known_steps:
             step.waits_for_holes = False
 
@@ -152,7 +152,7 @@ class DeliveryTracker:
         self._settle(samples)
         self.decoding.evict()
 
-    def fail(self, sample: Sample, failure: Failure) -> None:
+    def fail(self, sample: Sample, failure: SampleFailure) -> None:
         """Turn a sample into a hole."""
         self.budget.release_reserved((sample,))
         if not sample.is_missing:
@@ -166,7 +166,7 @@ class DeliveryTracker:
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
         self.budget.drop((sample,))
-        self.fail(sample, Failure(reason))
+        self.fail(sample, SampleFailure(reason))
 
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
@@ -207,7 +207,7 @@ class DeliveryTracker:
         if not sample.is_missing:
             self.budget.drop((sample,))
             self.planned.change_missing((sample,), 1)
-        self.fail(sample, Failure(reason))
+        self.fail(sample, SampleFailure(reason))
 
     # --- sending
 

@@ -3,7 +3,7 @@
 from collections import deque
 
 from ...protocol.messages import Hole
-from ..delivery.sample import Failure, Sample
+from ..delivery.sample import Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker
 from .planning_feed import PlanningFeed
 from .poison_samples import SuspectedSample
@@ -31,7 +31,7 @@ class FailedSamples:
         self.count += 1
         self.last.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        self.delivery.fail(sample, Failure(reason, source, io or self.on_error == "raise"))
+        self.delivery.fail(sample, SampleFailure(reason, source, io or self.on_error == "raise"))
 
     def count_crash(self, suspect: SuspectedSample) -> None:
         """Count a worker that died or hung on a sample; give it up when there were too many.

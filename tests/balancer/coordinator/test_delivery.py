@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from counterpoise.balancer.coordinator.delivery.sample import Failure, Payload, Sample
+from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
@@ -260,7 +260,7 @@ def test_a_step_that_waits_for_holes_needs_all_its_samples_and_counts_without_ho
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
     assert delivery.ready(0, 0, 0) is None
-    delivery.fail(samples[7], Failure("broken"))
+    delivery.fail(samples[7], SampleFailure("broken"))
     weights = delivery.ready(0, 0, 0).message.weights
     assert (weights.samples, weights.rank_samples, weights.step_samples) == (2, 4, 7)
     assert weights.step_label_tokens == 7
@@ -322,8 +322,8 @@ def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete(
 def test_a_failure_and_a_payload_said_twice_change_nothing():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
-    delivery.fail(samples[0], Failure("first"))
-    delivery.fail(samples[0], Failure("second"))
+    delivery.fail(samples[0], SampleFailure("first"))
+    delivery.fail(samples[0], SampleFailure("second"))
     arrive(delivery, samples[0])
     arrive(delivery, samples[1], samples[1])
     assert delivery.budget.held_bytes == 10

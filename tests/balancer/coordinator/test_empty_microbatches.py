@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.coordinator.delivery.sample import Failure, Payload, Sample
+from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
@@ -40,7 +40,7 @@ def decode(delivery: DeliveryTracker, samples: list[Sample], broken: set[int]) -
     """Decode the samples in this order; `broken` ones are holes."""
     for sample in samples:
         if sample.ordinal in broken:
-            delivery.fail(sample, Failure("broken"))
+            delivery.fail(sample, SampleFailure("broken"))
         else:
             delivery.store([(sample, Payload(b"", 10, b"x" * 10))])
 
