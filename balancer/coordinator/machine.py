@@ -34,7 +34,6 @@ from .effects import Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
 from .peers.records import RankPeer
-from .pull_handlers import PullHandlers
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
 from .run.doubted_results import LayoutCheck
@@ -96,8 +95,7 @@ class Coordinator:
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        pulls = PullHandlers(self.state, self.runs, self._apply)
-        self.handlers = {**self.workers.table(), **self.ranks.table(), **pulls.table()}
+        self.handlers = {**self.workers.table(), **self.ranks.table()}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False

@@ -20,12 +20,14 @@ from ..protocol.messages import (
     LabelCount,
     PeerRejected,
     Ping,
+    PullFailed,
     RankBye,
     RankHello,
     Ready,
     RequestBatch,
     RunFailed,
     StartRun,
+    StopServing,
     UnknownPeer,
 )
 from ..protocol.transitions import Action, Event, Outcome
@@ -33,12 +35,15 @@ from .delivery.planned_steps import RankProgress
 from .effects import Handler
 from .notices import send_pong, waiting_reason
 from .peers.admission import why_apart, why_rank_refused
-from .peers.records import NOTHING, RankPeer
+from .peers.records import NOTHING, RankPeer, WorkerPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 from .status_report import make_status_report
+from .worker_handlers import MAX_RUBBISH
 
+# Characters of a rank's reason that are kept.
+MAX_REASON = 300
 REPLACED = RunFailed(
     "protocol",
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
@@ -50,9 +55,9 @@ class RankHandlers:
     """The actions of the table that concern ranks."""
 
     def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]
+        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
     ) -> None:
-        """`apply` applies an event to another peer than the one whose message is handled."""
+        """`apply(peer, event, content)` applies an event to another peer than the message's."""
         self.state = state
         self.runs = runs
         self.apply = apply
@@ -66,6 +71,7 @@ class RankHandlers:
             Action.START_RUN: self.start_run,
             Action.RECORD_REQUEST: self.record_request,
             Action.ACKNOWLEDGE: self.acknowledge,
+            Action.JUDGE_PULL: self.judge_pull,
             Action.ADD_LABELS: self.add_labels,
             Action.IDENTIFY_RANK: self.identify,
             Action.ANSWER_PING: self.answer_ping,
@@ -293,6 +299,37 @@ class RankHandlers:
         """Send the status report that `counterpoise doctor` shows."""
         report = make_status_report(self.state, question.number, waiting_reason(self.state))
         self.state.send(peer, report)
+
+    # --- pulls
+
+    def judge_pull(self, peer: bytes, failed: PullFailed) -> None:
+        """Blame a worker whose payloads are rubbish; have one that is out of reach send inline."""
+        worker = self.state.servers.find(failed.token)
+        if worker is None:
+            return  # it is gone, or has said hello again since
+        if failed.is_rubbish:
+            worker.rubbish += 1
+            if worker.rubbish >= MAX_RUBBISH:
+                self.apply(worker.peer, Event.TURNED_AWAY, failed.reason[:MAX_REASON])
+        elif worker.why_inline:
+            # It still serves: it may not have heard it.
+            self.state.send(worker.peer, StopServing(worker.why_inline))
+        else:
+            name = self.state.ranks[peer].hello.name or f"rank {self.state.ranks[peer].hello.ranks}"
+            self._stop_serving(worker, f"{name} cannot pull: {failed.reason}"[:MAX_REASON])
+
+    def _stop_serving(self, worker: WorkerPeer, reason: str) -> None:
+        """Have a worker send inline; what only it has, and no rank was sent, is decoded again."""
+        worker.why_inline = reason
+        self.state.send(worker.peer, StopServing(reason))
+        if self.state.job is not None and self.state.job.transport == "direct":
+            self.runs.fail(
+                "worker",
+                f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
+                'worker --serve), or leave transport="direct"',
+            )
+        elif self.state.run is not None:
+            self.state.run.delivery.decoding.drop_those_of(worker.peer)
 
     # --- leaving
 

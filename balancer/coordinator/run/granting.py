@@ -3,8 +3,7 @@
 from ...protocol.messages import Lease, SampleRef
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
-from .lease_index import GrantedLease
-from .leases import LeaseTable
+from .leases import GrantedLease, LeaseTable
 from .planning_feed import PlanningFeed
 
 # Samples in a lease, where it is not known how long they take.

@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     mutant(
         "a result is taken from any lease, any number of times",
-        edit("coordinator.run.lease_index:LeaseIndex.pop_sample",
+        edit("coordinator.run.leases:LeaseIndex.pop_sample",
              """
              if sample is not None:
                  self._forget_sample(lease, ordinal)
