@@ -77,9 +77,8 @@ class RunControl:
         state.costs.note_failed(order[[each for each in holes if each < state.count]].tolist())
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if job.source else None
-        told = None if check is not None else state.told_costs()
-        whole = plans_whole_epoch(planner)
-        known = state.costs.known_to(job, state.count, state.fingerprint, whole, told)
+        whole, believed = plans_whole_epoch(planner), check is None
+        known = state.costs.known_to(job, state.count, state.fingerprint, whole, believed)
         run = EpochRun(start, job, order, planner, known, check, state.pool.note, state.kept)
         run.leases.last = state.last_lease
         return run

@@ -145,10 +145,6 @@ class CoordinatorState:
         """Return how many workers have the source open."""
         return self.pool.ready
 
-    def told_costs(self) -> set[tuple[int, ...]]:
-        """Return what workers have said that each sample costs, who have opened the source."""
-        return {worker.cost for worker in self.workers.values() if worker.fingerprint}
-
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)

@@ -148,7 +148,7 @@ class WorkerHandlers:
             state.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
-        state.workers[peer].fingerprint, state.workers[peer].cost = ready.fingerprint, ready.cost
+        state.workers[peer].fingerprint = ready.fingerprint
         # The job can be done: those that cannot do it have the wrong data or settings.
         for worker in [each for each in state.workers.values() if each.failure]:
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)

@@ -71,14 +71,12 @@ class WorkerHello(ArrayRecord, frozen=True):
 class WorkerReady(ArrayRecord, frozen=True):
     """The worker's source is open; it has `count` samples, produced by code with this fingerprint.
 
-    number: that of the Welcome that it answers; repeated when that is. cost: what each of them
-    costs, where all cost the same and that is known beforehand.
+    number: that of the Welcome that it answers; repeated when that is.
     """
 
     count: Integer
     fingerprint: str
     number: Integer = 0
-    cost: tuple[Cost, ...] = ()
 
 
 class WorkerHeartbeat(ArrayRecord, frozen=True):

@@ -159,8 +159,7 @@ class InProcessConnection:
                     self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
                 count, fingerprint = self._handler.open("")
-                cost = self._handler.uniform_cost()
-                self._send(_WORKER, WorkerReady(count, fingerprint, action.number, cost))
+                self._send(_WORKER, WorkerReady(count, fingerprint, action.number))
 
     def _do(self, task: SampleTask) -> None:
         work = self._handler.probe if task.kind == "probe" else self._handler.decode

@@ -29,9 +29,6 @@ class Handler(Protocol):
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
 
-    def uniform_cost(self) -> tuple[int, ...]:
-        """Return what each sample of what is open costs; () where they differ, or may."""
-
     @property
     def looks_up(self) -> bool:
         """Return whether costs need only be looked up, so that a lease is measured at once."""

@@ -203,7 +203,7 @@ class _Worker:
     def _try_open(self, job: str, number: int) -> WorkerReady | WorkerFailed:
         try:
             count, fingerprint = self.handler.open(job)
-            return WorkerReady(count, fingerprint, number, self.handler.uniform_cost())
+            return WorkerReady(count, fingerprint, number)
         except Exception as error:
             return WorkerFailed(describe_error(error), number)
 

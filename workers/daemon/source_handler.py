@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
@@ -65,6 +67,11 @@ class SourceHandler:
             refuse_threads(source, f"{self._threads.count} decode threads")
         columns = getattr(source, "cost_columns", None)
         self._columns = None if columns is None else columns(self.resources)
+        uniform = getattr(source, "uniform_cost", None) or {}
+        if self._columns is None and {*self.resources} <= {*uniform}:
+            self._columns = tuple(
+                np.broadcast_to(np.int64(uniform[name]), len(source)) for name in self.resources
+            )
         return len(source), source.fingerprint()
 
     def close(self) -> None:
@@ -87,11 +94,6 @@ class SourceHandler:
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key."""
         return self._source().key(ref.index)
-
-    def uniform_cost(self) -> tuple[int, ...]:
-        """Return what each sample costs; () where they differ, or may."""
-        cost = getattr(self._source(), "uniform_cost", None) or {}
-        return tuple(cost[name] for name in self.resources) if {*self.resources} <= {*cost} else ()
 
     @property
     def looks_up(self) -> bool:

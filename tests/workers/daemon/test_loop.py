@@ -83,9 +83,6 @@ class Taking:
             raise OSError("no disk")
         return 100, "print"
 
-    def uniform_cost(self) -> tuple[int, ...]:
-        return ()
-
     def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
         raise NotImplementedError
 
