@@ -141,8 +141,10 @@ class Puller:
 
     def _close(self, token: int) -> None:
         socket, poller = self._connections.pop(token)
-        for each in (socket, socket.get_monitor_socket()):
+        monitor = socket.get_monitor_socket()
+        for each in (socket, monitor):
             if each in poller:  # else a signal's handler has raised in between
                 poller.unregister(each)
         socket.disable_monitor()
+        monitor.close(linger=0)
         socket.close(linger=0)
