@@ -122,7 +122,7 @@ ZMQ_SHELLS = {
     "balancer.transport.sockets",
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
-    "workers.serving.door",
+    "workers.serving.connections",
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",

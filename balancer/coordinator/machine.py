@@ -7,9 +7,9 @@ action, and sets the state that the row has for the handler's outcome: states ch
 the coordinator *settles*: it plans what can be planned, sends every microbatch that is asked for
 and ready, and leases samples to idle workers.
 
-The parts, from the outside in: `WorkerHandlers` and `RankHandlers` have the actions, `RankChecks`
-what depends on the time, `RunControl` starts and stops the run, `EpochRun` is one run, and
-`CoordinatorState` is the data that they share.
+The parts, from the outside in: `WorkerHandlers` and `RankHandlers` have a method for each action,
+`RankChecks` what depends on the time, `RunControl` starts and stops the run, `EpochRun` is one run,
+and `CoordinatorState` is the data that they share.
 """
 
 import math
@@ -28,9 +28,9 @@ from ..protocol.messages import (
     RequestBatch,
     Revoke,
 )
-from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
+from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
 from .delivery.sample import SampleFailure
-from .effects import Send
+from .effects import Handler, Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
 from .peers.records import RankPeer
@@ -95,10 +95,16 @@ class Coordinator:
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        self.handlers = {**self.workers.table(), **self.ranks.table()}
+        self.handlers = {action: self._handler_of(action) for action in Action}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False
+
+    def _handler_of(self, action: Action) -> Handler:
+        """Return the method that is named as an action of the table."""
+        name = action.replace(" ", "_")
+        handler: Handler = getattr(self.workers, name, None) or getattr(self.ranks, name)
+        return handler
 
     # --- events in, effects out
 

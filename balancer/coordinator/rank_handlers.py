@@ -8,7 +8,7 @@ before may be noticed late. So when a rank comes back, the processes that may be
 launch are ended or asked to introduce themselves again; see `peers/launches.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec import structs
 
@@ -30,9 +30,8 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
-from ..protocol.transitions import Action, Event, Outcome
+from ..protocol.transitions import Event, Outcome
 from .delivery.planned_steps import RankProgress
-from .effects import Handler
 from .notices import send_pong, waiting_reason
 from .peers.admission import why_apart, why_rank_refused
 from .peers.records import NOTHING, RankPeer, WorkerPeer
@@ -62,30 +61,9 @@ class RankHandlers:
         self.runs = runs
         self.apply = apply
 
-    def table(self) -> Mapping[Action, Handler]:
-        """Return the handler of each action that concerns ranks."""
-        return {
-            Action.GREET_RANK: self.greet,
-            Action.ADMIT_RANK: self.admit,
-            Action.CHECK_RANK: self.check_hello,
-            Action.START_RUN: self.start_run,
-            Action.RECORD_REQUEST: self.record_request,
-            Action.ACKNOWLEDGE: self.acknowledge,
-            Action.JUDGE_PULL: self.judge_pull,
-            Action.ADD_LABELS: self.add_labels,
-            Action.IDENTIFY_RANK: self.identify,
-            Action.ANSWER_PING: self.answer_ping,
-            Action.REPORT_STATUS: self.report_status,
-            Action.RELEASE_RANK: self.release,
-            Action.LOSE_RANK: self.lose,
-            Action.CONFIRM_LOSS: self.confirm_loss,
-            Action.END_REPLACED_RANK: self.end_replaced,
-            Action.END_DOUBTED_RANK: self.end_doubted,
-        }
-
     # --- joining
 
-    def greet(self, peer: bytes, hello: RankHello) -> Outcome:
+    def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if ranks of another job are connected, find out first if they are here."""
         state = self.state
         is_other_job = state.job is not None and hello.job != to_json(state.job)
@@ -95,9 +73,9 @@ class RankHandlers:
                 send_pong(self.runs, rank.peer)
             state.postponed[peer] = hello
             return Outcome.POSTPONED
-        return self.admit(peer, hello)
+        return self.admit_rank(peer, hello)
 
-    def admit(self, peer: bytes, hello: RankHello) -> Outcome:
+    def admit_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank to the job; the first one may bring it."""
         state = self.state
         reason = why_rank_refused(state.job, hello, state.plan_with)
@@ -118,14 +96,14 @@ class RankHandlers:
         self._send_ready(peer)
         return Outcome.ADMITTED
 
-    def check_hello(self, peer: bytes, hello: RankHello) -> Outcome:
+    def check_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Answer a repeated hello; a process cannot change its ranks or its job."""
         if self.state.ranks[peer].hello == hello:
             self._send_ready(peer)
             return Outcome.REPEATED
         reason = "this rank is registered with another hello: restart this trainer process"
         self.state.send(peer, PeerRejected(reason))
-        self.lose(peer)
+        self.lose_rank(peer)
         return Outcome.REFUSED
 
     def _start_job(self, job: JobSpec) -> None:
@@ -180,13 +158,13 @@ class RankHandlers:
             ):
                 self.apply(old.peer, Event.DOUBTED)
 
-    def end_replaced(self, peer: bytes, _: object = None) -> None:
+    def end_replaced_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that another process now plays, and stop the run that it was in."""
         launch = self.state.ranks[peer].launch
         self._end(peer, REPLACED)
         self.state.launches.replace(peer, launch)
 
-    def end_doubted(self, peer: bytes, _: object = None) -> None:
+    def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
         self._end(peer, UnknownPeer())
 
@@ -248,7 +226,7 @@ class RankHandlers:
         if request.run > known:
             self.state.send(peer, UnknownPeer())
 
-    def identify(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
+    def identify_rank(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
         replaced = self.state.launches.is_replaced(peer)
         self.state.send(peer, REPLACED if replaced else UnknownPeer())
@@ -333,7 +311,7 @@ class RankHandlers:
 
     # --- leaving
 
-    def release(self, peer: bytes, _: RankBye) -> None:
+    def release_rank(self, peer: bytes, _: RankBye) -> None:
         """Forget a rank that says goodbye, and answer it when no other rank needs this run."""
         state = self.state
         rank = state.ranks[peer]
@@ -342,7 +320,7 @@ class RankHandlers:
         state.leaving.add(peer)
         self._continue_without()
 
-    def lose(self, peer: bytes, _: object = None) -> None:
+    def lose_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that cannot be reached; one that was in a run ends its launch.
 
         If others share its rank they wait for it to come back, though not for long.

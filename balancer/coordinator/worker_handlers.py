@@ -4,7 +4,7 @@ Each is named in a row of `protocol/transitions.py` and returns the outcome that
 worker's next state, or None where there is only one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,9 +30,8 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
-from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
+from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
-from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.payload_servers import instruction, why_not_direct
 from .peers.records import WorkerPeer
@@ -68,29 +67,9 @@ class WorkerHandlers:
         self.runs = runs
         self.apply = apply
 
-    def table(self) -> Mapping[Action, Handler]:
-        """Return the handler of each action that concerns workers."""
-        return {
-            Action.REGISTER_WORKER: self.register,
-            Action.SEND_JOB: self.send_job,
-            Action.IGNORE: self.ignore,
-            Action.CLOSE_SOURCE: self.close_source,
-            Action.ACCEPT_WORKER: self.accept,
-            Action.CONFIRM_WORKER: self.confirm,
-            Action.REPORT_WORKER_FAILURE: self.report_failure,
-            Action.STORE_COSTS: self.store_costs,
-            Action.STORE_PAYLOADS: self.store_payloads,
-            Action.STORE_FAILURE: self.store_failure,
-            Action.RELEASE_WORKER: self.release,
-            Action.RELEASE_ENDED_WORKERS: self.release_ended,
-            Action.LOSE_WORKER: self.lose,
-            Action.TURN_AWAY: self.turn_away,
-            Action.RECORD_HEARTBEAT: self.record_heartbeat,
-        }
-
     # --- joining
 
-    def register(self, peer: bytes, hello: WorkerHello) -> Outcome:
+    def register_worker(self, peer: bytes, hello: WorkerHello) -> Outcome:
         """Register a worker process, and forget those that it replaces."""
         state = self.state
         known = state.workers.get(peer)
@@ -99,17 +78,17 @@ class WorkerHandlers:
         reason = why_other_version(hello.version)
         if reason:
             self._reject(peer, hello.name, reason)
-            self.lose(peer)
+            self.lose_worker(peer)
             return Outcome.REFUSED
         same_name = state.pool.named(hello.name)
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
             state.send(peer, Bye())
-            self.lose(peer)
+            self.lose_worker(peer)
             return Outcome.REFUSED
         for old in same_name:
             if old.peer == peer:
-                self.lose(peer)
+                self.lose_worker(peer)
             else:
                 self.apply(old.peer, Event.REPLACED)
         self._see(hello.name, hello.incarnation)
@@ -133,7 +112,7 @@ class WorkerHandlers:
     def ignore(self, _: bytes, __: object) -> None:
         """Do nothing: a hello was repeated that was answered already."""
 
-    def accept(self, peer: bytes, ready: WorkerReady) -> Outcome:
+    def accept_worker(self, peer: bytes, ready: WorkerReady) -> Outcome:
         """Accept a worker that has opened the source, if its data are those of the others."""
         state = self.state
         if ready.number != state.last_welcome:
@@ -166,12 +145,12 @@ class WorkerHandlers:
             self.state.set_unresponsive(worker, True)
             self.send_job(peer)
 
-    def confirm(self, peer: bytes, ready: WorkerReady) -> None:
+    def confirm_worker(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
         if ready.number == self.state.last_welcome:
             self.state.set_unresponsive(self.state.workers[peer], False)
 
-    def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
+    def report_worker_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.
 
         While nobody has, the job may be wrong and not the worker: it waits for the next job. The
@@ -191,7 +170,7 @@ class WorkerHandlers:
         """Send a worker away for good, and give its work to others."""
         name = self.state.workers[peer].hello.name
         self._reject(peer, name, f"this worker cannot do what others can: {reason}")
-        self.release(peer)
+        self.release_worker(peer)
         if not self.state.workers:
             self.runs.fail("worker", f"worker {name}: {reason}; no other worker is left")
 
@@ -286,7 +265,7 @@ class WorkerHandlers:
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
 
-    def release(self, peer: bytes, _: object = None) -> None:
+    def release_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
         worker = self.state.remove_worker(peer)
         if self.state.run is not None:
@@ -295,7 +274,7 @@ class WorkerHandlers:
         if worker is not None and not worker.failure:
             self._fail_without_workers()
 
-    def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
+    def release_ended_workers(self, peer: bytes, ended: WorkersEnded) -> None:
         """Forget the workers that a trainer has ended: no sample is suspected of their end.
 
         With them goes what is known of samples' costs, and with the last that has its source open
@@ -313,7 +292,7 @@ class WorkerHandlers:
         elif state.is_ready:
             state.send(peer, Ready(state.count, state.fingerprint))
 
-    def lose(self, peer: bytes, _: object = None) -> None:
+    def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
         worker = self.state.remove_worker(peer)
         if worker is None:

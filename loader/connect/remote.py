@@ -24,7 +24,7 @@ from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import PeerKeys
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
-from .pull_book import PullBook
+from .pull_tracker import PullTracker
 from .puller import Puller
 from .rank_sockets import RankSockets
 from .rendezvous import Rendezvous
@@ -86,7 +86,7 @@ class Connection:
         self._sockets.patience_s = patience_s
         # What workers of this machine send is not doubted: they are the trainer's own processes.
         checks = _any_layout if endpoint.startswith("ipc://") else why_bad_layout
-        self._puller = Puller(self._sockets, PullBook(checks))
+        self._puller = Puller(self._sockets, PullTracker(checks))
         self._told = set[int]()  # workers of which it is logged that they cannot be reached
         self._is_draining = False
         self._awaits_restart = False

@@ -17,7 +17,7 @@ from ...balancer.protocol.messages import PullPayloads, ServePayloads
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
-from .door import HANDSHAKE_MS, Door
+from .connections import HANDSHAKE_MS, PullConnections
 from .store import PayloadStore
 
 # A request has a number for each payload, and no frame but its header.
@@ -44,14 +44,14 @@ class PullServer:
         socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         try:
-            self._door = Door(self._context, socket, address, _most_connections())
+            self._connections = PullConnections(self._context, socket, address, _most_connections())
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(
                 f"cannot serve payloads at {address}: {error}: give counterpoise worker --serve "
                 "with another address, or --serve none"
             ) from error
-        self.endpoint = self._door.endpoint
+        self.endpoint = self._connections.endpoint
         threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
 
     def keep(self, payload: Any) -> int:
@@ -62,7 +62,10 @@ class PullServer:
         """Serve payloads as the balancer says; nothing if it has said so before."""
         if instruction != self._instruction:
             self._instruction = instruction
-            self._door.public, self._door.secret = instruction.public, instruction.secret
+            self._connections.public, self._connections.secret = (
+                instruction.public,
+                instruction.secret,
+            )
             self._store.begin(instruction.token, instruction.most_bytes)
 
     def end(self) -> bool:
@@ -90,12 +93,12 @@ class PullServer:
         with contextlib.suppress(zmq.ContextTerminated):
             while True:
                 now = time.monotonic()
-                closed_s = self._door.watch(poller, now) - now
+                closed_s = self._connections.watch(poller, now) - now
                 poller.poll(min(IDLE_MS, int(1000 * closed_s) + 1) if closed_s > 0 else IDLE_MS)
-                self._door.turn(time.monotonic())
+                self._connections.turn(time.monotonic())
                 while (frames := receive_frames(socket)) is not None:
                     self._answer(socket, frames)
-        self._door.close()
+        self._connections.close()
         socket.close(linger=0)
 
     def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:

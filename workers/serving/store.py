@@ -1,9 +1,9 @@
 """The payloads that a worker keeps for ranks to pull; no socket here.
 
-The counterpart, in the rank, is loader/connect/pull_book.py. A payload is announced to the balancer
-by its serial number, which is never used again, and kept until the balancer frees it. What a rank
-was sent is its own: it may arrive after the payload was freed. So no message's delay, loss or
-repetition can give a rank other bytes than were announced: it gets these, or none.
+The counterpart, in the rank, is loader/connect/pull_tracker.py. A payload is announced to the
+balancer by its serial number, which is never used again, and kept until the balancer frees it. What
+a rank was sent is its own: it may arrive after the payload was freed. So no message's delay, loss
+or repetition can give a rank other bytes than were announced: it gets these, or none.
 """
 
 import threading

@@ -50,9 +50,8 @@ class LeaseIndex:
         self._note_change = note_change
         self._by_number: dict[int, GrantedLease] = {}
         self._of_worker: dict[bytes, dict[int, GrantedLease]] = {}
-        self._of_sample: dict[int, GrantedLease] = {}
-        # Further leases of a sample, oldest first: only of shared ones.
-        self._also: dict[int, list[GrantedLease]] = {}
+        # Oldest first; several only of shared ones.
+        self._of_sample: dict[int, list[GrantedLease]] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -85,8 +84,7 @@ class LeaseIndex:
 
     def with_sample(self, ordinal: int) -> list[GrantedLease]:
         """Return the leases that a sample is open on."""
-        first = self._of_sample.get(ordinal)
-        return [] if first is None else [first, *self._also.get(ordinal, ())]
+        return list(self._of_sample.get(ordinal, ()))
 
     def holds_sample(self, ordinal: int) -> bool:
         """Return whether a sample is open on a lease."""
@@ -96,12 +94,8 @@ class LeaseIndex:
         """Add a lease."""
         self._by_number[lease.number] = lease
         self._of_worker.setdefault(lease.worker, {})[lease.number] = lease
-        if self._of_sample.keys().isdisjoint(lease.samples.keys()):
-            self._of_sample.update(dict.fromkeys(lease.samples, lease))
-        else:
-            for ordinal in lease.samples:
-                if self._of_sample.setdefault(ordinal, lease) is not lease:
-                    self._also.setdefault(ordinal, []).append(lease)
+        for ordinal in lease.samples:
+            self._of_sample.setdefault(ordinal, []).append(lease)
         self._note_change(lease.worker)
 
     def pop(self, number: int) -> GrantedLease | None:
@@ -113,13 +107,8 @@ class LeaseIndex:
         del own[number]
         if not own:
             del self._of_worker[lease.worker]
-        if not self._also:
-            of_sample = self._of_sample
-            for ordinal in lease.samples:
-                del of_sample[ordinal]
-        else:
-            for ordinal in lease.samples:
-                self._forget_sample(lease, ordinal)
+        for ordinal in lease.samples:
+            self._forget_sample(lease, ordinal)
         self._note_change(lease.worker)
         return lease
 
@@ -147,19 +136,12 @@ class LeaseIndex:
         self._by_number.clear()
         self._of_worker.clear()
         self._of_sample.clear()
-        self._also.clear()
 
     def _forget_sample(self, lease: GrantedLease, ordinal: int) -> None:
-        also = self._also.get(ordinal) if self._also else None
-        if also is None:
+        leases = self._of_sample[ordinal]
+        leases.remove(lease)
+        if not leases:
             del self._of_sample[ordinal]
-            return
-        if self._of_sample[ordinal] is lease:
-            self._of_sample[ordinal] = also.pop(0)
-        else:
-            also.remove(lease)
-        if not also:
-            del self._also[ordinal]
 
 
 class LeaseTable:

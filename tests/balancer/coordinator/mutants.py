@@ -22,7 +22,7 @@ MUTANTS = (
     # --- fencing, and results that come twice
     mutant(
         "an older incarnation is let in",
-        edit("coordinator.worker_handlers:WorkerHandlers.register",
+        edit("coordinator.worker_handlers:WorkerHandlers.register_worker",
              "any(old.hello.incarnation > hello.incarnation for old in same_name)", "False"),
         seed=249,
     ),
@@ -156,7 +156,7 @@ MUTANTS = (
         "a late worker is never forgiven",
         edit("coordinator.worker_handlers:WorkerHandlers._count_results",
              "self.state.set_unresponsive(worker, False)", ""),
-        edit("coordinator.worker_handlers:WorkerHandlers.confirm",
+        edit("coordinator.worker_handlers:WorkerHandlers.confirm_worker",
              "self.state.set_unresponsive(self.state.workers[peer], False)", "pass"),
         seed=15,
     ),
@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     mutant(
         "a rank that is not known is not answered",
-        edit("coordinator.rank_handlers:RankHandlers.identify",
+        edit("coordinator.rank_handlers:RankHandlers.identify_rank",
              "self.state.send(peer, REPLACED if replaced else UnknownPeer())",
              "replaced and self.state.send(peer, REPLACED)"),
         seed=0,

@@ -1,6 +1,6 @@
 """Payloads that simulated ranks pull from simulated workers: stands for workers/serving/.
 
-The books of both sides are the real ones. Requests and answers take time and come in order; now and
+What both sides keep track of is the real thing. Requests and answers take time and come in order; now and
 then a connection cannot be made or is cut, an answer is lost or comes too late, a payload is gone,
 or is not what was announced.
 """
@@ -18,7 +18,7 @@ from counterpoise.balancer.protocol.messages import (
     StopServing,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.workers.serving.store import PayloadStore
 from tests.simulation.transport.network import SimulatedNetwork
 
@@ -70,7 +70,7 @@ class SimulatedPuller:
         news: Callable[[], None],
     ) -> None:
         """`news` is called when an answer has come, or will never come."""
-        self.book = PullBook(lambda _, __: "", CONNECT_S, ANSWER_S)
+        self.tracker = PullTracker(lambda _, __: "", CONNECT_S, ANSWER_S)
         self._servers = servers
         self._network = network
         self._delay_s = delay_s
@@ -83,22 +83,22 @@ class SimulatedPuller:
 
     def read(self, batch: Batch, frames: Collection[object]) -> tuple[object, ...] | None:
         """Return the payloads of a microbatch that is settled; None if some cannot be had."""
-        return self.book.payloads(batch, frames)
+        return self.tracker.payloads(batch, frames)
 
     def is_settled(self, batch: Batch) -> bool:
         """Return whether nothing of a microbatch is on its way here."""
-        return self.book.is_settled(batch)
+        return self.tracker.is_settled(batch)
 
     def turn(self, session: RankSession) -> list[Message]:
         """Ask for what has arrived; return what the balancer is to be told."""
         now = self._network.now
-        self.book.expire(now)
-        for token in self.book.ended:
+        self.tracker.expire(now)
+        for token in self.tracker.ended:
             self._connections[token] = self._connections.get(token, 0) + 1
-        self.book.ended.clear()
-        for server, message in self.book.want(session.batches(), now):
+        self.tracker.ended.clear()
+        for server, message in self.tracker.want(session.batches(), now):
             self._ask(server, message)
-        reports, self.book.reports = self.book.reports, []
+        reports, self.tracker.reports = self.tracker.reports, []
         return list(reports)
 
     def leave(self) -> None:
@@ -111,7 +111,7 @@ class SimulatedPuller:
         token, draw = server.token, self._network.random.random
         reachable = self._in_reach.setdefault(token, draw() >= OUT_OF_REACH)
         if not reachable:
-            self._later(token, "refused", lambda: self.book.disconnected(token, "refused"))
+            self._later(token, "refused", lambda: self.tracker.disconnected(token, "refused"))
             return
         self._later(token, "up", lambda: self._arrive(self._servers[server.address], message))
 
@@ -124,9 +124,9 @@ class SimulatedPuller:
             return
         fate = self._network.random.random()
         if not server.is_there or fate < CUT:
-            self._later(token, "down", lambda: self.book.disconnected(token, "it has ended"))
+            self._later(token, "down", lambda: self.tracker.disconnected(token, "it has ended"))
             return
-        self.book.connected(token)
+        self.tracker.connected(token)
         if fate < CUT + LOST:
             return
         answer, payloads = server.answer(message)
@@ -135,7 +135,7 @@ class SimulatedPuller:
         late_s = LATE_S if fate > 1 - GONE - LATE else 0.0
 
         def receive() -> None:
-            self.book.received(token, answer, payloads, self._network.now)
+            self.tracker.received(token, answer, payloads, self._network.now)
 
         self._later(token, "down", receive, late_s)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.job import ask
 from counterpoise.workers.daemon.identity import Identity
@@ -56,13 +56,13 @@ def inline(address):
 def pulled(monkeypatch):
     """Counts the payloads that were pulled."""
     counts: Counter[str] = Counter()
-    received = PullBook.received
+    received = PullTracker.received
 
     def counting(book, token, answer, payloads, now):
         counts["pulled"] += len(payloads)
         received(book, token, answer, payloads, now)
 
-    monkeypatch.setattr(PullBook, "received", counting)
+    monkeypatch.setattr(PullTracker, "received", counting)
     return counts
 
 

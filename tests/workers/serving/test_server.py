@@ -16,7 +16,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.workers.serving import door, server
+from counterpoise.workers.serving import connections, server
 from counterpoise.workers.serving.server import PullServer
 
 LIMIT_MS = 10_000
@@ -179,7 +179,7 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
 def test_many_wrong_passwords_keep_nobody_out_for_long(context) -> None:
     with serving() as made, contextlib.ExitStack() as strangers:
         made.keep(b"cat")
-        for number in range(3 * door.MOST_REFUSALS):
+        for number in range(3 * connections.MOST_REFUSALS):
             name = b"stranger %d" % number
             strangers.enter_context(connect(context, made.endpoint, name, password=b"guessed"))
         with connect(context, made.endpoint, b"rank", password=SECRET) as rank:

@@ -26,7 +26,7 @@ HANDSHAKE_MS = 5_000
 _OPENED, _CLOSED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
 
 
-class Door:
+class PullConnections:
     """The connections of one listening socket; belongs to the thread that serves.
 
     public, secret: what ranks connect with; nobody may while both are empty.

@@ -65,7 +65,7 @@ class _Worker:
     pulls: dict[int, Pull] = field(default_factory=dict)
 
 
-class PullBook:
+class PullTracker:
     """The pulls of one rank process. Times are in seconds, on any one clock.
 
     ended: tokens of the workers whose connections are of no use any more; the caller closes them,
