@@ -1,6 +1,6 @@
 """Payloads that simulated ranks pull from simulated workers: stands for workers/serving/.
 
-What both sides keep track of is the real thing. Requests and answers take time and come in order; now and
+What both sides keep track of is real. Requests and answers take time and come in order; now and
 then a connection cannot be made or is cut, an answer is lost or comes too late, a payload is gone,
 or is not what was announced.
 """
