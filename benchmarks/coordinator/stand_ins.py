@@ -40,12 +40,16 @@ ADDRESS = "tcp://127.0.0.1:9"
 
 @dataclass(slots=True)
 class RankStandIn:
-    """A trainer process: it takes each microbatch at once, and asks for the one after the next."""
+    """A trainer process: it takes microbatches at once, and asks for the one after the next.
+
+    arrived: those that it has been sent; it has taken those before `next`.
+    """
 
     number: int
     microbatches: int
     asked: int = 0
-    taken: set[int] = field(default_factory=set)
+    next: int = 0
+    arrived: set[int] = field(default_factory=set)
 
     def place(self, nth: int) -> tuple[int, int]:
         """Return the step and the microbatch of its nth microbatch."""
@@ -53,7 +57,7 @@ class RankStandIn:
 
     def open_requests(self) -> list[RequestBatch]:
         """Return the requests that are not answered, which a rank repeats every second."""
-        waited = (nth for nth in range(self.asked) if nth not in self.taken)
+        waited = (nth for nth in range(self.asked) if nth not in self.arrived)
         return [RequestBatch(0, self.number, *self.place(nth)) for nth in waited]
 
     def ask(self) -> RequestBatch:
@@ -161,13 +165,16 @@ class StandIns(ABC):
             raise RuntimeError("a payload came inline that was announced to be pulled")
         rank = self.rank_stand_ins[peer]
         nth = batch.step * rank.microbatches + batch.microbatch
-        if nth in rank.taken:
+        if nth in rank.arrived:
             return  # it was asked for again while it was on its way
-        rank.taken.add(nth)
+        rank.arrived.add(nth)
         self.delivered += len(batch.items)
-        self.post(peer, Ack(0, batch.rank, batch.step, batch.microbatch))
-        if rank.place(rank.asked)[0] < self.steps:
-            self.post(peer, rank.ask())
+        # In order: an acknowledgement is of all before it, too.
+        while rank.next in rank.arrived:
+            self.post(peer, Ack(0, batch.rank, *rank.place(rank.next)))
+            rank.next += 1
+            if rank.place(rank.asked)[0] < self.steps:
+                self.post(peer, rank.ask())
 
 
 def heartbeat(peer: bytes, nth: int) -> WorkerHeartbeat:
