@@ -71,9 +71,7 @@ class Pictured:
 @click.option("--microbatches", type=click.IntRange(4), default=8, show_default=True)
 @click.option("--steps", type=click.IntRange(2), default=6, show_default=True, help="Of a pass.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option(
-    "--inline", is_flag=True, help="Samples through the balancer, not pulled from workers."
-)
+@click.option("--inline", is_flag=True, help="Samples through the balancer, not pulled.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     tiles: int,
