@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
-from ..balancer.transport.keys import peer_keys
 from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
@@ -22,12 +22,13 @@ from .auto.choice import Choice
 from .auto.late import AutoSettings, LateAutoLoader
 from .auto.resolve import source_of
 from .balanced.arguments import check_plan, find_resources, make_plan, said_or_adopted
+from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.chosen import BatchMaker, WantedFields, batch_maker
-from .connect.embedded import WorkerStart
-from .connect.factory import ConnectionFactory
+from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
+from .local.loop import LocalLoop, LocalSettings
+from .local.workers import WorkerStart
 from .refused_arguments import check_decode_threads
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
@@ -62,6 +63,7 @@ class BalancedArguments:
     transport: Transport
     fields: WantedFields
     decode_threads: int
+    worker_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,9 @@ class BalancedSettings:
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=_connection(torch, given, job, source, place).connect,
-            batches=self.batches,
+            connect=self._connection(job, place),
+            # torch's own thread pins what workers of a local loop make.
+            batches=replace(self.batches, pins=False) if self._is_local(place) else self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -140,6 +143,33 @@ class BalancedSettings:
             auto=auto,
             spare=spare,
         )
+
+    def _is_local(self, place: Place) -> bool:
+        """Return whether workers of this process load and collate what the plan gives them."""
+        has_data = self.source is not None
+        return has_data and self.given.balancer is None and place.sharers == 1
+
+    def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
+        """Return what makes the connection: the local loop, or the way to a balancer."""
+        torch, given, source = self.torch, self.given, self.source
+        if source is None or not self._is_local(place):
+            return partial(_connect, torch, given, job, source, place)
+        made = given.collate_fn or default_collate
+        settings = LocalSettings(
+            job=job,
+            dataset=torch.dataset,
+            source=source,
+            place=place,
+            start=torch.start,
+            collate=collate_in_worker(given.balance, given.collate_fn, given.fields),
+            takes_empty=self.takes_empty,
+            draws=given.balance.layout == "torch" and made is not default_collate,
+            prefetch=torch.prefetch_factor or DEFAULT_PREFETCH,
+            transport=given.transport,
+            name=given.name,
+            timeout_s=torch.timeout or None,
+        )
+        return partial(LocalLoop, settings)
 
 
 def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> LateBalancedLoader:
@@ -177,7 +207,7 @@ def _settings(
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
-    torch_arguments = _torch_arguments(loader, given.decode_threads)
+    torch_arguments = _torch_arguments(loader, given.decode_threads, given.worker_restarts)
     # balance="auto" reads no sample here, and finds its resources later
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
@@ -235,27 +265,39 @@ def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     return lambda: KnownData(dataset, len(source), source.key)
 
 
-def _torch_arguments(loader: TorchDataLoader[Any], threads: int) -> TorchArguments:
+def _torch_arguments(loader: TorchDataLoader[Any], threads: int, restarts: int) -> TorchArguments:
     context: Any = loader.multiprocessing_context
     begin = loader.worker_init_fn if loader.num_workers else None
     return TorchArguments(
         dataset=loader.dataset,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin, threads),
+        start=WorkerStart(
+            loader.num_workers,
+            loader.persistent_workers,
+            context,
+            begin,
+            threads,
+            loader.pin_memory,
+            restarts if loader.num_workers else 0,
+        ),
         prefetch_factor=loader.prefetch_factor,
         timeout=loader.timeout,
     )
 
 
-def _connection(
+def _connect(
     torch: TorchArguments,
     given: BalancedArguments,
     job: JobSpec,
     source: Source | None,
     place: Place,
-) -> ConnectionFactory:
-    return ConnectionFactory(
+) -> MicrobatchSource:
+    """Connect to a balancer. Only here: who has none loads nothing of ZeroMQ."""
+    from ..balancer.transport.keys import peer_keys
+    from .connect.factory import ConnectionFactory
+
+    factory = ConnectionFactory(
         job=job,
         source=source,
         place=place,
@@ -266,6 +308,7 @@ def _connection(
         name=given.name,
         transport=given.transport,
     )
+    return factory.connect()
 
 
 def _description(dataset: Any) -> dict[str, Any]:

@@ -29,6 +29,19 @@ def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:
         )
 
 
+def checked_restarts(worker_restarts: int | None, on_error: str) -> int:
+    """Return how many workers that have died are replaced; ValueError for no such number.
+
+    >>> checked_restarts(None, "skip"), checked_restarts(None, "raise")
+    (3, 0)
+    """
+    if worker_restarts is None:
+        return 3 if on_error == "skip" else 0
+    if type(worker_restarts) is not int or worker_restarts < 0:
+        raise ValueError(f"worker_restarts is {worker_restarts!r}, allowed are 0, 1, 2 and so on")
+    return worker_restarts
+
+
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
     """Return whether a balanced loader shuffles; ValueError where nobody said so.
 

@@ -23,8 +23,8 @@ from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
 from ..balancer.planning.problem.options import GroupingName
-from ..balancer.planning.problem.padded_work import padded_loads
 from ..balancer.planning.problem.shuffle import permutation
+from ..balancer.planning.problem.work import padded_loads
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays

@@ -1,18 +1,26 @@
 """Pipeline schedules: generate programs, check them, simulate them, and transform them."""
 
 from . import generators as generators
-from .bubble_filling.plan.executable import EncoderTimes, encoder_times
-from .bubble_filling.results.between_passes import with_encoders
-from .checking.checker import check, problems
+from .bubble_filling.executable import EncoderTimes, encoder_times
+from .bubble_filling.filled_program import with_encoders
+from .checking import Problem, check, problems
 from .generators.blocks import Pace
 from .generators.vocabulary import vocabulary
 from .ir.kinds import Kind, Need, kind, kinds, register_kind
-from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
-from .ir.problem import Problem
-from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
+from .ir.program import (
+    NO_MICROBATCH,
+    Barrier,
+    Edge,
+    Pass,
+    Program,
+    format_pass,
+    format_program,
+    parse_pass,
+    parse_program,
+    place,
+)
 from .ir.registry import Schedule, register, schedule, schedules
 from .replanning import PlanChange, Replan
-from .simulation.contention import Contention
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -20,12 +28,12 @@ from .simulation.cost_profile import (
     load_profile,
     profile_costs,
 )
-from .simulation.costs import Costs, unit_costs
+from .simulation.costs import Contention, Costs, unit_costs
+from .simulation.measured import hidden_share, measured_costs
 from .simulation.simulator import simulate
-from .simulation.step_figures import hidden_share, measured_costs
 from .simulation.timeline import Bubbles, Slot, Timeline
 from .transforms.lowering import lower
-from .transforms.step_end import with_step_end
+from .transforms.training import with_step_end
 
 __all__ = [
     "NO_MICROBATCH",

@@ -2,7 +2,7 @@
 
 import ast
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,15 +99,18 @@ def module_graph() -> Mapping[str, frozenset[str]]:
     return graph
 
 
-@functools.cache
-def package_graph() -> dict[str, frozenset[str]]:
-    """Return which sub-packages each sub-package imports."""
+def layer_graph(layers: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return which layers each layer imports.
+
+    A layer is a sub-package, or a module that `layers` names: one that others of its folder use.
+    """
     graph: dict[str, set[str]] = {}
     for name, targets in module_graph().items():
-        package = package_of(name)
-        found = graph.setdefault(package, set())
-        found |= {package_of(target) for target in targets} - {package}
-    return {package: frozenset(found) for package, found in graph.items()}
+        layer = name if name in layers else package_of(name)
+        found = graph.setdefault(layer, set())
+        found |= {target if target in layers else package_of(target) for target in targets}
+        found.discard(layer)
+    return {layer: frozenset(found) for layer, found in graph.items()}
 
 
 def cycles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:

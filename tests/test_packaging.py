@@ -116,7 +116,7 @@ REVEALED = {
     11: "tuple[str, ...]",
     12: f"counterpoise.{LOADER}[Any, Any]",
     14: f"counterpoise.{BALANCE}",
-    15: "def (stage: int, kind: str, microbatch: int =) -> counterpoise.sched.ir.passes.Pass",
+    15: "def (stage: int, kind: str, microbatch: int =) -> counterpoise.sched.ir.program.Pass",
 }
 WRONG = [16, 17, 18, 19]
 

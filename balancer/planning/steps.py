@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from .grouping.by_name import GroupingRequest, group_samples
-from .grouping.split import split_largest
+from .grouping.groups import split_largest
 from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64, Mask
 from .problem.config import PlanConfig
@@ -62,7 +62,7 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     over = oversized(costs, budget_array(config.budgets))
     wanted = accumulate = first_accumulate(config)
     while True:
-        group_of, groups = _grouped(config, costs, over, config.ranks * accumulate, seed)
+        group_of, groups = _group(config, costs, over, config.ranks * accumulate, seed)
         if groups <= config.ranks * accumulate:
             break
         accumulate = max(accumulate + 1, -(-groups // config.ranks))
@@ -80,9 +80,9 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
         return StepGroups(np.append(fewer.group_of, np.full(rest, -1)), fewer.steps)
     chosen = np.arange(groups, dtype=np.int64)
     if groups < config.ranks * accumulate:
-        sizes = _sizes(costs)
+        sizes = _sum_costs(costs)
         group_of, chosen = split_largest(sizes, group_of, chosen, config.ranks * accumulate)
-    return StepGroups(_rows_of_any_height(config, costs, group_of, accumulate, seed), (chosen,))
+    return StepGroups(_allow_tall_row(config, costs, group_of, accumulate, seed), (chosen,))
 
 
 def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGroups:
@@ -102,7 +102,7 @@ def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     return StepGroups(np.append(found.group_of, np.full(len(costs) - kept, -1)), found.steps)
 
 
-def _rows_of_any_height(
+def _allow_tall_row(
     config: PlanConfig, costs: Int64, group_of: Int64, accumulate: int, seed: int
 ) -> Int64:
     """Return groups with one tall row instead, where ranks would wait less for giant samples."""
@@ -124,8 +124,8 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     samples_per_step on average. Returns no step if all samples together do not fill one.
     """
     over = oversized(costs, budget_array(config.budgets))
-    bound = _least_groups(config, costs, over)
-    guess = 0 if config.fixes_step_size else _guess(config, costs, over, bound, seed)
+    bound = _bound_groups(config, costs, over)
+    guess = 0 if config.fixes_step_size else _guess_groups(config, costs, over, bound, seed)
     needed = bound * guess // 1000
     per_step = config.ranks * first_accumulate(config)
     size = config.samples_per_step
@@ -142,14 +142,14 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     if not wanted:
         return StepGroups(np.empty(0, dtype=np.int64), ())
     while True:
-        group_of, groups = _grouped(config, costs[:used], over[:used], wanted, seed)
+        group_of, groups = _group(config, costs[:used], over[:used], wanted, seed)
         if groups <= wanted:
             break
         # The guess was too low: take a little less than the prefix that would fit in proportion.
         used = max(1, min(used - 1, used * wanted * 1023 // (1024 * groups)))
     chosen = np.arange(groups, dtype=np.int64)
-    group_of, chosen = split_largest(_sizes(costs[:used]), group_of, chosen, wanted)
-    return _to_steps(config, costs[:used], group_of, chosen, seed)
+    group_of, chosen = split_largest(_sum_costs(costs[:used]), group_of, chosen, wanted)
+    return _cut_to_steps(config, costs[:used], group_of, chosen, seed)
 
 
 def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
@@ -158,9 +158,9 @@ def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     The last, partial step is filled up by splitting groups, or dropped with drop_last.
     """
     over = oversized(costs, budget_array(config.budgets))
-    wanted = int(_least_groups(config, costs, over)[-1])
-    group_of, groups = _grouped(config, costs, over, wanted, seed, refine_up_to=len(costs))
-    return _to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
+    wanted = int(_bound_groups(config, costs, over)[-1])
+    group_of, groups = _group(config, costs, over, wanted, seed, refine_up_to=len(costs))
+    return _cut_to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
 
 
 def first_accumulate(config: PlanConfig) -> int:
@@ -168,7 +168,7 @@ def first_accumulate(config: PlanConfig) -> int:
     return config.accumulate_from if config.accumulate == "auto" else config.accumulate
 
 
-def _guess(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
+def _guess_groups(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
     """Return about how many groups are needed per group of the lower bound, in 1/1000.
 
     Measured on the first samples where there are many more of them, so that it costs little.
@@ -176,11 +176,11 @@ def _guess(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int
     if len(costs) < 3 * _PILOT:
         return _FIRST_GUESS
     few = int(bound[_PILOT - 1])
-    _, groups = _grouped(config, costs[:_PILOT], over[:_PILOT], few, seed, refine_up_to=0)
+    _, groups = _group(config, costs[:_PILOT], over[:_PILOT], few, seed, refine_up_to=0)
     return max(_FIRST_GUESS, groups * 1000 // max(1, few) + 1)
 
 
-def _to_steps(
+def _cut_to_steps(
     config: PlanConfig, costs: Int64, group_of: Int64, chosen: Int64, seed: int
 ) -> StepGroups:
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
@@ -195,12 +195,12 @@ def _to_steps(
     if steps and len(steps[-1]) < size:
         last = steps.pop()
         if config.keeps_last(int(np.isin(group_of, last).sum())):
-            group_of, last = split_largest(_sizes(costs), group_of, last, size)
+            group_of, last = split_largest(_sum_costs(costs), group_of, last, size)
             steps.append(last)
     return StepGroups(group_of, tuple(steps))
 
 
-def _least_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
+def _bound_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
     """Return a lower bound on the groups of each prefix: int64 (n,), never falling."""
     if config.grouping in COUNTED:
         size = config.batch_size or 1
@@ -210,7 +210,7 @@ def _least_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
     return inside + np.cumsum(over) * (config.oversize == "alone")
 
 
-def _grouped(
+def _group(
     config: PlanConfig,
     costs: Int64,
     over: Mask,
@@ -241,7 +241,7 @@ def _grouped(
     return group_of, groups + alone
 
 
-def _sizes(costs: Int64) -> Int64:
+def _sum_costs(costs: Int64) -> Int64:
     """Return one number per sample (n,): the sum of its costs in a common unit."""
     sizes: Int64 = common_unit(costs, 1).sum(axis=1)
     return sizes

@@ -95,7 +95,7 @@ def _shuffle() -> None:
 
 
 def _assign() -> None:
-    from .partition.micro_steps import micro_steps
+    from .partition.by_name import micro_steps
 
     micro_steps(np.array([[1, 2], [3, 1]]), 2, 0)
 

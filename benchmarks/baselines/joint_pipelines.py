@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.sched.bubble_filling.plan.encoder_plans import host_kernels
-from counterpoise.sched.bubble_filling.problem.gaps import GATHER, SCATTER, with_collectives
-from counterpoise.sched.bubble_filling.problem.kernels import total_ns
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup
+from counterpoise.sched.bubble_filling.encoder_plans import host_kernels
+from counterpoise.sched.bubble_filling.gaps import GATHER, SCATTER, with_collectives
+from counterpoise.sched.bubble_filling.setup import FillSetup, total_ns
 from counterpoise.sched.ir.program import place
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.shapes.stages import partition
+from counterpoise.sched.shapes import partition
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate
 from counterpoise.sched.simulation.timeline import Timeline

@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.sched.bubble_filling.problem.gaps import FREE, Ints
-from counterpoise.sched.bubble_filling.problem.instance import (
+from counterpoise.sched.bubble_filling.gaps import FREE, Ints
+from counterpoise.sched.bubble_filling.instance import (
     EncoderPipeline,
     FilledSchedule,
     FillProblem,
     Work,
     lengths,
 )
-from counterpoise.sched.bubble_filling.solve.matching import match
-from counterpoise.sched.bubble_filling.solve.pipelines import (
+from counterpoise.sched.bubble_filling.pipelines import (
     NEVER,
     Placed,
     Space,
     enough,
     fill,
     least,
+    match,
     mirrored_work,
     space_of,
 )
-from counterpoise.sched.bubble_filling.solve.validate import check_filled
+from counterpoise.sched.bubble_filling.validate import check_filled
 
 _TOLERANCE_NS = 50_000
 

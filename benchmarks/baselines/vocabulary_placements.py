@@ -15,7 +15,7 @@ from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import FORMS, vocabulary
 from counterpoise.sched.ir.program import Program, place
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.shapes.stages import partition
+from counterpoise.sched.shapes import partition
 from counterpoise.sched.simulation.costs import Costs, Table
 
 METHODS = ("last-stage", "redis", "interlaced", *FORMS)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan
+from counterpoise.sched.bubble_filling.choose import fill_plan
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from .chart import chart_svg

@@ -7,25 +7,19 @@ re-planned from measured steps.
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan, fitting
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.choose import fill_plan, fitting
+from counterpoise.sched.bubble_filling.drift import drifted, guarded, host_only_ns, jittered, replan
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import Ints
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule
-from counterpoise.sched.bubble_filling.problem.kernels import Splitting
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.results.drift import (
-    drifted,
-    guarded,
-    host_only_ns,
-    jittered,
-    replan,
-)
-from counterpoise.sched.bubble_filling.results.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.gaps import Ints
+from counterpoise.sched.bubble_filling.instance import FilledSchedule
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.setup import Splitting
 
 VARIATIONS = (0.0, 0.05, 0.1, 0.2, 0.3)
 PLAN = EncoderPlan(stages=2, tensor=8)

@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from counterpoise.sched.bubble_filling.plan.choose import fitting, scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host
-from counterpoise.sched.bubble_filling.problem.kernels import total_ns
-from counterpoise.sched.bubble_filling.problem.presets import CASES, case_setup, make_setup
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup
-from counterpoise.sched.bubble_filling.problem.shapes import GpuSpec
+from counterpoise.sched.bubble_filling.choose import fitting, scan
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, Host
+from counterpoise.sched.bubble_filling.presets import CASES, GpuSpec, case_setup, make_setup
+from counterpoise.sched.bubble_filling.setup import FillSetup, total_ns
 
 EXPOSED_S = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.535, 0.6)
 # NVLink bandwidths (GB/s) that make tensor-parallel bubbles of about 100 to 500 us.

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from counterpoise.sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.bound import hidden_bound
+from counterpoise.sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup
-from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.instance import FillProblem
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.setup import FillSetup
 from counterpoise.tools.schedule.fill import chosen_report
 
 from ..baselines.joint_pipelines import balanced, megatron

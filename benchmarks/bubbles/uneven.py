@@ -14,17 +14,17 @@ import numpy as np
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan, fitting
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.choose import fill_plan, fitting
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, Work
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup
-from counterpoise.sched.bubble_filling.results.replay import filled_kernels
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.replay import filled_kernels
+from counterpoise.sched.bubble_filling.setup import FillSetup
 from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 
 SAMPLES = 4

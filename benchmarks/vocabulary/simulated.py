@@ -14,7 +14,7 @@ from rich.table import Table
 from counterpoise.sched import Costs, Program, check, schedule, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import vocabulary
-from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from counterpoise.sched.shapes import Device, TransformerLayer, Vocabulary
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from ..baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs

@@ -8,7 +8,7 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig, Window
-from ...balancer.planning.problem.padded_work import padded_loads, sample_times
+from ...balancer.planning.problem.work import padded_loads, sample_times
 
 # Samples that are planned for a forecast, and steps of them.
 MOST_SAMPLES, MOST_STEPS = 4096, 8

@@ -20,10 +20,11 @@ from ..connect.rendezvous import Rendezvous, digest, open_meeting
 from ..resume.ledger import BalancedLedger
 from ..resume.reading import parse_ledger
 from ..step.ranks import Place, RankArguments, has_process_group
+from ..step.start_lines import tell
 from .choice import Choice
 from .first_samples import FIRST, Answer, Question
 from .resolve import padded_if_said, plan_of, said_work
-from .start_line import start_line, tell, warn_of_means
+from .start_line import start_line, warn_of_means
 from .worker import ask_worker
 
 Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]

@@ -20,8 +20,8 @@ import torch
 
 from ...workers.processes.pool import Pool, start_pool
 from ...workers.processes.pool_job import PoolJob, Report, WorkerSlot, describe_error
+from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import start_method
-from ..connect.rank_sockets import closed_sockets
 from .first_samples import Answer, Question, answer
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def ask_worker(
         task = _Task(question, begin, f"/proc/{os.getpid()}/fd/{result.fileno()}")
         job = PoolJob(work=_work, payload=task, workers=1)
         try:
-            with closed_sockets():
+            with quiet_forks():
                 pool = start_pool(job, start_method(context))
         except TypeError as error:  # what cannot be pickled, where processes start clean
             raise ValueError(

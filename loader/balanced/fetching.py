@@ -16,6 +16,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ..resume.balanced_position import ResumePosition, RunStart
 from ..step.errors import LoaderError
 from ..step.info import StepInfo
+from .arrivals import LocalArrival, without_payload
 
 # A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
 # caller's. After that the error says that it will not go away.
@@ -49,10 +50,10 @@ class MicrobatchSource(Protocol):
     def finish(self) -> None:
         """End the run's workers: its iterator is at its end, or was dropped."""
 
-    def next(self, timeout_s: float | None = None) -> Arrival | None:
+    def next(self, timeout_s: float | None = None) -> Arrival | LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run."""
 
-    def release(self, arrival: Arrival) -> None:
+    def release(self, arrival: Any) -> None:
         """Release a microbatch, and ask for those after it; does nothing the second time."""
 
     def add_up_labels(
@@ -95,7 +96,7 @@ class Kept:
     unpacked.
     """
 
-    arrival: Arrival
+    arrival: Arrival | LocalArrival
     at: ResumePosition
     reported: int = 0
     failures: int = 0
@@ -107,9 +108,9 @@ class Fetcher:
 
     def __init__(
         self,
-        receive: Callable[[ResumePosition], Arrival | None],
+        receive: Callable[[ResumePosition], Arrival | LocalArrival | None],
         unpack: Callable[[Kept], Fetched | PassedOver],
-        release: Callable[[Arrival], None],
+        release: Callable[[Any], None],
     ) -> None:
         """`receive` returns the microbatch at a position, None at the end of the run.
 
@@ -134,7 +135,7 @@ class Fetcher:
         unpacked = kept.unpacked
         if unpacked is None:
             unpacked = kept.unpacked = self._unpack_kept(kept)
-            kept.arrival = Arrival(kept.arrival.batch, ())  # the payloads are not needed any more
+            kept.arrival = without_payload(kept.arrival)
         self._release(kept.arrival)
         return unpacked
 
@@ -147,7 +148,7 @@ class Fetcher:
             kept.failures += 1
             if kept.failures < TRIES:
                 raise
-            batch = kept.arrival.batch
+            batch: Any = kept.arrival.batch
             raise LoaderError(
                 f"microbatch {batch.microbatch} of step {batch.step} (samples "
                 f"{', '.join(item.key for item in batch.items[:QUOTED])}) could not be made "

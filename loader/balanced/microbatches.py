@@ -14,6 +14,7 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Batch
 from ...balancer.protocol.rank_session import Arrival
+from ...workers.batches.planned_reader import Made
 from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
@@ -28,10 +29,11 @@ from ..resume.balanced_position import (
 )
 from ..resume.ledger import BalancedLedger
 from ..step.batch_labels import count_label_tokens_of
-from ..step.errors import LoaderError
+from ..step.errors import ComesAgainError, LoaderError
 from ..step.info import StepInfo
 from ..step.label_check import LabelCheck
 from ..step.turns import OneCaller
+from .arrivals import LocalArrival, MicrobatchFacts
 from .counted_steps import beginning
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
@@ -256,7 +258,7 @@ class BalancedLoader:
                 "collate_fn cannot make a batch of no samples", count, self.epoch,
             )  # fmt: skip
 
-    def receive(self, at: ResumePosition) -> Arrival | None:
+    def receive(self, at: ResumePosition) -> Arrival | LocalArrival | None:
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
@@ -264,6 +266,8 @@ class BalancedLoader:
             source.recover(at.start(self.epoch, self._costs))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)
+        except ComesAgainError:
+            raise
         except LoaderError:
             self.close()
             raise
@@ -276,7 +280,7 @@ class BalancedLoader:
             self.close()
             raise
 
-    def release(self, arrival: Arrival) -> None:
+    def release(self, arrival: Arrival | LocalArrival) -> None:
         """Release a microbatch that is unpacked."""
         self.open().release(arrival)
 
@@ -302,7 +306,7 @@ class BalancedLoader:
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
 
-    def _is_passed_over(self, batch: Batch) -> bool:
+    def _is_passed_over(self, batch: Batch | MicrobatchFacts) -> bool:
         """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
         if self.plan.empty_microbatches or batch.weights.step_samples:
             return False
@@ -333,7 +337,7 @@ class BalancedLoader:
         self._untouched = -1
         self._left_by = why
 
-    def _check_errors(self, before: Holes, holes: Holes, batch: Batch) -> None:
+    def _check_errors(self, before: Holes, holes: Holes, batch: Batch | MicrobatchFacts) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
@@ -350,9 +354,12 @@ class BalancedLoader:
             )
 
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
-        arrival, batch = kept.arrival, kept.arrival.batch
+        arrival = kept.arrival
+        batch: Any = arrival.batch
         ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
+        if isinstance(arrival, LocalArrival):
+            return self._delivered_locally(arrival, info)
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
@@ -367,6 +374,18 @@ class BalancedLoader:
         if self.job.counts_batches:
             info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
         return Delivered(batches.finished(collated, info), info)
+
+    def _delivered_locally(self, arrival: LocalArrival, info: StepInfo) -> Delivered:
+        """Return what is handed out of a microbatch that a worker of this process has collated."""
+        made = arrival.made or Made(None)
+        batch = made.batch
+        if made.labels is not None and self.job.counts_labels:
+            self._labels.compare_counts(*made.labels, info.label_tokens, info.keys)
+        if not info.keys and self.spare is not None:
+            batch = self.spare.weightless(batch)
+        if self.job.counts_batches:
+            info = replace(info, label_tokens=made.label_tokens or 0)
+        return Delivered(self.batches.finished(batch, info), info)
 
     def _report_holes(self, kept: Kept) -> None:
         """Write each hole to the dead-letter file, once."""

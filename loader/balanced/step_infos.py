@@ -11,11 +11,12 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import Microbatch, Planned
 from ...balancer.protocol.messages import Batch
 from ..step.info import StepInfo
+from .arrivals import MicrobatchFacts
 from .over_budget import OverBudget
 
 
 def info_of(
-    batch: Batch,
+    batch: Batch | MicrobatchFacts,
     epoch: int,
     ranks: int,
     resources: tuple[str, ...],
@@ -24,6 +25,7 @@ def info_of(
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
     costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
+    keys = batch.keys if isinstance(batch, MicrobatchFacts) else [each.key for each in batch.items]
     weights = batch.weights
     return StepInfo(
         epoch=epoch,
@@ -38,9 +40,9 @@ def info_of(
         rank_label_tokens=weights.rank_label_tokens,
         step_samples=weights.step_samples,
         step_label_tokens=weights.step_label_tokens,
-        keys=tuple([item.key for item in batch.items]),
+        keys=tuple(keys),
         holes=tuple([hole.key for hole in batch.holes]),
-        images=costs.get("tiles", 1) > 0 if batch.items else False,
+        images=costs.get("tiles", 1) > 0 if keys else False,
         costs=MappingProxyType(costs),
         over_budget=over_budget.exceeded(costs),
         after=after,

@@ -125,6 +125,27 @@ def batch_maker(
     )
 
 
+def collate_in_worker(
+    balance: Balance, collate_fn: CollateFn | None, fields: WantedFields
+) -> CollateFn:
+    """Return what a worker collates with; it can be pickled if collate_fn can.
+
+    Fields that a function chooses, by a microbatch's info, are chosen in the trainer.
+    """
+    wanted: Any = EVERY if fields is None or callable(fields) else fields
+    if balance.layout == "torch":
+        made = collate_fn or default_collate
+        return made if made is not default_collate or wanted is EVERY else partial(_chosen, wanted)
+    return partial(
+        COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id, dummy_tile=balance.dummy_tile,
+        fields=wanted,
+    )  # fmt: skip
+
+
+def _chosen(wanted: Container[str], samples: list[Any]) -> Any:
+    return _stacked(default_collate, samples, wanted)
+
+
 def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
     if wanted is not EVERY and all(type(sample) is dict for sample in samples):
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]

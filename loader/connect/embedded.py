@@ -8,7 +8,6 @@ it is then), or once if they are persistent.
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -28,13 +27,14 @@ from ...workers.processes.pool_job import (
     WorkerSlot,
     locate_error,
 )
+from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import start_method
 from ...workers.serving.server import PullServer
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import find_generators, own_generators
+from ..local.workers import WorkerStart
 from .balancer_process import EmbeddedBalancer
-from .rank_sockets import closed_sockets
 
 # Total number of restarts of worker processes that died, in one run (or of persistent workers).
 RESTARTS = 100
@@ -56,27 +56,14 @@ class WorkerConfig:
     threads: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """The way in which a loader's workers are started; `context` is its multiprocessing_context.
-
-    begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
-    """
-
-    workers: int
-    persistent: bool = False
-    context: BaseContext | None = None
-    begin: Callable[[int], None] | None = None
-    threads: int = 1
-
-    def start(self, config: WorkerConfig) -> Pool:
-        """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
-        # Here, and kept: each worker would look for the versions anew.
-        software()
-        find_generators()
-        job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
-        with closed_sockets():
-            return begin_pool(job, start_method(self.context))
+def start_pool_of(start: WorkerStart, config: WorkerConfig) -> Pool:
+    """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
+    # Here, and kept: each worker would look for the versions anew.
+    software()
+    find_generators()
+    job = PoolJob(work=_work, payload=config, workers=start.workers, restart=RESTARTS)
+    with quiet_forks():
+        return begin_pool(job, start_method(start.context))
 
 
 class LocalProcesses:
@@ -110,7 +97,7 @@ class LocalProcesses:
 
     def start_workers(self) -> None:
         """Start the workers of a run, which go on meanwhile, as a new balancer does."""
-        self.pool, self._reader = self._start.start(self._config), PoolReader()
+        self.pool, self._reader = start_pool_of(self._start, self._config), PoolReader()
 
     def wait_ready(self) -> None:
         """Wait for what was started; RuntimeError with its own message if it cannot be."""

@@ -15,10 +15,11 @@ from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
 from ...workers.sources.interface import Source, source_name
 from ..balanced.fetching import MicrobatchSource
+from ..local.workers import WorkerStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
-from .embedded import LocalProcesses, WorkerConfig, WorkerStart
+from .embedded import LocalProcesses, WorkerConfig
 from .in_process import InProcessConnection
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party

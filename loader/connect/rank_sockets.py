@@ -21,6 +21,7 @@ from ...balancer.protocol.rank_session import RankSession
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
 from ...balancer.transport.sockets import LINGER_MS
+from ...workers.processes.quiet_forks import register_quiet
 from ..step.errors import LoaderError
 
 
@@ -160,3 +161,6 @@ def closed_sockets() -> Iterator[None]:
             each.link()
         for each in held:
             each.lock.release()
+
+
+register_quiet(closed_sockets)

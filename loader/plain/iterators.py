@@ -11,8 +11,8 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ...workers.batches.envelope import Envelope
+from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.signals.holding import raise_held, uninterrupted
-from ..connect.rank_sockets import closed_sockets
 from ..step.turns import OneCaller
 from .arguments import make_arguments
 from .deaths import hold_deaths, killed_worker
@@ -109,7 +109,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
 
     @uninterrupted
     def _start(self, arguments: Any) -> None:
-        with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
+        with quiet_forks():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
         hold_deaths()
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Batch, EpochPosition
+from ...balancer.protocol.messages import EpochPosition
 from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, write_ledger
 from .reading import check_same, read_ledger
@@ -44,9 +44,7 @@ class ResumePosition:
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
         return RunStart(epoch, self.place, holes, self.served, costs)
 
-    def after(
-        self, batch: Batch, holes: tuple[int, ...], ranks: tuple[int, ...]
-    ) -> "ResumePosition":
+    def after(self, batch: Any, holes: tuple[int, ...], ranks: tuple[int, ...]) -> "ResumePosition":
         """Return the position after a microbatch: all `ranks` of a process must have had theirs.
 
         `holes`: of the epoch until then.

@@ -57,6 +57,13 @@ class LabelCheck:
             count = int((labels != IGNORED).sum())
             self._compare(count, count, declared, keys)
 
+    def compare_counts(
+        self, at_token: int, before: int, declared: int, keys: Sequence[str]
+    ) -> None:
+        """Do what `compare` does, of samples whose labels a worker has counted in both ways."""
+        if self.left > 0:
+            self._compare(at_token, before, declared, keys)
+
     def _compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
         self.left -= 1
         # one reading has to fit all microbatches, not another one each time

@@ -12,8 +12,7 @@ rank. It has to be, because rank 0 runs a microbatch's next chunk p slots after 
 
 from collections.abc import Callable
 
-from ..ir.passes import Pass
-from ..ir.program import Program
+from ..ir.program import Pass, Program
 from .blocks import BuildingBlock, Pace, Timed
 from .interleaved import interleaved
 from .one_f_one_b import one_forward_one_backward

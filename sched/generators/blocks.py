@@ -15,8 +15,7 @@ ranks' patterns are shifted against each other.
 
 from dataclasses import dataclass, field
 
-from ..ir.passes import Pass
-from ..ir.program import Barrier, Program
+from ..ir.program import Barrier, Pass, Program
 
 Timed = tuple[int, int, Pass]
 

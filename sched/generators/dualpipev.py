@@ -11,8 +11,7 @@ Half of DualPipe (DeepSeek-V3 report, 2024; Sea AI Lab's variant); the order is 
 overlapped pairs written one after the other, forward first.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 from .v_row import VRow
 

@@ -10,8 +10,7 @@
 Every rank holds all microbatches. Huang et al., 2019.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 
 

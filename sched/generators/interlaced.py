@@ -11,8 +11,7 @@ rank 0: 1.5 times as long as in 1F1B, with 1.5 times the activation memory. The 
 each barrier is idle.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Barrier, Program, place
+from ..ir.program import Barrier, Pass, Program, place
 from ..ir.registry import register
 
 BARRIERS = (

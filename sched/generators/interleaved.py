@@ -16,8 +16,7 @@ transfers take no time and all passes take the same time, the makespan does not 
 fewer activations, and the later microbatches enter later, which leaves room for encoder passes.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 
 

@@ -12,8 +12,7 @@ runs the remaining backwards. It holds at most p - r microbatches. PipeDream-Flu
 al., 2021).
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 
 

@@ -14,8 +14,7 @@ al., 2024; offsets as in the authors' zbv_greedy.py). Vocabulary passes pause al
 pause shifts everything after it by the same time, so no pass is delayed relative to the others.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 from .blocks import BuildingBlock, Pace, Timed, repeat
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ..ir.passes import Pass
+from ..ir.program import Pass
 
 
 class VRow:

@@ -19,8 +19,7 @@ With `inputs`, IF looks up each rank's part of the embedding, the parts are summ
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir.passes import Pass
-from ..ir.program import Barrier, Program, Where
+from ..ir.program import Barrier, Pass, Program, Where
 from ..ir.registry import register
 from .block_1f1b import block_1f1b, block_interleaved
 from .blocks import BuildingBlock, Pace, Timed, repeat

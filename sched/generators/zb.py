@@ -14,8 +14,7 @@ comes 2r microbatches later: it holds up to 2p - 1 activations and is idle only 
 first and after its last pass. Qi et al., 2023.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 
 

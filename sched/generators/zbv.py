@@ -11,8 +11,7 @@ that rank r has kept back fill the gaps. Qi et al., 2024 ("controllable memory")
 of torch.
 """
 
-from ..ir.passes import Pass
-from ..ir.program import Program, place
+from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 from .v_row import VRow
 

@@ -6,8 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .passes import Pass
-from .program import Barrier, Program
+from .program import Barrier, Pass, Program
 
 Ints = NDArray[np.int64]
 

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from .channels import message_channels
 from .kinds import Need, is_kind, kind
-from .passes import NO_MICROBATCH, Pass
-from .program import Barrier, Program
+from .program import NO_MICROBATCH, Barrier, Pass, Program
 
 Ints = NDArray[np.int64]
 _SHIFT = {"same": 0, "previous": -1, "next": 1}
@@ -112,7 +111,7 @@ class _Builder:
         table[self.stage[nodes], self.microbatch[nodes]] = nodes
         return table
 
-    def node(self, names: tuple[str, ...], stage: Ints, microbatch: Ints) -> Ints:
+    def find_nodes(self, names: tuple[str, ...], stage: Ints, microbatch: Ints) -> Ints:
         """Return, for each place, the node of the first of these kinds that is there, else -1."""
         found = np.full(len(stage), -1, np.int64)
         inside = (stage >= 0) & (stage < self.table_rows)
@@ -123,55 +122,57 @@ class _Builder:
                 found[inside] = np.where(hit >= 0, hit, found[inside])
         return found
 
-    def add(self, source: Ints, target: Ints, sender: Ints | None = None) -> None:
+    def add_edges(self, source: Ints, target: Ints, sender: Ints | None = None) -> None:
         """Add edges; `sender`: the sending ranks of those that cross ranks, -1 for the others."""
         self.edges.append((source, target, np.full_like(source, -1) if sender is None else sender))
 
-    def chains(self) -> None:
+    def add_chains(self) -> None:
         """Add an edge from every pass to the next one of its rank."""
         first = np.zeros(len(self.rank), bool)
         first[self.start[self.start < len(first)]] = True
         later = np.flatnonzero(~first)
-        self.add(later - 1, later)
+        self.add_edges(later - 1, later)
 
-    def needs(self) -> None:
+    def add_needs(self) -> None:
         """Add the edges that the needs of the kinds ask for."""
         for name, code in self.codes.items():
             if is_kind(name):
                 nodes = np.flatnonzero(self.kind == code)
                 for need in kind(name).needs:
-                    self._need(need, nodes, kind(name).scope == "stage")
+                    self._add_need(need, nodes, kind(name).scope == "stage")
 
-    def _need(self, need: Need, nodes: Ints, staged: bool) -> None:
+    def _add_need(self, need: Need, nodes: Ints, staged: bool) -> None:
         stage = self.stage[nodes] + _SHIFT[need.where]
         # At the model's ends there is no previous or next stage, and the need is void.
         high = self.program.stages if staged else self.table_rows
         nodes, stage = (x[(stage >= 0) & (stage < high)] for x in (nodes, stage))
-        source = self.node(need.kinds, stage, self.microbatch[nodes])
+        source = self.find_nodes(need.kinds, stage, self.microbatch[nodes])
         if need.required:
             self.missing.append(nodes[source < 0])
         nodes, source = nodes[source >= 0], source[source >= 0]
         crosses = self.rank[source] != self.rank[nodes]
         if self.lowered and need.where != "same":
             letter = "F" if need.where == "previous" else "B"
-            self.add(source[~crosses], nodes[~crosses])
+            self.add_edges(source[~crosses], nodes[~crosses])
             source, nodes = source[crosses], nodes[crosses]
-            send = self.node((f"SEND_{letter}",), self.stage[source], self.microbatch[source])
-            receive = self.node((f"RECV_{letter}",), self.stage[nodes], self.microbatch[nodes])
-            self._through_messages(source, send, receive, nodes)
+            send = self.find_nodes((f"SEND_{letter}",), self.stage[source], self.microbatch[source])
+            receive = self.find_nodes(
+                (f"RECV_{letter}",), self.stage[nodes], self.microbatch[nodes]
+            )
+            self._add_messages_between(source, send, receive, nodes)
         else:
-            self.add(source, nodes, np.where(crosses, self.rank[source], -1))
+            self.add_edges(source, nodes, np.where(crosses, self.rank[source], -1))
 
-    def _through_messages(self, source: Ints, send: Ints, receive: Ints, user: Ints) -> None:
+    def _add_messages_between(self, source: Ints, send: Ints, receive: Ints, user: Ints) -> None:
         """Add a lowered program's edges from passes to their SENDs; note who uses the RECVs.
 
         The edges to the users are `messages`' work, since channels are matched by order.
         """
         self.missing.append(user[(send < 0) | (receive < 0)])
-        self.add(source[send >= 0], send[send >= 0])
+        self.add_edges(source[send >= 0], send[send >= 0])
         self.uses.append((receive[receive >= 0], user[receive >= 0]))
 
-    def program_edges(self) -> None:
+    def add_program_edges(self) -> None:
         """Add the program's own edges."""
         found = [(self._find(edge.source), self._find(edge.target)) for edge in self.program.edges]
         pairs = np.array([pair for pair in found if min(pair) >= 0], np.int64).reshape(-1, 2)
@@ -181,12 +182,12 @@ class _Builder:
         self.missing.append(np.array(lost, np.int64))
         crosses = self.rank[source] != self.rank[target]
         if not self.lowered:
-            self.add(source, target, np.where(crosses, self.rank[source], -1))
+            self.add_edges(source, target, np.where(crosses, self.rank[source], -1))
             return
-        self.add(source[~crosses], target[~crosses])
+        self.add_edges(source[~crosses], target[~crosses])
         source, target = source[crosses], target[crosses]
         send, receive = self._edge_messages(source, target)
-        self._through_messages(source, send, receive, target)
+        self._add_messages_between(source, send, receive, target)
 
     def _find(self, item: Pass) -> int:
         """Return the node of a pass, -1 if it is not in the program."""
@@ -212,24 +213,24 @@ class _Builder:
 
         return ends("SEND", source), ends("RECV", target)
 
-    def received(self) -> tuple[Ints, Ints]:
+    def find_received(self) -> tuple[Ints, Ints]:
         """Return the receives of a lowered program, and the passes that use them."""
         receive, user = (np.concatenate([p[i] for p in self.uses] or [_NONE]) for i in (0, 1))
         return receive, user
 
-    def messages(self) -> None:
+    def add_messages(self) -> None:
         """Add edges from the k-th SEND of a channel, and the k-th RECV, to that RECV's users."""
         partner = np.full(len(self.rank), -1, np.int64)
         for channel in message_channels(self):
             both = min(len(channel.sends), len(channel.receives))
             partner[channel.receives[:both]] = channel.sends[:both]
-        receive, user = self.received()
+        receive, user = self.find_received()
         send = partner[receive]
         sender = np.where(send >= 0, self.rank[send], -1)
-        self.add(receive, user, sender)
-        self.add(send[send >= 0], user[send >= 0], sender[send >= 0])
+        self.add_edges(receive, user, sender)
+        self.add_edges(send[send >= 0], user[send >= 0], sender[send >= 0])
 
-    def barriers(self) -> tuple[Ints, Ints]:
+    def add_barriers(self) -> tuple[Ints, Ints]:
         """Add the barrier nodes and their edges; return each node's barrier and microbatch."""
         program, count = self.program, self.program.microbatches
         first = len(self.rank)
@@ -240,7 +241,7 @@ class _Builder:
             self._made_before_entered(barrier)
             for rank, passes in self._starting(barrier):
                 nodes = base[barrier.name] + self.microbatch[passes]
-                self.add(passes, nodes)
+                self.add_edges(passes, nodes)
                 by_rank = started.setdefault(barrier.communicator or barrier.name, {})
                 by_rank.setdefault(rank, []).append((passes, nodes))
                 if barrier.blocking:
@@ -249,7 +250,7 @@ class _Builder:
                 self._follow(base, barrier, started)
             for where, name in barrier.before:
                 targets = self._at(where, name)
-                self.add(base[barrier.name] + self.microbatch[targets], targets)
+                self.add_edges(base[barrier.name] + self.microbatch[targets], targets)
         for by_rank in started.values():
             self._serialize(by_rank)
         index = np.arange(len(program.barriers) * count)
@@ -261,8 +262,8 @@ class _Builder:
             return
         makes = "C" if barrier.source == "barrier" else barrier.after
         makers = self._at("every" if barrier.source == "barrier" else barrier.source, makes)
-        enters = self.node((barrier.name,), self.rank[makers], self.microbatch[makers])
-        self.add(makers[enters >= 0], enters[enters >= 0])
+        enters = self.find_nodes((barrier.name,), self.rank[makers], self.microbatch[makers])
+        self.add_edges(makers[enters >= 0], enters[enters >= 0])
 
     def _starting(self, barrier: Barrier) -> Iterator[tuple[int, Ints]]:
         """Yield (rank, passes) that start a barrier: its own if lowered, else those before it."""
@@ -282,7 +283,7 @@ class _Builder:
                 f"barrier {barrier.name} follows {barrier.after}; add that barrier too"
             )
         every = np.arange(self.program.microbatches)
-        self.add(base[barrier.after] + every, base[barrier.name] + every)
+        self.add_edges(base[barrier.after] + every, base[barrier.name] + every)
         by_rank = started.setdefault(barrier.communicator or barrier.name, {})
         # Rank -1: no rank starts it.
         by_rank.setdefault(-1, []).append((every, base[barrier.name] + every))
@@ -300,7 +301,7 @@ class _Builder:
         following = passes + 1
         inside = following < len(self.rank)
         inside[inside] = self.rank[following[inside]] == self.rank[passes[inside]]
-        self.add(nodes[inside], following[inside])
+        self.add_edges(nodes[inside], following[inside])
 
     def _serialize(self, by_rank: dict[int, list[tuple[Ints, Ints]]]) -> None:
         """Make a communicator run its collectives in the order in which each rank starts them."""
@@ -310,7 +311,7 @@ class _Builder:
             order = nodes[np.argsort(passes, kind="stable")]
             pairs.append(np.stack([order[:-1], order[1:]], axis=1))
         unique = np.unique(np.concatenate(pairs), axis=0)
-        self.add(unique[:, 0], unique[:, 1])
+        self.add_edges(unique[:, 0], unique[:, 1])
 
 
 def make_graph(program: Program) -> Graph:
@@ -319,11 +320,11 @@ def make_graph(program: Program) -> Graph:
     Passes of unknown kinds or out of range have their place in the chain and no other edge.
     """
     build = _Builder(program)
-    build.chains()
-    build.needs()
-    build.program_edges()
-    build.messages()
-    barrier, microbatch = build.barriers() if program.barriers else (_NONE, _NONE)
+    build.add_chains()
+    build.add_needs()
+    build.add_program_edges()
+    build.add_messages()
+    barrier, microbatch = build.add_barriers() if program.barriers else (_NONE, _NONE)
     source, target, sender = (
         np.concatenate([edge[i] for edge in build.edges] or [_NONE]) for i in range(3)
     )
@@ -341,5 +342,5 @@ def make_graph(program: Program) -> Graph:
         sender=sender,
         missing=np.unique(np.concatenate(build.missing or [_NONE])),
         start=build.start,
-        received=build.received(),
+        received=build.find_received(),
     )

@@ -47,6 +47,17 @@ def longest_paths(source: Ints, target: Ints, length: Ints, count: int) -> Paths
     return Paths(start, before, [node for node in range(count) if waiting[node] > 0])
 
 
+def complete_paths(source: Ints, target: Ints, length: Ints, count: int) -> Paths:
+    """Return `longest_paths`. Raises ValueError if nodes wait for each other in a cycle."""
+    found = longest_paths(source, target, length, count)
+    if found.stuck:
+        raise ValueError(
+            f"deadlock: {len(found.stuck)} passes wait for each other; "
+            "run check(program) to see the cycle"
+        )
+    return found
+
+
 def find_cycle(source: Ints, target: Ints, stuck: list[int]) -> list[int]:
     """Return a cycle among the stuck nodes, in the direction of the edges.
 

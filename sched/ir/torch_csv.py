@@ -14,8 +14,7 @@ import csv
 import io
 import re
 
-from .passes import NO_MICROBATCH, Pass, format_pass, parse_pass
-from .program import Program
+from .program import NO_MICROBATCH, Pass, Program, format_pass, parse_pass
 
 COMPUTE = ("F", "B", "I", "W")
 MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")

@@ -10,7 +10,7 @@ that the paper measured as best say by how much (docs/parallelism.md).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..shapes.layers import Device, TransformerLayer, Vocabulary
+from ..shapes import Device, TransformerLayer, Vocabulary
 from .stage_split import LayerCost
 
 IMAGES, IMAGE_TOKENS, HANDED_TOKENS, TEXT_TOKENS = 9, 1025, 256, 4096

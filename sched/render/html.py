@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from ..ir.passes import Pass
+from ..ir.program import Pass
 from ..simulation.timeline import Curve, Timeline
 from .palette import edge, ink, paint, tint
 from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows, word

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from ..ir.kinds import is_kind, kind
-from ..ir.passes import NO_MICROBATCH, Pass, format_pass
+from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
 from .palette import PAINTS, paint
 

@@ -11,7 +11,7 @@ The format: "Trace Event Format", Chromium project.
 import json
 from collections.abc import Iterator, Sequence
 
-from ..ir.passes import NO_MICROBATCH, Pass, format_pass
+from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
 from .picture import chunk_of, is_staged, label, rows
 

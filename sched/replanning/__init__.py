@@ -1,10 +1,22 @@
 """Plan a pipeline again when its steps take other times than planned. No clock, and no torch."""
 
-from .decision import Decision, first_state, observe, reordered, settled, step_ns, taken
-from .observation import Observation, StepKeys, expected_step, keys_of
-from .profile import nearby
-from .settings import MakeProgram, Replan
-from .state import PlanChange, PlanState, digest_of, dump_state, load_state
+from .decision import (
+    Decision,
+    MakeProgram,
+    PlanChange,
+    PlanState,
+    Replan,
+    digest_of,
+    dump_state,
+    first_state,
+    load_state,
+    observe,
+    reordered,
+    settled,
+    step_ns,
+    taken,
+)
+from .observation import Observation, StepKeys, expected_step, keys_of, nearby
 
 __all__ = [
     "Decision",

@@ -1,4 +1,4 @@
-"""Decide when to plan again: a state, and a step function from one measured step to the next.
+"""Decide when to plan again: settings, a state, and a step function from one step to the next.
 
 Steps are looked at window by window. The median of a window's steps, measured over simulated, is
 compared with what it was when the plan was made: a simulator leaves out messages and waiting for
@@ -7,17 +7,137 @@ other times than the profile says. The profile is then brought up to the measure
 not a better plan follows, so that one change of the machine is looked at once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
+import msgspec
+
 from ..ir.program import Program
+from ..ir.typed_json import read_json
+from ..simulation.cost_profile import CostProfile, dump_profile
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
-from .observation import Observation, span
-from .profile import mean_costs, scaled_profile
-from .settings import PERMILLE, Replan
-from .state import PlanChange, PlanState, digest_of, digest_of_profile
+from ..simulation.timeline import Slot
+from .observation import Observation, mean_costs, scaled_profile, span
+
+PERMILLE = 1000
+_MILLION = 10**6
+# The program of (ranks, microbatches, costs).
+MakeProgram = Callable[[int, int, Costs], Program]
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """Settings of how a pipeline follows the times that it measures.
+
+    `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
+    None leaves the program, and a loader that follows the pipeline orders by the profile alone.
+    `profile`: what passes are thought to cost before the first step. `threshold`: the share by
+    which a measured step has to be away from the simulated one. `window`: the steps whose median
+    is looked at, one window after another. `gain`: the share of the step that a new plan has to
+    save, in simulation, to be taken. `measure`: gives a step's passes with their times, from the
+    step's number and the host's own; for devices that have a clock of their own.
+    """
+
+    program: MakeProgram | None
+    profile: CostProfile
+    threshold: float = 0.1
+    window: int = 3
+    gain: float = 0.01
+    measure: Callable[[int, Sequence[Slot]], Sequence[Slot]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not (self.threshold > 0 and 0 <= self.gain < 1 and self.window >= 1):
+            raise ValueError(
+                f"replanning got a threshold of {self.threshold}, a gain of {self.gain} and a "
+                f"window of {self.window} steps; give shares of the step, 0.1 or 0.01, and a "
+                "window of 1 or more"
+            )
+
+    @property
+    def threshold_permille(self) -> int:
+        """Return the threshold in whole thousandths, so that all machines decide alike."""
+        return round(PERMILLE * self.threshold)
+
+    def worth(self, before_ns: int, after_ns: int) -> bool:
+        """Return whether a plan saves enough.
+
+        >>> plan = Replan(None, CostProfile((0,), {}), gain=0.02)
+        >>> plan.worth(1000, 981), plan.worth(1000, 980)
+        (False, True)
+        """
+        least = before_ns * round(_MILLION * self.gain)
+        return (before_ns - after_ns) * _MILLION >= max(1, least)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """A plan, or costs to order by, taken before the job's step `step` (from 0), and what it saves.
+
+    `before_ns`, `after_ns`: the step under both plans, simulated with the measured times.
+    `measured_before_ns`, `measured_after_ns`: medians of the windows before and after; the latter
+    is 0 until that window is over.
+    """
+
+    step: int
+    digest: str
+    before_ns: int
+    after_ns: int
+    measured_before_ns: int
+    measured_after_ns: int = 0
+
+    @property
+    def gain(self) -> float:
+        """Return the share of the step that the plan saves, simulated."""
+        return 1 - self.after_ns / max(1, self.before_ns)
+
+    @property
+    def measured_gain(self) -> float:
+        """Return the share of the step that it saved; 0 as long as it is not known."""
+        after = self.measured_after_ns or self.measured_before_ns
+        return 1 - after / max(1, self.measured_before_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """The state of a job's plan, the same on every rank.
+
+    `digest`: of the programs of `counts` microbatches. `profile`: what passes cost. `usual`:
+    measured over simulated steps, in thousandths, when all is as planned. `steps`: of the job until
+    now. `window`: those since the last look.
+    """
+
+    digest: str
+    counts: tuple[int, ...]
+    profile: CostProfile
+    usual: int = PERMILLE
+    steps: int = 0
+    window: tuple[Observation, ...] = ()
+    changes: tuple[PlanChange, ...] = ()
+
+
+def digest_of(programs: Mapping[int, Program]) -> str:
+    """Return a digest of programs, by number of microbatches: 16 hexadecimal digits."""
+    text = "\n\n".join(f"{count}\n{program}" for count, program in sorted(programs.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_profile(profile: CostProfile) -> str:
+    """Return a digest of what passes cost: 16 hexadecimal digits."""
+    return hashlib.sha256(dump_profile(profile).encode()).hexdigest()[:16]
+
+
+def dump_state(state: PlanState) -> str:
+    """Return a state as JSON; `load_state` reads it."""
+    return msgspec.json.encode(state).decode()
+
+
+def load_state(text: str) -> PlanState:
+    """Return the state that JSON text holds. Raises ValueError, in one line, for another form."""
+    return read_json(text, PlanState, "the plan's state")
 
 
 @dataclass(frozen=True, slots=True)

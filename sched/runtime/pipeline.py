@@ -15,9 +15,9 @@ from ..replanning import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
 from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
-from .compiled import Pipelines
 from .encoders import EncoderSpec, rank_encoders
 from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
+from .execution.waiting import Pipelines
 from .gradients import (
     EarlierGradients,
     Reduction,
@@ -35,16 +35,15 @@ from .job import (
     Programs,
     Replanner,
     UnitPrograms,
-    all_come,
     arrange,
-    meet,
+    connect,
     reading_of,
+    report_missing_ranks,
     start_deadline,
     vocabulary_part,
 )
 from .links import Groups, ProcessGroupLinks
-from .parts import ModelPart, StepData
-from .parts.reading import Steps, list_steps
+from .parts import ModelPart, StepData, Steps, list_steps
 from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
 from .stage.generator import GeneratorSpec, rank_generator
@@ -112,23 +111,23 @@ class Pipeline:
         self._modules = dict(stages)
         refuse_wrapped(self._modules)
         self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
-        with all_come():
+        with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
-        self._place, probe = self._arranged.place, self._arranged.probe
-        self._encoders = rank_encoders(encoders, probe, self._place.seat)
-        self._generator = rank_generator(generator, probe, self._place.seat)
+        self._place, program = self._arranged.place, self._arranged.first_program
+        self._encoders = rank_encoders(encoders, program, self._place.seat)
+        self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
-        self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
+        self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
         beside = self._encoders, self._generator
-        self._needed = NeededFields(probe.placement, self._options, self._vocabulary, *beside)
+        self._needed = NeededFields(program.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
-        with all_come():
+        with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
         self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
-        self._pipelines, self._name, self._placement = Pipelines((), {}), "", probe.placement
+        self._pipelines, self._name, self._placement = Pipelines((), {}), "", program.placement
 
     def _share(
         self, parameters: Mapping[str, nn.Parameter]
@@ -183,12 +182,12 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._needed.of(self._place.seat_of(rank))
+        return self._needed.fields_of(self._place.seat_of(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._needed.of(self._place.seat)
+            return self._needed.fields_of(self._place.seat)
         return self._programs.needs_of(info)
 
     def step(self, step: Steps) -> StepResult:
@@ -208,12 +207,12 @@ class Pipeline:
         return self._run_step(step, training=False)
 
     def _run_step(self, step: Steps, *, training: bool) -> StepResult:
-        count = self._programs.count(step)
-        compiled = self._programs.of(count, training)
-        data = self._programs.read(compiled, self._reading, step, training)
+        count = self._programs.count_microbatches(step)
+        compiled = self._programs.compiled(count, training)
+        data = self._programs.read_step(compiled, self._reading, step, training)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
-            part.begin(data)
+            part.begin_step(data)
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
@@ -354,14 +353,14 @@ class Pipeline:
             encoders=self._encoders,
             generator=self._generator,
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
-            taking=self._generator.taking(stages.get(self._arranged.probe.stages - 1)),
+            capture=self._generator.capture(stages.get(self._arranged.first_program.stages - 1)),
             facts=self._facts,
             needed=self._needed,
         )
-        first = programs.of(self._arranged.first)
+        first = programs.compiled(self._arranged.first_count)
         sharers = sorted(set(self._facts.shared.values()))
         place = self._place
-        groups, board = meet(first.program, programs.channels, place, self.deadline_s, sharers)
+        groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 
     @contextmanager
@@ -384,7 +383,7 @@ class Pipeline:
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
-        losses = [found for part in parts if (found := part.finish()) is not None]
+        losses = [found for part in parts if (found := part.finish_step()) is not None]
         total = sum((loss.float() for loss in losses), torch.zeros((), device=self._place.device))
         with self._explained():
             reduction.finish(self.deadline_s)

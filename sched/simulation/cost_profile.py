@@ -23,8 +23,7 @@ import msgspec
 
 from ..ir.kinds import is_kind, kind
 from ..ir.typed_json import Whole, read_json
-from .contention import NOT_MEASURED, Contention
-from .costs import Costs, Table, expand
+from .costs import NOT_MEASURED, Contention, Costs, Table, expand
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.
@@ -55,13 +54,13 @@ class CostFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
                     f"points of {name} are {got}; give two or more [amount, cost], amounts rising"
                 )
 
-    def of(self, resources: Resources) -> int:
+    def cost_of(self, resources: Resources) -> int:
         """Return the cost of a microbatch. Raises ValueError if it lacks a resource's amount.
 
-        >>> CostFunction(10, {"tokens": 1500}).of({"tokens": 3})
+        >>> CostFunction(10, {"tokens": 1500}).cost_of({"tokens": 3})
         14
         >>> steep = CostFunction(points={"tiles": ((0, 0), (4, 8), (8, 32))})
-        >>> [steep.of({"tiles": amount}) for amount in (2, 6, 9)]
+        >>> [steep.cost_of({"tiles": amount}) for amount in (2, 6, 9)]
         [4, 20, 38]
         """
         if missing := (self.per_thousand.keys() | self.points.keys()) - resources.keys():
@@ -144,7 +143,7 @@ def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Co
 
     def table(name: str, entries: tuple[CostFunction, ...]) -> Table:
         spread = entries * profile.rows(name) if len(entries) == 1 else entries
-        return [[entry.of(m) for m in microbatches] for entry in spread]
+        return [[entry.cost_of(m) for m in microbatches] for entry in spread]
 
     parameters = profile.parameter_bytes
     return Costs(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.kinds import kind
-from ..ir.passes import NO_MICROBATCH
+from ..ir.program import NO_MICROBATCH
 from .cost_profile import CostFunction, CostProfile, Resources
 from .measured import MeasuredStep, compute_slots
 
@@ -135,7 +135,7 @@ def _residual(
     function: CostFunction, amounts: Sequence[Resources], costs: Sequence[int]
 ) -> Residual:
     measured = np.array(costs, np.float64)
-    off = np.array([function.of(resources) for resources in amounts], np.float64) - measured
+    off = np.array([function.cost_of(resources) for resources in amounts], np.float64) - measured
     mean = float(measured.mean())
     share = max(mean, 1.0)
     return Residual(

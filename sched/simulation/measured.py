@@ -9,8 +9,13 @@ of that. The JSON also holds what the microbatches contained, since costs are fu
 
 Optional are `lanes` (by communicator, its collectives in the same form), `memory` (by rank, (ns,
 bytes) steps), and the `bubbles` and `critical` path, which simulated timelines have.
+
+`agreement` compares a measured step with a simulated one. They differ for two reasons: passes took
+other times than planned, and ranks waited for other things than passes (messages, cores). Simulated
+with the times that the passes took (`measured_costs`), only the second one is left.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,10 +23,11 @@ import msgspec
 import numpy as np
 
 from ..ir.kinds import is_kind, kind
-from ..ir.passes import parse_pass
+from ..ir.program import NO_MICROBATCH, parse_pass
 from ..ir.typed_json import Whole, read_json
-from .bubbles import bubbles_by_cause
 from .cost_profile import Resources
+from .costs import Costs
+from .simulator import bubbles_by_cause
 from .timeline import Bubbles, Curve, Slot, Timeline
 
 Row = Sequence[Slot]
@@ -181,3 +187,97 @@ def compute_slots(timeline: Timeline) -> list[tuple[int, Slot]]:
         for slot in row
         if is_kind(slot.what.kind) and kind(slot.what.kind).role in ("compute", "continuation")
     ]
+
+
+_ENCODER = ("EF", "EB")
+
+
+def measured_costs(measured: Timeline) -> Costs:
+    """Return the time that each pass of a measured step took; messages take none, nor memory.
+
+    >>> from counterpoise.sched import Pass, Slot, schedule, simulate, unit_costs
+    >>> program = schedule("1f1b", ranks=2, microbatches=4)
+    >>> simulate(program, measured_costs(simulate(program, unit_costs(3, 5)))).makespan_ns
+    40
+    """
+    slots = [slot for row in measured.ranks for slot in row]
+    microbatches = 1 + max((slot.what.microbatch for slot in slots), default=0)
+    times: dict[str, list[list[int]]] = {}
+    for what, start_ns, end_ns in slots:
+        ranked = is_kind(what.kind) and kind(what.kind).scope == "rank"
+        rows = len(measured.ranks) if ranked else len(measured.placement)
+        table = times.setdefault(what.kind, [[0] * microbatches for _ in range(rows)])
+        column = 0 if what.microbatch == NO_MICROBATCH else what.microbatch
+        table[what.stage][column] = end_ns - start_ns
+    return Costs(times, buffer_bytes={})
+
+
+def hidden_share(timeline: Timeline) -> float:
+    r"""Return the share of the encoders' time that lies between a rank's other passes.
+
+    Encoder passes before a rank's first other pass and after its last one are exposed; without any
+    encoder pass nothing is, and the share is 1.
+
+    >>> from counterpoise.sched import Costs, parse_program, simulate
+    >>> text = "placement: 0\nmicrobatches: 2\n0: 0EF0 0F0 0EF1 0F1 0B0 0EB0 0B1 0EB1"
+    >>> hidden_share(simulate(parse_program(text), Costs({"F": 2, "B": 4, "EF": 1, "EB": 3})))
+    0.5
+    """
+    hidden = whole = 0
+    for row in timeline.ranks:
+        others = [slot for slot in row if not _of_encoder(slot)]
+        for slot in filter(_of_encoder, row):
+            whole += slot.end_ns - slot.start_ns
+            if others and others[0].start_ns < slot.start_ns < others[-1].start_ns:
+                hidden += slot.end_ns - slot.start_ns
+    return hidden / whole if whole else 1.0
+
+
+def _of_encoder(slot: Slot) -> bool:
+    return slot.what.kind[:2] in _ENCODER
+
+
+@dataclass(frozen=True, slots=True)
+class KindAgreement:
+    """The passes of a kind: their number, and their times together, simulated and measured."""
+
+    kind: str
+    passes: int
+    simulated_ns: int
+    measured_ns: int
+
+    @property
+    def ratio(self) -> float:
+        """Return measured by simulated time; 1 where neither takes any."""
+        return (self.measured_ns or 1) / (self.simulated_ns or 1)
+
+
+def differing_passes(simulated: Timeline, measured: Timeline) -> str:
+    """Return how the two timelines' computing passes differ, "" if they have the same."""
+    if simulated.placement != measured.placement:
+        return f"stages on ranks {simulated.placement} and {measured.placement}"
+    ours, theirs = (Counter(s.what for _, s in compute_slots(t)) for t in (simulated, measured))
+    for one, two, who in ((ours, theirs, "measured"), (theirs, ours, "simulated")):
+        if missing := sorted((one - two).elements(), key=str):
+            return f"{missing[0]} is not in the {who} one"
+    return ""
+
+
+def agreement(simulated: Timeline, measured: Timeline) -> tuple[KindAgreement, ...]:
+    """Return for each kind how long its passes take in both, sorted by kind.
+
+    Raises ValueError if the timelines are not of the same passes.
+    """
+    if what := differing_passes(simulated, measured):
+        raise ValueError(
+            f"{measured.name or 'the measured step'} and {simulated.name} differ: {what}; compare "
+            "a step with the program that it ran, of the same size"
+        )
+    times = [Counter[str](), Counter[str]()]
+    count = Counter(slot.what.kind for _, slot in compute_slots(measured))
+    for total, timeline in zip(times, (simulated, measured), strict=True):
+        for _, slot in compute_slots(timeline):
+            total[slot.what.kind] += slot.end_ns - slot.start_ns
+    return tuple(
+        KindAgreement(kind, count[kind], times[0][kind], times[1][kind]) for kind in sorted(count)
+    )

@@ -14,7 +14,7 @@ cause, so the causes add up to the whole:
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from ..ir.passes import Pass
+from ..ir.program import Pass
 
 Curve = tuple[tuple[int, int], ...]
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..ir.kinds import BACKWARD
-from ..ir.passes import Pass
-from ..ir.program import Edge, Program
+from ..ir.program import Edge, Pass, Program
 
 
 def with_generator(program: Program) -> Program:

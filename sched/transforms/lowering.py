@@ -1,7 +1,20 @@
 """Lower a program: add passes for its sends, receives and collectives.
 
+Ahead: for runtimes with a one-way channel (a communicator) for each ordered pair of ranks, such as
+ours. A SEND follows the pass that makes its message. A RECV is posted just before the compute pass
+that precedes its consumer: the transfer runs beside that pass, and a channel holds two buffers, not
+one for each message that the sender is ahead by. Channels have no tags, so both ends must see the
+messages in one order, that of the sends; a RECV that would come after a later message's is moved up
+in front of it. Messages never close a cycle: a RECV comes after nothing but passes that its
+consumer comes after too.
+
+At the send: for runtimes that have one communicator for both directions of a pair of ranks, such as
+torch's on NCCL, where a RECV that waits blocks the SENDs behind it. *The sender places both*: all
+ranks run in turn, and when one sends, the RECV is placed at that moment on the other rank. The idea
+is torch's (`_add_send_recv`). A receiver holds a buffer for each message that was sent too early.
+
 Messages: a pass whose result is needed on another rank is followed by its SEND, and the RECV is put
-into the other rank's list where that rank posts it: `messages` says where and why.
+into the other rank's list where that rank posts it.
 
 Collectives: every rank enters a barrier with a pass of the barrier's name. It does not wait there;
 the passes that need the result do. Each barrier class has its own communicator: on a common one the
@@ -15,17 +28,176 @@ timeline and keep its order of events, so they cannot close a cycle.
 """
 
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from ..ir.kinds import is_kind
-from ..ir.passes import Pass
-from ..ir.program import Barrier, Program
+from ..ir.channels import crossing_results
+from ..ir.graph import Graph, make_graph
+from ..ir.kinds import BACKWARD, is_kind, kind
+from ..ir.paths import complete_paths
+from ..ir.program import Barrier, Pass, Program
 from ..simulation.costs import Costs, unit_costs
-from ..simulation.simulator import simulate
-from ..simulation.timeline import Slot, Timeline
-from .messages import place_at_send, post_ahead
+from ..simulation.simulator import node_times
+
+Place = tuple[int, int]
+
+
+class Message(NamedTuple):
+    """A result that leaves its rank: the passes that send and receive it, and the first to use it.
+
+    `consumer`: (rank, index in the rank's list).
+    """
+
+    send: Pass
+    receive: Pass
+    consumer: Place
+
+
+def post_ahead(program: Program, ahead: int) -> Program:
+    """Return the program with messages, each received `ahead` compute passes before its consumer.
+
+    >>> from counterpoise.sched import schedule
+    >>> print(*post_ahead(schedule("1f1b", ranks=2, microbatches=2), 1).ranks[1])
+    1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
+    """
+    made = _messages(program)
+    # Receives to put in front of the pass at an index, and the sends of each pass, by rank.
+    front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
+    behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
+    computing = [_compute_indices(row) for row in program.ranks]
+    latest: dict[Place, int] = {}
+    # Backwards, so that a message knows where the next one of its channel is received.
+    for (rank, at), messages in sorted(made.items(), reverse=True):
+        for message in reversed(messages):
+            there, index = message.consumer
+            place = _earlier(computing[there], index, ahead)
+            place = min(place, latest.get((rank, there), place))
+            latest[rank, there] = place
+            front[there].setdefault(place, []).insert(0, message.receive)
+            sends = behind[rank].setdefault(at, [])
+            if message.send not in sends:  # one SEND serves all ranks that an edge leads to
+                sends.insert(0, message.send)
+    rows = (
+        [
+            part
+            for at, item in enumerate(row)
+            for part in (*front[rank].get(at, ()), item, *behind[rank].get(at, ()))
+        ]
+        for rank, row in enumerate(program.ranks)
+    )
+    return replace(program, ranks=tuple(map(tuple, rows)))
+
+
+def _compute_indices(row: tuple[Pass, ...]) -> list[int]:
+    """Return for every index of a row the number of compute passes before it."""
+    numbers, count = [], 0
+    for item in row:
+        numbers.append(count)
+        count += is_kind(item.kind) and kind(item.kind).role == "compute"
+    return numbers
+
+
+def _earlier(numbers: list[int], index: int, ahead: int) -> int:
+    """Return the index of the compute pass that is `ahead` before the one at `index`, or 0."""
+    wanted = max(0, numbers[index] - ahead)
+    while index > 0 and numbers[index] > wanted:
+        index -= 1
+    return index
+
+
+def _messages(program: Program) -> dict[Place, list[Message]]:
+    """Return the messages that each pass makes, by its place; those of a pass in a fixed order."""
+    places = {
+        item: (rank, at) for rank, row in enumerate(program.ranks) for at, item in enumerate(row)
+    }
+    first: dict[tuple[Pass, int], Place] = {}
+    for edge in program.edges:
+        if edge.target in places:
+            consumer = places[edge.target]
+            # One message a result and rank: it has to be there for the earliest of its readers.
+            key = edge.source, consumer[0]
+            first[key] = min(first.get(key, consumer), consumer)
+    found: dict[Place, list[Message]] = {}
+    for item, place in places.items():
+        if (one := _to_neighbour(item, places, program)) is not None:
+            found.setdefault(place, []).append(one)
+    for source, rank in crossing_results(program):
+        if source in places and (source, rank) in first:
+            send = replace(source, kind=f"SEND_X_{source.kind}")
+            receive = replace(source, kind=f"RECV_X_{source.kind}")
+            message = Message(send, receive, first[source, rank])
+            found.setdefault(places[source], []).append(message)
+    return found
+
+
+def _to_neighbour(item: Pass, places: dict[Pass, Place], program: Program) -> Message | None:
+    """Return the message of a stage's pass to the stage that needs its result, if there is one."""
+    if (pair := _pair(item, program)) is None:
+        return None
+    users = ("F",) if item.kind == "F" else BACKWARD
+    there = (places.get(Pass(pair[1].stage, name, item.microbatch)) for name in users)
+    consumer = next(filter(None, there), None)
+    return Message(pair[0], pair[1], consumer) if consumer else None
+
+
+def place_at_send(program: Program) -> Program:
+    """Return the program with each RECV placed at the moment of its SEND.
+
+    Raises ValueError if the program has edges, which torch has no messages for, or cannot run to
+    its end.
+
+    >>> from counterpoise.sched import schedule
+    >>> print(*place_at_send(schedule("1f1b", ranks=2, microbatches=2)).ranks[1])
+    1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
+    """
+    if program.edges:
+        raise ValueError("torch's messages go from stage to stage; it has none for edges")
+    rows: list[list[Pass]] = [[] for _ in program.ranks]
+    placed: set[Pass] = set()
+    left = [deque(row) for row in program.ranks]
+    while any(left):
+        moved = False
+        for rank, row in enumerate(left):
+            if row and _ready(row[0], placed, program):
+                item = row.popleft()
+                placed.add(item)
+                rows[rank].append(item)
+                if pair := _pair(item, program):
+                    rows[rank].append(pair[0])
+                    rows[program.placement[pair[1].stage]].append(pair[1])
+                moved = True
+        # Every rank waits for a pass of another one that comes later.
+        if not moved:
+            heads = " ".join(str(row[0]) for row in left if row)
+            raise ValueError(f"deadlock at {heads}; run check(program) to see the cycle")
+    return replace(program, ranks=tuple(map(tuple, rows)))
+
+
+def _ready(item: Pass, placed: set[Pass], program: Program) -> bool:
+    """Return whether the inputs of a pass from other stages are computed."""
+    if item.kind == "F" and item.stage > 0:
+        return Pass(item.stage - 1, "F", item.microbatch) in placed
+    if item.kind in BACKWARD and item.stage < program.stages - 1:
+        return any(Pass(item.stage + 1, kind, item.microbatch) in placed for kind in BACKWARD)
+    return True
+
+
+def _pair(item: Pass, program: Program) -> tuple[Pass, Pass] | None:
+    """Return the SEND after a pass and the RECV on the peer, if its result leaves the rank."""
+    step = 1 if item.kind == "F" else -1 if item.kind in BACKWARD else 0
+    peer = item.stage + step
+    if not step or not 0 <= peer < program.stages:
+        return None
+    if program.placement[peer] == program.placement[item.stage]:
+        return None
+    name = "F" if step > 0 else "B"
+    return Pass(item.stage, f"SEND_{name}", item.microbatch), Pass(
+        peer, f"RECV_{name}", item.microbatch
+    )
 
 
 def lower(
@@ -54,9 +226,12 @@ def lower(
         raise ValueError("the program has sends and receives already; lower it only once")
     if ahead is not None and ahead < 0:
         raise ValueError(f"ahead is {ahead}; give 0 or more passes, or None")
-    timeline = simulate(program, positive_costs(program, costs))
+    graph = make_graph(program)
     if program.barriers:
-        program = _collectives(program, timeline, continuations)
+        program = _with_collectives(graph, positive_costs(program, costs), continuations)
+    else:
+        # Messages follow from the order of the passes alone, which need not be timed.
+        complete_paths(graph.source, graph.target, np.zeros_like(graph.source), graph.nodes)
     return place_at_send(program) if ahead is None else post_ahead(program, ahead)
 
 
@@ -71,58 +246,73 @@ def positive_costs(program: Program, costs: Costs | None = None) -> Costs:
     return replace(costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in times.items()})
 
 
-def _collectives(program: Program, timeline: Timeline, continuations: bool) -> Program:
-    members = program.members
-    rows = tuple(
-        _enter(rank, slots, program, timeline, continuations)
-        if rank in members
-        else tuple(slot.what for slot in slots)
-        for rank, slots in enumerate(timeline.ranks)
-    )
+class _Event(NamedTuple):
+    """A barrier's collective of one microbatch."""
+
+    start_ns: int
+    microbatch: int
+    end_ns: int
+
+
+def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Program:
+    """Return the program with a pass wherever a rank enters a barrier's collective."""
+    program, times = graph.program, node_times(graph, costs)
+    events: dict[str, list[_Event]] = {barrier.name: [] for barrier in program.barriers}
+    columns = (times.start[graph.passes :], graph.barrier_microbatch, times.end[graph.passes :])
+    for index, *event in zip(*(c.tolist() for c in (graph.barrier, *columns)), strict=True):
+        events[program.barriers[index].name].append(_Event(*event))
+    events = {name: sorted(found) for name, found in events.items()}
+    rows = list(program.ranks)
+    for rank in program.members:
+        nodes = slice(graph.start[rank], graph.start[rank] + len(rows[rank]))
+        starts, ends = times.start[nodes].tolist(), times.end[nodes].tolist()
+        rows[rank] = _entered(program, rank, starts, ends, events, continuations)
     if not continuations:
-        return replace(program, ranks=rows)
+        return replace(program, ranks=tuple(rows))
     held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
         for b in program.barriers
     )
-    return replace(program, ranks=rows, barriers=barriers)
+    return replace(program, ranks=tuple(rows), barriers=barriers)
 
 
-def _enter(
-    rank: int,
-    slots: tuple[Slot, ...],
+def _entered(
     program: Program,
-    timeline: Timeline,
+    rank: int,
+    starts: list[int],
+    ends: list[int],
+    events: Mapping[str, list[_Event]],
     continuations: bool,
 ) -> tuple[Pass, ...]:
-    """Return the rank's row with the collectives that it enters."""
-    # Collectives to enter before the pass at an index: those that the timeline gives a position.
+    """Return the rank's row with the collectives that it enters.
+
+    `starts`, `ends`: ns of its passes. `events`: each barrier's collectives in order.
+    """
+    row = program.ranks[rank]
+    # Collectives to enter before the pass at an index: those that times give a position.
     front: dict[int, list[Pass]] = {}
-    starts, ends = [slot.start_ns for slot in slots], [slot.end_ns for slot in slots]
     for barrier in program.barriers:
         if barrier.source == "barrier":
             # A continuation goes in front of the first pass that starts after the barrier's end.
-            for event in timeline.lanes[barrier.after] if continuations else ():
-                at = bisect_left(starts, event.end_ns)
-                pair = [Pass(rank, "C", event.what.microbatch)]
-                pair.append(Pass(rank, barrier.name, event.what.microbatch))
-                front.setdefault(at, []).extend(pair)
+            for event in events[barrier.after] if continuations else ():
+                pair = Pass(rank, "C", event.microbatch), Pass(rank, barrier.name, event.microbatch)
+                front.setdefault(bisect_left(starts, event.end_ns), []).extend(pair)
         elif barrier.source != "every" and rank != _source(barrier, program):
             # The rank contributes nothing, so it enters when the barrier starts.
-            for event in timeline.lanes[barrier.name]:
-                at = bisect_left(ends, event.start_ns)
-                front.setdefault(at, []).append(Pass(rank, barrier.name, event.what.microbatch))
+            for event in events[barrier.name]:
+                entry = Pass(rank, barrier.name, event.microbatch)
+                front.setdefault(bisect_left(ends, event.start_ns), []).append(entry)
     # A rank that contributes enters right after the pass that makes its part.
-    out = []
-    for at, item in enumerate(slot.what for slot in slots):
+    out: list[Pass] = []
+    for at, item in enumerate(row):
         out += [*front.get(at, ()), item]
         out += [
             Pass(rank, barrier.name, item.microbatch)
             for barrier in program.barriers
             if _makes(barrier, item, program)
         ]
-    return (*out, *front.get(len(slots), ()))
+    return (*out, *front.get(len(row), ()))
 
 
 def _source(barrier: Barrier, program: Program) -> int:

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
+from ...balancer.planning.grouping.groups import members
 from ...balancer.planning.grouping.isf import isf
-from ...balancer.planning.grouping.result import members
 from ...balancer.planning.problem.shuffle import permutation
 from ..inputs.cost_tables import CostTable
 from ..inputs.epoch_plans import EpochPlan

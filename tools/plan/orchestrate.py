@@ -8,9 +8,8 @@ import click
 from rich.table import Table
 
 from ...sched.planners.orchestration.models import FROZEN, PRESETS, preset, read_modules
-from ...sched.planners.orchestration.plan import plan_layouts
-from ...sched.planners.orchestration.rigid import rigid
-from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, rerank
+from ...sched.planners.orchestration.search import rigid
+from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
 from ..console.reporting import emit, write_plan
 from ..inputs.json_files import draw_costs, parse_sizes

@@ -22,13 +22,14 @@ from ...sched.planners.framework_layouts import (
     merge_encoder,
     module_names,
 )
-from ...sched.planners.split_plan import dump_split, split_of
 from ...sched.planners.stage_split import (
     BASELINES,
     Sizes,
     balanced_partition,
     candidates,
+    dump_split,
     simulated_step,
+    split_of,
     traffic_bytes,
     variance,
 )

@@ -17,10 +17,11 @@ from ...sched.planners.recompute import (
     Stage,
     Trial,
     all_or_nothing,
+    modelled_stages,
     plan_recompute,
+    recomputing_step_ns,
     savings,
 )
-from ...sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
 from ..console.reporting import emit, write_plan
 from ..inputs.json_files import parse_sizes

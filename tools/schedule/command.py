@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from ...sched import Program, format_program, lower, problems, schedules, simulate
-from ...sched.checking.marked_grid import marked_grid
+from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.html import render_html
 from ...sched.render.svg import render_svg

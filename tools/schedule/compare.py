@@ -13,7 +13,7 @@ from ...sched.render.summary import MemoryUnit, format_time
 from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace
-from ...sched.simulation.agreement import KindAgreement, agreement, differing_passes
+from ...sched.simulation.measured import KindAgreement, agreement, differing_passes
 from ..console.reporting import emit
 from ..inputs.cost_options import CostSource, with_costs
 from ..inputs.programs import Size, with_size

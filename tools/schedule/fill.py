@@ -9,15 +9,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...sched.bubble_filling.plan.choose import (
-    Chosen,
-    PlanScan,
-    RejectedPlan,
-    fill_plan,
-    fitting,
-    scan,
-)
-from ...sched.bubble_filling.plan.encoder_plans import (
+from ...sched.bubble_filling.choose import Chosen, PlanScan, RejectedPlan, fill_plan, fitting, scan
+from ...sched.bubble_filling.drift import guarded
+from ...sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
@@ -25,15 +19,12 @@ from ...sched.bubble_filling.plan.encoder_plans import (
     plan_problem,
     plans,
 )
-from ...sched.bubble_filling.problem.instance import FilledSchedule, FillProblem
-from ...sched.bubble_filling.problem.kernels import Splitting
-from ...sched.bubble_filling.problem.presets import CASES, case_setup
-from ...sched.bubble_filling.problem.setup import FillSetup, dump_setup, load_setup
-from ...sched.bubble_filling.results.causes import bubble_causes
-from ...sched.bubble_filling.results.drift import guarded
-from ...sched.bubble_filling.results.filled_program import fill_program
-from ...sched.bubble_filling.results.timeline import fill_timeline
-from ...sched.bubble_filling.results.trace import read_trace
+from ...sched.bubble_filling.filled_program import fill_program
+from ...sched.bubble_filling.instance import FilledSchedule, FillProblem
+from ...sched.bubble_filling.presets import CASES, case_setup
+from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
+from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
+from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
 from ...sched.render.html import render_html
 from ...sched.render.svg import render_svg

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# What a Pipeline reads: the folder for its steps (sched/runtime/execution/timelines.py).
+# What a Pipeline reads: the folder for its steps (sched/runtime/execution/drive.py).
 VARIABLE = "COUNTERPOISE_TIMELINES"
 # A command that was asked to end has this long, seconds.
 _GRACE_S = 30.0

@@ -6,11 +6,14 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from .map_reader import MapReader
+from .planned_reader import PlannedReader
 from .stream_reader import StreamReader
 
 
 def prepare_worker(
-    reader: StreamReader | MapReader, init_fn: Callable[[int], None] | None, number: int
+    reader: StreamReader | MapReader | PlannedReader,
+    init_fn: Callable[[int], None] | None,
+    number: int,
 ) -> None:
     """Show the user's data set to get_worker_info(), run the user's worker_init_fn, restore."""
     info: Any = get_worker_info()

@@ -167,6 +167,9 @@ class PlainSource:
         self._table = None if cost is None or callable(cost) else _table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
         self._load = _offered(dataset, "load")
+        # Whether all that the data set is made of keeps what was measured.
+        parts = whole_parts(dataset) if self._probe is not None else ()
+        self._keeps = self._probe is not None and all(_offered(part, "known") for part in parts)
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
@@ -216,6 +219,25 @@ class PlainSource:
         table = self._table or {}
         is_whole = not self._asks_others and all(name in table for name in resources)
         return tuple(table[name] for name in resources) if table and is_whole else None
+
+    @property
+    def names_samples(self) -> bool:
+        """Return whether samples have names of their own, not just their index."""
+        return self._key is not str or type(self).key is not PlainSource.key
+
+    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return the table's columns of these resources, each (n,); None unless it has them all."""
+        table = self._table or {}
+        is_whole = bool(table) and all(name in table for name in resources)
+        return tuple(table[name] for name in resources) if is_whole else None
+
+    def known(self, index: int) -> Probe | None:
+        """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
+        if not self._keeps:
+            return None
+        part, inside = part_at(self.dataset, index)
+        found: Probe | None = part.known(inside)
+        return found
 
     def __len__(self) -> int:
         """Return the number of samples."""

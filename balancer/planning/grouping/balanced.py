@@ -4,6 +4,8 @@ Packing vectors into bins is NP-hard, so this is a heuristic in two phases. Plac
 largest first, into the group that stays lowest and most even (kernels/pack.py); since the search
 among groups would grow with the square of the samples, it works on chunks of about 4,096 of them.
 Refinement then swaps samples between heavy and light groups (kernels/swap.py).
+
+With equal counts every microbatch has as many samples as others, and samples only change places.
 """
 
 from collections.abc import Sequence
@@ -12,10 +14,17 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.costs import check_costs
-from ..problem.loads import UNIT, UNLIMITED, budget_array, least_groups, oversized
-from ..problem.scale import order_by_size, scale_costs
-from .result import GroupingResult
-from .slots import make_slots, read_slots
+from ..problem.loads import (
+    UNIT,
+    UNLIMITED,
+    budget_array,
+    group_loads,
+    least_groups,
+    order_by_size,
+    oversized,
+    scale_costs,
+)
+from .groups import GroupingResult, make_slots, read_slots
 
 CHUNK = 4096
 ROUNDS = 16
@@ -154,3 +163,27 @@ def refine(
     if len(active) > 1 and rounds:
         two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates, last)
     return read_slots(slots, len(costs))
+
+
+def equal(costs: Int64, budgets: tuple[int | None, ...], parts: int, seed: int) -> GroupingResult:
+    """Group samples (n, resources) into `parts` groups whose counts differ by one at most.
+
+    Largest first, to and fro over the groups; then two-ended swaps, which change no count
+    (research of this project, no bound proven). Returns parts + 1 groups where one is over budget.
+
+    >>> equal(np.array([[5], [4], [3], [6]]), (None,), parts=2, seed=0).group_of.tolist()
+    [1, 1, 0, 0]
+    """
+    limits = budget_array(budgets)
+    small, tight = scale_costs(costs, limits, max(1, parts))
+    order = order_by_size(costs, small)
+    turn, place = np.divmod(np.arange(len(costs)), parts)
+    inner = np.where(turn % 2 == 0, place, parts - 1 - place)
+    inner = refine(
+        small[order], tight, inner, parts, FREE_ROUNDS, seed, moves=False, excess_from=EXCESS_FROM
+    )
+    group_of = np.empty(len(costs), dtype=np.int64)
+    group_of[order] = inner
+    over = (group_loads(costs, group_of, parts) > limits).any()
+    nothing = np.empty(0, dtype=np.int64)
+    return GroupingResult(group_of, parts + int(over), nothing, nothing)

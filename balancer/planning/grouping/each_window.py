@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.loads import UNIT, UNLIMITED
-from ..problem.scale import scale_each
+from ..problem.loads import UNIT, UNLIMITED, scale_each
 from .balanced import CANDIDATES, ROUNDS
-from .slots import make_slots, read_slots
+from .groups import make_slots, read_slots
 
 _SPARE = 4  # free places of a group for samples that move
 

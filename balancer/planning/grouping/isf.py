@@ -8,7 +8,7 @@ from ..kernels.arrays import Int64
 from ..problem.costs import check_costs
 from ..problem.loads import budget_array, oversized
 from ..problem.shuffle import derive_seed
-from .result import GroupingResult
+from .groups import GroupingResult
 
 
 def isf(

@@ -15,9 +15,8 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from ..problem.loads import budget_array, group_loads
-from ..problem.padded_work import padded_loads, sample_times
-from .result import GroupingResult
-from .slots import make_slots, read_slots
+from ..problem.work import padded_loads, sample_times
+from .groups import GroupingResult, make_slots, read_slots
 
 _SWEEPS = 3
 _NEAR = 3  # rows this far apart are improved together where there are many
@@ -45,7 +44,7 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
     step = _Step(config, costs[order], times.padded[order], added, bool(added.any()), wanted)
     found = [step.evened_out(step.equal(np.arange(len(costs))))]
     if not config.equal_counts:
-        free = step.free()
+        free = step.group_freely()
         if free is None:
             return GroupingResult(_NOTHING, step.groups_needed(), _NOTHING, _NOTHING)
         fill_empty(free, wanted, config.ranks)
@@ -82,7 +81,7 @@ class _Step(msgspec.Struct, frozen=True):
         sizes[self.wanted - more :] += 1
         return np.repeat(np.arange(self.wanted), sizes)[place]
 
-    def free(self) -> Int64 | None:
+    def group_freely(self) -> Int64 | None:
         """Return groups of free counts in rows; None where budgets need more groups."""
         from ..kernels.padded import cut, least_top, padded_tops
 

@@ -1,15 +1,153 @@
-"""Makes the ordering that a plan's configuration asks for, from the costs that it holds."""
+"""The ordering that a plan's configuration asks for, by the cost model that it holds.
+
+The cost model takes a microbatch's resources to nanoseconds per stage and pass. A resource
+token_pairs is the sum of the squares of the sequences' lengths: attention.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.config import OrderRanks, PlanConfig
+from ..problem.loads import group_loads
 from ..problem.options import LLM
-from ..problem.padded_work import padded_loads
 from ..problem.pipeline_costs import PipelineCosts, parse_pipeline
-from .cost_model import CostModel, PassCost, amounts_of
+from ..problem.work import padded_loads
 from .evaluator import PipelineEvaluator
 from .ranks import rank_ordering
+
+Amounts = Mapping[str, Int64]
+Points = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """The time of one pass as a function of a microbatch's resources, in nanoseconds.
+
+    It is the sum of `fixed`, of per_thousand x amount / 1000 rounded down, and for every resource
+    in `points`, (amount, ns) pairs, of the time interpolated linearly between them (as DistTrain,
+    2024, section 3, does with measurements). Beyond the points the first or last piece continues.
+    """
+
+    fixed: int = 0
+    per_thousand: Mapping[str, int] = field(default_factory=dict)
+    points: Mapping[str, Points] = field(default_factory=dict)
+
+    def time_of(self, amounts: Amounts) -> Int64:
+        """Return int64 nanoseconds of microbatches, whose amounts are int64 arrays of one length.
+
+        Raises ValueError if an amount that it needs is missing.
+
+        >>> PassCost(10, {"tokens": 1500}).time_of({"tokens": np.array([3, 5])}).tolist()
+        [14, 17]
+        >>> steep = PassCost(points={"tiles": ((0, 0), (4, 8), (8, 32))})
+        >>> steep.time_of({"tiles": np.array([2, 6, 9])})
+        array([ 4, 20, 38])
+        """
+        missing = (self.per_thousand.keys() | self.points.keys()) - amounts.keys()
+        if missing:
+            have = ", ".join(sorted(amounts)) or "none"
+            raise ValueError(f"no amounts of {sorted(missing)[0]!r} are given; given are {have}")
+        size = len(next(iter(amounts.values()), np.empty(0)))
+        extra = np.zeros(size, dtype=np.int64)
+        for name, rate in self.per_thousand.items():
+            extra += amounts[name].astype(np.int64) * rate
+        total: Int64 = extra // 1000 + self.fixed
+        for name, points in self.points.items():
+            total = total + _interpolate(points, amounts[name].astype(np.int64))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Costs of all stages: passes[kind] has one entry per stage, or one for all.
+
+    placement: the rank of each stage; its highest rank + 1 is the pipeline's size.
+    """
+
+    placement: tuple[int, ...]
+    passes: Mapping[str, tuple[PassCost, ...]]
+
+    def __post_init__(self) -> None:
+        """Check that every kind has as many costs as stages, or one."""
+        for kind, costs in self.passes.items():
+            if len(costs) not in (1, len(self.placement)):
+                raise ValueError(
+                    f"{kind}: got {len(costs)} costs; give all {len(self.placement)}, or 1"
+                )
+
+    def nanoseconds(self, kind: str, amounts: Amounts) -> Int64:
+        """Return int64 (stages, microbatches) of one kind of pass; ValueError without its costs."""
+        if kind not in self.passes:
+            raise ValueError(
+                f"no costs of passes {kind!r} are given; given are {sorted(self.passes)}"
+            )
+        costs = self.passes[kind]
+        each = costs * len(self.placement) if len(costs) == 1 else costs
+        return np.stack([cost.time_of(amounts) for cost in each])
+
+    def pipeline(self, amounts: Amounts) -> PipelineEvaluator:
+        """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.
+
+        A backward pass takes the time of B, or of I and W together, or twice that of forward.
+        """
+        forward = self.nanoseconds("F", amounts)
+        backward: Int64 = 2 * forward
+        if "B" in self.passes:
+            backward = self.nanoseconds("B", amounts)
+        elif "I" in self.passes:
+            backward = self.nanoseconds("I", amounts) + self.nanoseconds("W", amounts)
+        return PipelineEvaluator.one_forward_one_backward(
+            max(self.placement) + 1, forward, backward
+        )
+
+
+def amounts_of(
+    resources: tuple[str, ...],
+    costs: Int64,
+    group_of: Int64,
+    groups: int,
+    sequence: str = "tokens",
+    layout: str = "packed",
+) -> dict[str, Int64]:
+    """Return the amount of every resource in each group, int64 (groups,), and its token pairs.
+
+    costs (n, resources) by sample. `sequence` names the resource that attention squares: tokens
+    gives token_pairs, the sum of squares. layout="padded": every sequence counts as its group's
+    longest, so a group of n costs n x longest. Raises ValueError for another layout.
+
+    >>> costs, group_of = np.array([[3], [1], [2]]), np.array([0, 0, 1])
+    >>> {k: v.tolist() for k, v in amounts_of(("tokens",), costs, group_of, 2).items()}
+    {'tokens': [4, 2], 'token_pairs': [10, 4]}
+    >>> found = amounts_of(("tokens",), costs, group_of, 2, layout="padded")
+    >>> {k: v.tolist() for k, v in found.items()}
+    {'tokens': [6, 2], 'token_pairs': [18, 4]}
+    """
+    if layout not in ("packed", "padded"):
+        raise ValueError(f"layout is {layout!r}, allowed are 'packed' and 'padded'")
+    costs = np.array(costs, dtype=np.int64)
+    if sequence in resources:
+        column = resources.index(sequence)
+        if layout == "padded":
+            longest = np.zeros(groups, dtype=np.int64)
+            np.maximum.at(longest, group_of, costs[:, column])
+            costs[:, column] = longest[group_of]
+        costs = np.column_stack([costs, costs[:, column] ** 2])
+        resources = (*resources, sequence.removesuffix("s") + "_pairs")
+    loads = group_loads(costs, group_of, groups)
+    return {name: loads[:, k].copy() for k, name in enumerate(resources)}
+
+
+def _interpolate(points: Points, amounts: Int64) -> Int64:
+    """Return int64 (n,) on the lines through the points around each amount, 0 or more."""
+    xs = np.array([x for x, _ in points], dtype=np.int64)
+    ys = np.array([y for _, y in points], dtype=np.int64)
+    piece = np.clip(np.searchsorted(xs, amounts, side="right") - 1, 0, len(xs) - 2)
+    run, rise = np.diff(xs)[piece], np.diff(ys)[piece]
+    return np.maximum(0, ys[piece] + (amounts - xs[piece]) * rise // run)
+
 
 # The sum of the squares of sequences' lengths, which profiles weigh attention by.
 PAIRS = "token_pairs"

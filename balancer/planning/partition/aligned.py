@@ -13,8 +13,7 @@ from msgspec import structs
 
 from ..kernels.arrays import Int64, Mask
 from ..problem.config import PlanConfig
-from ..problem.loads import alike, budget_array
-from ..problem.scale import scale_costs
+from ..problem.loads import alike, budget_array, scale_costs
 
 _TRIED = 64  # samples that each exchange is chosen among
 
@@ -73,7 +72,7 @@ def align(
         cell_of_group[own.ravel()] = np.arange(own.size)
         samples = np.flatnonzero(cell_of_group[group_of] >= 0)
         cell_of = cell_of_group[group_of[samples]]
-        step = _Step.of(config, small[samples], has[samples], cell_of, budgets, own.shape)
+        step = _Step.from_samples(config, small[samples], has[samples], cell_of, budgets, own.shape)
         result[samples] = own.ravel()[step.mended().cell_of]
     return result
 
@@ -95,7 +94,7 @@ class _Step(msgspec.Struct, frozen=True):
     free_counts: bool  # cells may have another number of samples than before
 
     @classmethod
-    def of(
+    def from_samples(
         cls, config: PlanConfig, small: Int64, has: Mask, cell_of: Int64, budgets: Int64,
         shape: tuple[int, ...],
     ) -> "_Step":  # fmt: skip

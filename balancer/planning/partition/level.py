@@ -8,12 +8,11 @@ left of one resource makes up for what is left of another.
 
 import numpy as np
 
-from ..grouping.slots import make_slots, read_slots
+from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
 from ..problem.config import PlanConfig
-from ..problem.loads import UNLIMITED, budget_array
+from ..problem.loads import UNLIMITED, budget_array, scale_costs
 from ..problem.metrics import TILE_TOKENS
-from ..problem.scale import scale_costs
 
 _SPARE = 4  # free places of a group for samples that move
 _SEARCHES = 4  # per rank, of which each looks at so many other ranks:

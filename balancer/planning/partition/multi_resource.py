@@ -8,11 +8,10 @@ between parts while the sum of squares falls, then lower the largest loads thems
 
 import numpy as np
 
-from ..grouping.slots import make_slots, read_slots
+from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64
 from ..problem.costs import check_costs
-from ..problem.loads import UNLIMITED
-from ..problem.scale import order_by_size, scale_costs
+from ..problem.loads import UNLIMITED, order_by_size, scale_costs
 from .greedy import quotas
 
 _ROUNDS = 40

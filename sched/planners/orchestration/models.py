@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...ir.typed_json import read_json
-from ...shapes.layers import Device, TransformerLayer, Vocabulary
+from ...shapes import Device, TransformerLayer, Vocabulary
 from .units import TENSOR_SIZES, Module
 
 SEQUENCE = 8192

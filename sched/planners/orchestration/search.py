@@ -11,6 +11,10 @@ formula of units.py:
 3. when the next bound is no better than the last candidate wanted, nothing better can come.
 
 The candidates are the best layouts of different backbones. Only integers are compared.
+
+`rigid` is the usual layout, for comparison: one TP and DP for all modules. Megatron-LM does this
+with a multimodal model (DistTrain, 2025, section 2.1 and Figure 17): encoder and generator are
+further stages of the backbone's pipeline.
 """
 
 from collections.abc import Iterator
@@ -20,7 +24,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import Module, OrchestrationProblem, Unit, iteration_ns
+from .units import Module, OrchestrationProblem, Unit, iteration_ns, memory_of
 
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
@@ -53,7 +57,7 @@ class _Options:
     warm: Ints
     after: Ints
 
-    def take(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
+    def select(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
         return _Options(
             self.shape[rows], self.gpus[rows], self.stage[rows], self.warm[rows], self.after[rows]
         )
@@ -116,7 +120,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
             break
         mine = _options(job, job.modules[job.at], replicas, (replicas,))
         left = job.gpus - mine.gpus
-        mine, left = mine.take(left >= len(others)), left[left >= len(others)]
+        mine, left = mine.select(left >= len(others)), left[left >= len(others)]
         # GPU time of the others for a microbatch, spread over all GPUs that are left.
         pace = least * replicas // np.maximum(left, 1)
         steady = (job.batch // replicas - 1) * np.maximum(mine.stage, pace)
@@ -130,7 +134,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
     for index in np.argsort(bound, kind="stable").tolist():
         part = int(np.searchsorted(starts, index, side="right")) - 1
         at = index - int(starts[part])
-        yield int(bound[index]), int(replica[index]), rows[part].take(np.array([at]))
+        yield int(bound[index]), int(replica[index]), rows[part].select(np.array([at]))
 
 
 def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options]:
@@ -170,7 +174,7 @@ def _options(
     warm = stage + (pp - 1) * _ceil(stage, vpp) + 2 * pp * vpp * transfer
     after = _most_after(job, module, replicas, (tp, dp, pp, vpp, layers))
     every = _Options(np.stack((tp, dp, pp, vpp), 1), tp * dp * pp, stage, warm, after)
-    return every.take(after >= 0)
+    return every.select(after >= 0)
 
 
 def _most_after(
@@ -218,7 +222,7 @@ def _undominated(options: _Options) -> _Options:
         if not (front <= table[:, at, None]).all(axis=0).any():
             kept.append(at)
             front = table[:, kept]
-    return options.take(np.sort(order[kept]))
+    return options.select(np.sort(order[kept]))
 
 
 def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
@@ -273,11 +277,30 @@ def _worth_trying(
     fit = inner <= int(row.after[0])
     if not len(first.gpus) or not fit.any():
         none = np.zeros(len(last.gpus), np.bool_)
-        return first, last.take(none), outer[none]
+        return first, last.select(none), outer[none]
     keep_first = first.gpus <= left - int(last.gpus.min())
     keep_first &= first.after >= outer[fit].min()
     keep_last = fit & (last.gpus <= left - int(first.gpus.min()))
     if worst is not None:
         keep_first &= warm + first.warm + rest * np.maximum(first.stage, stage) < worst
         keep_last &= warm + last.warm + rest * np.maximum(last.stage, stage) < worst
-    return first.take(keep_first), last.take(keep_last), outer[keep_last]
+    return first.select(keep_first), last.select(keep_last), outer[keep_last]
+
+
+def rigid(job: OrchestrationProblem) -> Layout | None:
+    """Return the best rigid layout by the formula, with the largest TP; None if none fits."""
+    sizes = set(job.sizes_of(job.modules[0])).intersection(*map(job.sizes_of, job.modules))
+    best = None
+    for dp in divisors(job.batch) if sizes else ():
+        tp = max(sizes)
+        for pp in range(1, job.modules[job.at].layers + 1):
+            units = tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
+            # More stages need more GPUs, so no larger pp fits either.
+            if sum(unit.gpus for unit in units) > job.gpus:
+                break
+            if max(memory_of(job, units)) > job.memory_bytes:
+                continue
+            layout = Layout(units, iteration_ns(job, units))
+            if best is None or (layout.formula_ns, layout.gpus) < (best.formula_ns, best.gpus):
+                best = layout
+    return best

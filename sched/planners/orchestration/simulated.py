@@ -1,22 +1,35 @@
-"""Re-ranking of layouts: the formula's best candidates, run by the simulator.
+"""The layout planner: search by the formula, then let the simulator choose.
 
 The simulator counts what the formula leaves out: microbatches that differ, transfers behind
 computation, memory over time, and the sum of the gradients at the end. A step ends when its
 slowest pipeline does, so the one that is simulated is that of the encoder replica with the most
 work. Programs are 1F1B over all stages of all modules; a module with virtual stages goes through
 its chunks in rounds, as interleaved 1F1B does.
+
+The formula uses mean samples only. Where samples differ, encoder and generator need headroom for
+heavy ones, and the right amount is not known beforehand; so the search also runs as if they took
+25 % and 50 % longer, and all candidates are simulated with the real samples. The rigid layout is
+simulated too, so the plan is never slower.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from ...ir.passes import Pass
-from ...ir.program import Program
+from ...ir.program import Pass, Program
 from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
-from .search import Layout
-from .units import Module, OrchestrationProblem, Unit, behind, chunks_ahead, fullest, memory_bytes
+from .search import Layout, orchestrate, rigid
+from .units import (
+    Module,
+    OrchestrationProblem,
+    Unit,
+    behind,
+    chunks_ahead,
+    fullest,
+    iteration_ns,
+    memory_bytes,
+)
 
 # A module's work for each sample of a step, in thousandths of the mean.
 Work = Mapping[str, Sequence[int]]
@@ -217,3 +230,37 @@ def _row(unit: Unit, rank: int, after: int, first: int, microbatches: int) -> tu
     for step in range(total - warmup):
         row += [nth("F", warmup + step), nth("B", step)]
     return (*row, *(nth("B", step) for step in range(total - warmup, total)))
+
+
+HEADROOM_PERCENT = (100, 125, 150)
+
+
+def plan_layouts(
+    job: OrchestrationProblem, keep: int = 5, work: Work | None = None
+) -> tuple[RankedLayout, ...]:
+    """Return the `keep` fastest layouts in simulation, best first.
+
+    `work` as `rerank` takes it. Raises ValueError as `orchestrate` and `rerank` do.
+    """
+    found: dict[Layout, None] = {}
+    for percent in HEADROOM_PERCENT if work else HEADROOM_PERCENT[:1]:
+        for layout in orchestrate(_slower(job, percent), keep):
+            found[Layout(layout.units, iteration_ns(job, layout.units))] = None
+    if usual := rigid(job):
+        found[usual] = None
+    return rerank(job, tuple(found), work)[:keep]
+
+
+def _slower(job: OrchestrationProblem, percent: int) -> OrchestrationProblem:
+    """Return the job with encoder and generator taking `percent` of their time."""
+
+    def slow(module: Module) -> Module:
+        return replace(
+            module,
+            forward_ns={tp: ns * percent // 100 for tp, ns in module.forward_ns.items()},
+            backward_ns={tp: ns * percent // 100 for tp, ns in module.backward_ns.items()},
+        )
+
+    return replace(
+        job, modules=tuple(m if m.name == job.backbone else slow(m) for m in job.modules)
+    )

@@ -1,11 +1,14 @@
 """Save and load a pipeline's model and optimizer, whatever layout they are loaded on."""
 
-from .files import load_checkpoint, newest_checkpoint, save_checkpoint
-from .held import HeldModules
-from .joined import join_states
-from .optimizer import load_optimizer
-from .own import RankState, load_model, own_state
-from .plans import ResumedSchedule, resumed_schedule
+from .files import (
+    ResumedSchedule,
+    load_checkpoint,
+    newest_checkpoint,
+    resumed_schedule,
+    save_checkpoint,
+)
+from .joined import join_states, load_optimizer
+from .own import HeldModules, RankState, load_model, own_state
 
 __all__ = [
     "HeldModules",

@@ -1,10 +1,8 @@
 """Run encoders in the bubbles of a pipeline: their layers are passes, their features are edges."""
 
-from .own import RankEncoders, rank_encoders, trained_program
-from .part import EncoderPart, refuse_without_backward
-from .placement import EncoderPlacement, is_encoder, place_encoders
+from .part import EncoderPart, RankEncoders, rank_encoders, refuse_without_backward, trained_program
+from .placement import EncoderPlacement, EncoderSpec, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes
-from .spec import EncoderSpec
 
 __all__ = [
     "EncoderPart",

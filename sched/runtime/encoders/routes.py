@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ir.kinds import BACKWARD
-from ...ir.passes import Pass
-from ...ir.program import Edge, Program
-from ..compiled.ops import Value
-from ..parts.joints import Joint
-from ..parts.step_data import TensorSpec
-from .placement import EncoderPlacement, is_encoder
-from .spec import EncoderSpec
+from ...ir.program import Edge, Pass, Program
+from ..compiled import Value
+from ..parts import Joint, TensorSpec
+from .placement import EncoderPlacement, EncoderSpec, is_encoder
 
 
 @dataclass(frozen=True, slots=True)

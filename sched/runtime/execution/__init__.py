@@ -1,8 +1,7 @@
 """Walk a rank's operations: wait for what each reads, run it, keep what it writes."""
 
 from .board import Board, BoardSeat
-from .drive import PipelineStalledError, drive, explain
-from .timelines import timelines_folder, write_step
+from .drive import PipelineStalledError, drive, explain, timelines_folder, write_step
 from .walk import Waits, Walker, walk
 
 __all__ = [

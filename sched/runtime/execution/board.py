@@ -27,7 +27,7 @@ from time import monotonic
 import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ..compiled.waiting import Standing
+from .waiting import Standing
 from .walk import Waits
 
 _PERIOD_S = 0.5

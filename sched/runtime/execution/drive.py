@@ -1,15 +1,18 @@
-"""Drive a walk over process groups: wait with a deadline, and explain what does not come."""
+"""Drive a walk over process groups: wait with a deadline, explain delays, write measured steps."""
 
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from torch import Tensor
 
-from ..compiled.waiting import Pipelines
+from ...simulation.measured import MeasuredStep, dump_step
+from ...simulation.timeline import Timeline
 from ..links.process_groups import PeerLostError
 from .board import Board
+from .waiting import Pipelines
 from .walk import Walk
 
 
@@ -89,3 +92,25 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+# Where `counterpoise profile --run` asks for measured steps.
+TIMELINES_VARIABLE = "COUNTERPOISE_TIMELINES"
+
+
+def timelines_folder(given: str | Path | None) -> Path | None:
+    """Return the folder for measured steps: what was given, or what the environment asks for."""
+    found = given or os.environ.get(TIMELINES_VARIABLE)
+    return Path(found) if found else None
+
+
+def write_step(
+    folder: Path, number: int, timeline: Timeline, held: Sequence[Mapping[str, int]]
+) -> None:
+    """Write a step's timeline and what its microbatches held as `step-NUMBER.json`, at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    making = folder / f".step-{number}"
+    microbatches = tuple(held) if all(held) else ()
+    making.write_text(dump_step(MeasuredStep(timeline, microbatches)) + "\n", "utf-8")
+    # Readers see whole files only.
+    making.replace(folder / f"step-{number}.json")

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...ir.kinds import kind
-from ...ir.passes import Pass
+from ...ir.program import Pass
 from ...simulation.timeline import Slot
-from ..compiled.collectives import Collective
-from ..compiled.ops import Op, Value
+from ..compiled import Collective, Op, Value
 from ..links.interface import Links, Transfer
-from ..parts.interface import ModelPart
-from ..parts.step_data import StepData
+from ..parts import ModelPart, StepData
 
 
 @dataclass(slots=True)
@@ -144,7 +142,7 @@ def _run(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]
     if (part := walker.parts.get(what.kind)) is not None:
         given = _given(op, held)
         start = perf_counter_ns()
-        made = part.run(what, given)
+        made = part.run_pass(what, given)
         walker.measured.append(Slot(what, start, perf_counter_ns()))
         for value in op.writes:
             held[value] = made.get(value.name)

@@ -1,11 +1,10 @@
 """Start a job and compile what it runs: where its parts are, who meets whom, and its programs."""
 
 from .arrangement import Arrangement, arrange
-from .fields import NeededFields
 from .lanes import Lanes
-from .programs import CompiledProgram, Programs
+from .programs import CompiledProgram, NeededFields, Programs
 from .replanning import Replanner
-from .start import all_come, meet, reading_of, start_deadline, vocabulary_part
+from .start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .unit_programs import UnitPrograms
 
 __all__ = [
@@ -16,10 +15,10 @@ __all__ = [
     "Programs",
     "Replanner",
     "UnitPrograms",
-    "all_come",
     "arrange",
-    "meet",
+    "connect",
     "reading_of",
+    "report_missing_ranks",
     "start_deadline",
     "vocabulary_part",
 ]

@@ -45,14 +45,14 @@ class Arrangement:
     make: Callable[[int], Program]
 
     @property
-    def probe(self) -> Program:
+    def first_program(self) -> Program:
         """Return the first program: stages and channels do not depend on how many microbatches."""
         return self.make(_PROBE * self.place.ranks)
 
     @property
-    def first(self) -> int:
+    def first_count(self) -> int:
         """Return the number of microbatches of the first program."""
-        return self.probe.microbatches
+        return self.first_program.microbatches
 
     def copies(
         self,
@@ -70,7 +70,9 @@ class Arrangement:
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
         place, limit_s = self.place, start_deadline(deadline_s)
-        return agree(own, self.probe, place.groups[0], place.replicas, place.device, limit_s)
+        return agree(
+            own, self.first_program, place.groups[0], place.replicas, place.device, limit_s
+        )
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs; `given`: the fields of Programs that are not known here."""
@@ -88,16 +90,16 @@ class _UnitArrangement(Arrangement):
     plans: KnownPlans
 
     @property
-    def probe(self) -> Program:
+    def first_program(self) -> Program:
         """Return the first program, in which every encoder rank has something to do."""
         units = self.here.units
         replicas = max(unit.dp for unit in (units.encoder, units.generator) if unit is not None)
         return self.make(_PROBE * self.place.ranks * replicas)
 
     @property
-    def first(self) -> int:
+    def first_count(self) -> int:
         """Return the number of microbatches that each replica has in the first program."""
-        return self.probe.microbatches // self.here.units.backbone.dp
+        return self.first_program.microbatches // self.here.units.backbone.dp
 
     def copies(
         self,
@@ -110,7 +112,7 @@ class _UnitArrangement(Arrangement):
 
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
-        return agree_units(own, self.probe, self.here, start_deadline(deadline_s))
+        return agree_units(own, self.first_program, self.here, start_deadline(deadline_s))
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs of all replicas."""
@@ -143,7 +145,7 @@ def arrange(
     plans = known_plans(cache(made), where, layers, saved)
 
     def make(count: int) -> Program:
-        return joined(plans.of(count).programs)
+        return joined(plans.plan_of(count).programs)
 
     return _UnitArrangement(here, cache(make), here, plans)
 

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..gradients.divided import dividing_groups, likeness, local_part
-from ..gradients.sharded import sharded_over
+from ..gradients import dividing_groups, likeness, local_part, sharded_over
 from ..links import MeshPlace, gather_objects, wait_for
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.

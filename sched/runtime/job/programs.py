@@ -1,4 +1,4 @@
-"""The programs that a pipeline runs: one for each number of microbatches, checked and compiled."""
+"""The programs of a pipeline, one for each number of microbatches, and the fields it needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,28 +8,60 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...checking.checker import check
+from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms import without_generator_gradient
-from ..compiled import (
-    Pipelines,
-    Value,
-    collectives,
+from ...transforms import (
     forward_only,
     with_reductions,
     with_whole_last_backward,
+    without_generator_gradient,
 )
+from ..compiled import Value, collectives
 from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..execution.waiting import Pipelines
 from ..links import Channel, channels_of
-from ..parts import ModelPart, StepData, TensorSpec
-from ..parts.reading import Reading, Steps, list_steps
-from ..stage import Merging, StageOptions, Stages, Taking
+from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
+from ..stage import Merging, StageOptions, Stages, StateCapture
 from ..stage.agreement import ModelFacts, without_training
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..vocabulary import VocabularyPart
-from .fields import NeededFields
 from .start import compile_all
+
+
+@dataclass(frozen=True, slots=True)
+class NeededFields:
+    """The fields of a microbatch that each rank needs.
+
+    `placement`: the rank of each stage.
+    """
+
+    placement: Sequence[int]
+    options: StageOptions
+    vocabulary: VocabularyPart | None
+    encoders: RankEncoders
+    generator: RankGenerator
+
+    def fields_of(
+        self, rank: int, *, encodes: bool = True, generates: bool = True
+    ) -> frozenset[str]:
+        """Return the fields that a rank of the program needs.
+
+        `encodes`, `generates`: False for a microbatch that another rank does this of.
+        """
+        beside = self.generator.fields(rank, self.placement[-1], generates=generates)
+        if encodes:
+            beside |= self.encoders.fields(rank)
+        if rank not in self.placement:
+            return frozenset(beside)
+        wanted = set(self.options.extras) | beside
+        if rank == self.placement[0] and not (self.vocabulary and self.vocabulary.shard.embedding):
+            wanted |= set(self.options.inputs)
+        if rank == self.placement[-1] and self.options.loss is not None:
+            wanted |= set(self.options.labels)
+        if self.vocabulary is not None:
+            wanted |= set(self.vocabulary.fields.values())
+        return frozenset(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +105,14 @@ class Programs:
     encoders: RankEncoders
     generator: RankGenerator
     merging: Merging | None
-    taking: Taking | None
+    capture: StateCapture | None
     facts: ModelFacts
     needed: NeededFields
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
-    def of(self, microbatches: int, training: bool = True) -> CompiledProgram:
+    def compiled(self, microbatches: int, training: bool = True) -> CompiledProgram:
         """Return the program of a number of microbatches, made and checked once.
 
         Without `training` it has the forward passes alone.
@@ -92,7 +124,7 @@ class Programs:
             self._known[key] = self._compile(microbatches, training)
         return self._known[key]
 
-    def count(self, step: Steps) -> int:
+    def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of a step. Raises ValueError for several steps."""
         steps = list_steps(step)
         if len(steps) != 1:
@@ -101,7 +133,7 @@ class Programs:
             )
         return len(steps[0].microbatches)
 
-    def read(
+    def read_step(
         self,
         compiled: CompiledProgram,
         reading: Reading,
@@ -117,7 +149,7 @@ class Programs:
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
-        return self.needs(self.of(info.microbatches), self.number(info))
+        return self.needs(self.compiled(info.microbatches), self.number(info))
 
     def number(self, info: Any) -> int:
         """Return the number of a microbatch in the program."""
@@ -127,7 +159,7 @@ class Programs:
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
         encodes, generates = number in compiled.encoded, number in compiled.generated
-        return self.needed.of(self.rank, encodes=encodes, generates=generates)
+        return self.needed.fields_of(self.rank, encodes=encodes, generates=generates)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
@@ -163,7 +195,7 @@ class Programs:
         self.made, self._known = {}, {}
         try:
             for count in made:
-                self.of(count)
+                self.compiled(count)
         except ValueError:
             self.make, self.made, self._known = before
             raise
@@ -182,7 +214,7 @@ class Programs:
             self.options,
             encoder.joints,
             self.merging,
-            self.taking,
+            self.capture,
             own=self.own_microbatches(microbatches),
         )
         spec, generator = self.generator.spec, None

@@ -84,7 +84,7 @@ class Replanner:
         first = self.place.rank == 0
         expected_ns = expected_step(program, self.state.profile, held) if first else 0
         row = keys.row(self.place.rank, slots, self.state.profile, held, expected_ns)
-        seen = Observation.of(keys, self._summed(row))
+        seen = Observation.from_row(keys, self._summed(row))
         self.state, decision = observe(self.state, settings, seen)
         if decision is not None:
             self._plan(program, decision)

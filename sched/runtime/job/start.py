@@ -1,4 +1,4 @@
-"""Starts a pipeline: finds its place, checks, connects, and meets the other ranks."""
+"""Start a pipeline: find its place, check, connect, and wait for the other ranks."""
 
 import os
 import socket
@@ -27,12 +27,12 @@ from ..links import (
     Groups,
     MeshPlace,
     PeerLostError,
-    call_roll,
     first_pipelines,
     gather_objects,
     make_groups,
+    monitored_barrier,
 )
-from ..parts.reading import WEIGHTS, Reading
+from ..parts import WEIGHTS, Reading
 from ..stage import LossFunction, StageOptions
 from ..stage.agreement import ModelFacts
 from ..vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
@@ -43,7 +43,7 @@ _OUTPUT = frozenset("ST") | frozenset("LEG")
 
 
 @contextmanager
-def all_come() -> Iterator[None]:
+def report_missing_ranks() -> Iterator[None]:
     """Raise PipelineStalledError where processes do not come while the pipeline is made."""
     try:
         yield
@@ -70,7 +70,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
         )
     # NCCL connects two ranks on first use, and waits for it with its own timeout.
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        call_roll(dist.group.WORLD, deadline_s)
+        monitored_barrier(dist.group.WORLD, deadline_s)
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
     pipelines = tuple(tuple(row) for row in ranks.tolist())
     device = torch.device("cpu")
@@ -185,19 +185,7 @@ def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
 
 
 def connect(
-    probe: Program,
-    channels: Sequence[Channel],
-    place: MeshPlace,
-    deadline_s: float,
-    sharers: Sequence[tuple[int, ...]],
-) -> Groups:
-    """Return the groups of all channels, and of the communicators of the schedule's programs."""
-    rooms = place.rooms({found.communicator for found in collectives(probe).values()})
-    return make_groups(place.pipelines, channels, rooms, place.device, deadline_s, sharers)
-
-
-def meet(
-    probe: Program,
+    first_program: Program,
     channels: Sequence[Channel],
     place: MeshPlace,
     deadline_s: float,
@@ -207,7 +195,9 @@ def meet(
 
     `sharers`: the sets of a pipeline's ranks that have parameters in common.
     """
-    groups = connect(probe, channels, place, deadline_s, sharers)
+    used = {found.communicator for found in collectives(first_program).values()}
+    members = place.communicator_ranks(used)
+    groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
     board = post_board(place, deadline_s)
     groups.warm_up(start_deadline(deadline_s))
     # After this all boards are there, so that no rank reads one that is missing.

@@ -7,10 +7,11 @@ from typing import Any
 
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ..compiled import Pipelines, collectives, forward_only, with_whole_last_backward
+from ...transforms import forward_only, with_whole_last_backward
+from ..compiled import collectives
 from ..encoders import trained_program
-from ..parts import ELSEWHERE, StepData
-from ..parts.reading import Reading, Steps, list_steps
+from ..execution.waiting import Pipelines
+from ..parts import ELSEWHERE, Reading, StepData, Steps, list_steps
 from ..stage.agreement import without_training
 from ..units import KnownPlans, UnitPlace, compile_units, joined
 from .programs import CompiledProgram, Programs
@@ -23,7 +24,7 @@ class UnitPrograms(Programs):
     place: UnitPlace
     plans: KnownPlans
 
-    def count(self, step: Steps) -> int:
+    def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of each replica's step.
 
         Raises ValueError if the steps are not those of the replicas that this rank works for.
@@ -39,7 +40,7 @@ class UnitPrograms(Programs):
             )
         return counts.pop()
 
-    def read(
+    def read_step(
         self,
         compiled: CompiledProgram,
         reading: Reading,
@@ -48,7 +49,7 @@ class UnitPrograms(Programs):
     ) -> StepData:
         """Return the data of the steps of all replicas that this rank works for."""
         steps = list_steps(step)
-        count, units = self.count(step), self.place.units
+        count, units = self.count_microbatches(step), self.place.units
         facts = self.facts if training else without_training(self.facts)
         microbatches = [ELSEWHERE] * (count * units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
@@ -98,7 +99,7 @@ class UnitPrograms(Programs):
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
         facts = self.facts if training else without_training(self.facts)
-        plan, placement = self.plans.of(microbatches), self.encoders.placement
+        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
         self.made[microbatches] = self.plans.base(microbatches)
         programs = [
             self._wanted(
@@ -115,7 +116,7 @@ class UnitPrograms(Programs):
         every = joined(programs)
         replica = self.place.replica
         found = {
-            name: one._replace(communicator=self.place.room(one.communicator, replica))
+            name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
             for name, one in collectives(every).items()
         }
         return every, Pipelines(lists, found, self.place.peers())

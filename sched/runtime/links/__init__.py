@@ -2,8 +2,7 @@
 
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
-from .meeting import call_roll, gather_objects
-from .place import MeshPlace
+from .place import MeshPlace, gather_objects, monitored_barrier
 from .process_groups import (
     Channel,
     Groups,
@@ -27,10 +26,10 @@ __all__ = [
     "ProcessGroupLinks",
     "Transfer",
     "add_up",
-    "call_roll",
     "channels_of",
     "first_pipelines",
     "gather_objects",
     "make_groups",
+    "monitored_barrier",
     "wait_for",
 ]

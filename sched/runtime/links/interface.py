@@ -9,9 +9,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..compiled.collectives import Collective
-from ..compiled.ops import Value
-from ..parts.step_data import TensorSpec
+from ..compiled import Collective, Value
+from ..parts import TensorSpec
 
 
 class Transfer(Protocol):

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..compiled.collectives import Collective
-from ..compiled.ops import Value
-from ..parts.step_data import TensorSpec
+from ..compiled import Collective, Value
+from ..parts import TensorSpec
 from .interface import Transfer
 
 
@@ -27,7 +26,7 @@ class _Cell:
     """The shared state of one transfer: contributions by rank, and the ranks that have come."""
 
     value: Value
-    come: set[int] = field(default_factory=set)
+    arrived: set[int] = field(default_factory=set)
     given: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -37,17 +36,17 @@ class _Shared:
 
     cell: _Cell
     needs: frozenset[int]
-    take: Callable[[dict[int, Tensor]], Tensor | None]
+    read: Callable[[dict[int, Tensor]], Tensor | None]
 
     def done(self) -> bool:
         """Return whether everyone that this end waits for has come."""
-        return self.needs <= self.cell.come
+        return self.needs <= self.cell.arrived
 
     def wait(self, deadline_s: float) -> Tensor | None:
         """Return what arrived; nothing changes while one waits in one process."""
         if not self.done():
             raise TimeoutError(f"{self.cell.value} did not come within {deadline_s} s")
-        return self.take(self.cell.given)
+        return self.read(self.cell.given)
 
 
 class Loopback:
@@ -60,7 +59,7 @@ class Loopback:
         self.ranks = ranks
         self.rendezvous = rendezvous
         self._channels: dict[tuple[int, int], list[_Cell]] = defaultdict(list)
-        self._rooms: dict[str, list[_Cell]] = defaultdict(list)
+        self._collectives: dict[str, list[_Cell]] = defaultdict(list)
         self._counts: dict[object, int] = defaultdict(int)
 
     def links(self, rank: int) -> "_RankLinks":
@@ -86,7 +85,7 @@ class Loopback:
             rank = choose(ready)
             _resume(walks[rank], rank, waiting, waiting.pop(rank).wait(0.0))
 
-    def meet(self, where: object, who: int, value: Value, cells: list[_Cell]) -> _Cell:
+    def join_transfer(self, where: object, who: int, value: Value, cells: list[_Cell]) -> _Cell:
         """Return the cell of the next transfer of a rank on a channel or communicator."""
         number = self._counts[where, who]
         self._counts[where, who] += 1
@@ -95,16 +94,16 @@ class Loopback:
         cell = cells[number]
         if (cell.value.name, cell.value.microbatch) != (value.name, value.microbatch):
             raise Deadlock(f"{where}: {value} meets {cell.value}")
-        cell.come.add(who)
+        cell.arrived.add(who)
         return cell
 
     def channel(self, source: int, target: int) -> list[_Cell]:
         """Return the messages of a channel so far."""
         return self._channels[source, target]
 
-    def room(self, communicator: str) -> list[_Cell]:
+    def collectives(self, communicator: str) -> list[_Cell]:
         """Return the collectives of a communicator so far."""
-        return self._rooms[communicator]
+        return self._collectives[communicator]
 
 
 def _resume(
@@ -134,7 +133,7 @@ class _RankLinks:
     def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
         """Put a message on a channel."""
         where = (self.rank, target)
-        cell = self.loop.meet(where, self.rank, value, self.loop.channel(*where))
+        cell = self.loop.join_transfer(where, self.rank, value, self.loop.channel(*where))
         cell.given[self.rank] = tensor
         needs = frozenset({target} if self.loop.rendezvous else ())
         return _Shared(cell, needs, _nothing)
@@ -142,23 +141,23 @@ class _RankLinks:
     def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
         """Take the channel's next message. Raises RuntimeError if it has another size."""
 
-        def take(given: dict[int, Tensor]) -> Tensor:
+        def read_message(given: dict[int, Tensor]) -> Tensor:
             tensor = given[source]
             if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
                 raise RuntimeError(f"{value} is {tuple(tensor.shape)}, the plan says {spec.shape}")
             return tensor.clone()
 
         where = (source, self.rank)
-        cell = self.loop.meet(where, self.rank, value, self.loop.channel(*where))
-        return _Shared(cell, frozenset({source}), take)
+        cell = self.loop.join_transfer(where, self.rank, value, self.loop.channel(*where))
+        return _Shared(cell, frozenset({source}), read_message)
 
     def enter(
         self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
     ) -> Transfer:
         """Enter a collective; what is broadcast says its size itself."""
         del spec
-        cells = self.loop.room(collective.communicator)
-        cell = self.loop.meet(collective.communicator, self.rank, value, cells)
+        cells = self.loop.collectives(collective.communicator)
+        cell = self.loop.join_transfer(collective.communicator, self.rank, value, cells)
         if tensor is not None:
             cell.given[self.rank] = tensor
         everyone = frozenset(range(self.loop.ranks))

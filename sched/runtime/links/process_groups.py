@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..compiled.collectives import Collective
-from ..compiled.ops import Op, Value
-from ..parts.step_data import TensorSpec
+from ..compiled import Collective, Op, Value
+from ..parts import TensorSpec
 from .interface import Transfer
 
 Channel = tuple[int, int]
@@ -144,8 +143,11 @@ class Groups:
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
         every = (self.communicators, self.sharers)
-        rooms = [group for groups in every for group in groups.values()]
-        for group in [*(group for pair in self.channels.values() for group in pair), *rooms]:
+        collective_groups = [group for groups in every for group in groups.values()]
+        for group in [
+            *(group for pair in self.channels.values() for group in pair),
+            *collective_groups,
+        ]:
             dist.destroy_process_group(group)
 
 
@@ -184,9 +186,9 @@ def make_groups(
         return found
 
     pairs = groups({pair: pair for pair in channels})
-    rooms = {name: group for name, (group,) in groups(communicators).items()}
+    collective_groups = {name: group for name, (group,) in groups(communicators).items()}
     sets = {ranks: group for ranks, (group,) in groups({each: each for each in sharers}).items()}
-    return Groups(rank, device, pairs, rooms, sets)
+    return Groups(rank, device, pairs, collective_groups, sets)
 
 
 def first_pipelines(pipelines: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -1,10 +1,10 @@
 """Run the stages of a model: forward, backward, and a backward split into two passes."""
 
+from .calling import StateCapture
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging, merging_for
 from .modules import LossFunction, Running, StageOptions, Stages
 from .splitting import split
-from .taking import Taking
 
 __all__ = [
     "DeferredGradients",
@@ -14,7 +14,7 @@ __all__ = [
     "Running",
     "StageOptions",
     "Stages",
-    "Taking",
+    "StateCapture",
     "defer_linear_layers",
     "deferring",
     "merging_for",

@@ -10,8 +10,7 @@ from torch import nn
 
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
-from ..gradients.divided import likeness
-from ..gradients.sharded import is_sharded
+from ..gradients import is_sharded, likeness
 from ..links import gather_objects
 
 

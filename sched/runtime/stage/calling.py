@@ -1,4 +1,8 @@
-"""Call a module as a pass does: with autocast, and kept or recomputed."""
+"""Call a module as a pass does, and capture a generator's states inside the last stage.
+
+The last stage's module often ends with the layer that makes logits, so the hidden states are inside
+of it; a hook on the layer that makes them keeps them for the moment, and the model stays as it is.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -7,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from ...ir.passes import Pass
+from ...ir.program import Pass
+from ..parts import TensorSpec
 
 NOTHING = nullcontext()
 
@@ -59,3 +64,76 @@ def call_module(
             "tensors, such as RowwiseParallel() or ColwiseParallel(output_layouts=Replicate())"
         )
     return found
+
+
+# take(hidden states, fields of the microbatch) -> states of the generator
+Take = Callable[[Tensor, Mapping[str, Any]], Tensor]
+
+
+@dataclass(eq=False, slots=True)
+class StateCapture:
+    """Takes a generator's states from one rank's last stage.
+
+    `take`: makes them of the hidden states; without, they are the hidden states. `layer`: inside
+    the stage's module, None where the stage's output is meant.
+    """
+
+    take: Take | None = None
+    layer: nn.Module | None = None
+    _expected: bool = False
+    _hidden: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Hook the layer."""
+        if self.layer is not None:
+            self.layer.register_forward_hook(self._keep)
+
+    def expect(self) -> None:
+        """Keep what the layer makes next; not when a backward calls it again to recompute."""
+        self._expected, self._hidden = True, None
+
+    def states(self, output: Tensor, fields: Mapping[str, Any], spec: TensorSpec) -> Tensor:
+        """Return the states of the microbatch whose stage has just made `output`.
+
+        Raises RuntimeError if the layer was not called, and ValueError for states of another size
+        than the generator's ranks were promised.
+        """
+        hidden = output if self.layer is None else self._hidden
+        self._expected, self._hidden = False, None
+        if hidden is None:
+            raise RuntimeError(
+                "the last stage did not call the layer that the generator's states come from; name "
+                "one that it calls, with states= of the GeneratorSpec"
+            )
+        found = hidden if self.take is None else self.take(hidden, fields)
+        if (tuple(found.shape), found.dtype) != (spec.shape, spec.dtype):
+            raise ValueError(
+                f"the generator's states are {tuple(found.shape)} {found.dtype}, the plan says "
+                f"{spec.shape} {spec.dtype}; give GeneratorSpec the true tokens, width and "
+                "precision, and with take= those states alone"
+            )
+        return found
+
+    def _keep(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        del layer, inputs
+        if self._expected:
+            self._expected, self._hidden = False, output
+
+
+def make_capture(take: Take | None, states: str, last: nn.Module | None) -> StateCapture | None:
+    """Return how a rank takes the generator's states, None on ranks without the last stage.
+
+    `states`: the name of a layer in the last stage's module, "" for the stage's output. Raises
+    ValueError if it has no such layer.
+    """
+    if last is None:
+        return None
+    if not states:
+        return StateCapture(take)
+    named = dict(last.named_modules())
+    if states not in named:
+        raise ValueError(
+            f"states={states!r} is no layer of the last stage, which has "
+            f"{', '.join(name for name in named if name)}"
+        )
+    return StateCapture(take, named[states])

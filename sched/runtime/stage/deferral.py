@@ -40,7 +40,7 @@ class DeferredGradients:
     def __init__(self) -> None:
         self._products: list[_Product] = []
 
-    def add(self, product: _Product) -> None:
+    def defer(self, product: _Product) -> None:
         """Put off one layer's gradient."""
         self._products.append(product)
 
@@ -149,7 +149,7 @@ class _DeferredLinear(torch.autograd.Function):
         (inputs,) = ctx.saved_tensors
         layer: _Hidden = ctx.layer
         pending = _active or DeferredGradients()
-        pending.add(_Product(layer, inputs, gradient))
+        pending.defer(_Product(layer, inputs, gradient))
         found = None
         if ctx.needs_input_grad[0]:
             found = gradient @ layer.weight.detach().to(gradient.dtype)

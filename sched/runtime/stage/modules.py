@@ -19,17 +19,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.kinds import BACKWARD
-from ...ir.passes import Pass
-from ...ir.program import Program
-from ..compiled.ops import Value
-from ..gradients.sharded import begin_step, last_backward
-from ..parts.interface import Given, Made
-from ..parts.joints import Joint, pack
-from ..parts.step_data import MicrobatchData, StepData
-from .calling import NOTHING, Calling, call_module, grad_mode
+from ...ir.program import Pass, Program
+from ..compiled import Value
+from ..gradients import begin_step, last_backward
+from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
+from .calling import NOTHING, Calling, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging
-from .taking import Taking
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
@@ -104,7 +100,7 @@ class Stages:
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
     `joints`: where encoders' features enter. `merging`: what becomes of them.
-    `taking`: how a generator's states are taken from the last stage. `own`: the microbatches that
+    `capture`: how a generator's states are taken from the last stage. `own`: the microbatches that
     they run, all by default.
     """
 
@@ -113,7 +109,7 @@ class Stages:
     options: StageOptions
     joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
     merging: Merging | None = None
-    taking: Taking | None = None
+    capture: StateCapture | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     own: range | None = None
     _data: StepData = field(default_factory=lambda: StepData((), ()))
@@ -148,13 +144,13 @@ class Stages:
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
         for module in self.modules_by_stage.values():
             begin_step(module)
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one F, B, I or W."""
         if what.kind == "F":
             return self._forward(what, given)
@@ -163,7 +159,7 @@ class Stages:
             return {}
         return self._backward(what, given)
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks without the last stage."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
@@ -208,11 +204,11 @@ class Stages:
     def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
         """Return what a generator takes of a microbatch, if one waits for it."""
         spec = self._data.edges.get(Value("X_F", what.stage, what.microbatch))
-        if spec is None or self.taking is None:
+        if spec is None or self.capture is None:
             return None
         if 0 in spec.shape:
             return spec.empty(output.device)
-        return self.taking.states(output, microbatch.fields, spec)
+        return self.capture.states(output, microbatch.fields, spec)
 
     def _call(
         self,
@@ -228,8 +224,8 @@ class Stages:
         if features and self.merging is not None:
             names = self.joints[what.stage, what.microbatch].names
             module = self.merging.around(module, names, fields, embedded=x is not None)
-        if self.taking is not None and what.stage == self.program.stages - 1:
-            self.taking.expect()
+        if self.capture is not None and what.stage == self.program.stages - 1:
+            self.capture.expect()
         return call_module(module, [*inputs, *features], extras, self._calling, what)
 
     def _backward(self, what: Pass, given: Given) -> Made:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...planners.split_plan import SplitPlan, read_split
+from ...planners.stage_split import SplitPlan, read_split
 
 # call(layer, hidden states, extras) -> what the layer returns
 CallLayer = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
@@ -38,7 +38,7 @@ def split(
     ValueError for another number of layers than the plan's, and names that the model has not.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
-    >>> from counterpoise.sched.planners.split_plan import split_of
+    >>> from counterpoise.sched.planners.stage_split import split_of
     >>> [list(stage.state_dict()) for stage in split(model, split_of((1, 2)), layers="")]
     [['0.weight', '0.bias'], ['2.weight', '2.bias']]
     """

@@ -1,12 +1,9 @@
 """Units: encoders and language model on ranks of their own, with their own parallelism."""
 
-from .agreement import agree_units, replicated
-from .layout import Units
+from .layout import Units, UnitSize
 from .lists import compile_units, joined
-from .place import UnitPlace, place_units
-from .plan import UnitPlan, plan_units
-from .saved import KnownPlans, known_plans
-from .size import UnitSize
+from .place import UnitPlace, agree_units, place_units, replicated
+from .plan import KnownPlans, UnitPlan, known_plans, plan_units
 
 __all__ = [
     "KnownPlans",

@@ -10,8 +10,7 @@ use them on the other, and both sides have these in the plan's order.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ...ir.passes import NO_MICROBATCH, Pass
-from ...ir.program import Edge, Program
+from ...ir.program import NO_MICROBATCH, Edge, Pass, Program
 from ..compiled import Op, compile_program, lowered, with_deliveries
 from .layout import Units
 

@@ -1,14 +1,18 @@
-"""The place of a process among units."""
+"""The place of a process among units, and what all units agree on about the model."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from ..links import MeshPlace, call_roll
-from .layout import Units
-from .mesh import lane_groups, refuse_processes
+from ...ir.program import Program
+from ..gradients import parameters_of_fsdp
+from ..links import MeshPlace, monitored_barrier
+from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
+from ..vocabulary import VocabularyShard
+from .layout import Units, lane_groups, refuse_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,16 @@ class UnitPlace(MeshPlace):
         """Return whether it is known over which processes parameters may be divided: always."""
         return True
 
-    def rooms(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator: a replica's."""
         replicas = range(self.units.backbone.dp)
-        return {self.room(name, r): self._members(r) for name in communicators for r in replicas}
+        return {
+            self.communicator_name(name, r): self._members(r)
+            for name in communicators
+            for r in replicas
+        }
 
-    def room(self, communicator: str, replica: int) -> str:
+    def communicator_name(self, communicator: str, replica: int) -> str:
         """Return the name of a replica's communicator."""
         members = self._members(replica)
         return f"{communicator} of {members[0]} to {members[-1]}"
@@ -82,7 +90,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     processes, own = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, units.sizes)
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        call_roll(dist.group.WORLD, deadline_s)
+        monitored_barrier(dist.group.WORLD, deadline_s)
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
     groups = lane_groups(units.device, rows)
@@ -95,3 +103,66 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
         tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
         lanes = tp.get_group() if tp.size() > 1 else None
     return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)
+
+
+def replicated(
+    place: UnitPlace,
+    stages: Mapping[int, nn.Module],
+    shard: VocabularyShard | None,
+    known: Collection[int],
+) -> dict[str, nn.Parameter]:
+    """Return the parameters of which the language model's other replicas have copies, by name.
+
+    `known`: the `id` of those that have a name already, as shared ones do. What FSDP2 divides over
+    the replicas is no copy.
+    """
+    left_out = frozenset(known).union(
+        *(parameters_of_fsdp(module, place.lanes) for module in stages.values())
+    )
+    found = {
+        f"stage {stage}: {name}": parameter
+        for stage, module in stages.items()
+        for name, parameter in module.named_parameters()
+        if id(parameter) not in left_out
+    }
+    if shard is not None:
+        rows = shard.named_parameters()
+        found |= {f"rank {place.seat}: {name}": p for name, p in rows if id(p) not in known}
+    return found
+
+
+def agree_units(
+    own: RankFacts, program: Program, place: UnitPlace, deadline_s: float
+) -> ModelFacts:
+    """Return the facts of the whole model, the same on every rank; all ranks of the job call this.
+
+    `program`: of one replica. Raises ValueError and PeerLostError as `agree` does, and ValueError
+    for a parameter that units of different tp share.
+    """
+    units = place.units
+    everyone = place.gather(own, deadline_s)
+    found = [
+        combine([everyone[units.rank(replica, seat)] for seat in range(units.seats)], program)
+        for replica in range(units.backbone.dp)
+    ]
+    shared = ranks_with_shared(everyone)
+    refuse_between_units(shared, units)
+    facts = [replace(one, shared=shared) for one in found]
+    if facts.count(facts[0]) != len(facts):
+        raise ValueError(
+            "replicas of the language model do not train or shard the same stages; freeze and wrap "
+            "modules alike on all of them before the pipeline is made"
+        )
+    return facts[0]
+
+
+def refuse_between_units(shared: Mapping[str, Sequence[int]], units: Units) -> None:
+    """Raise ValueError for a parameter of units whose ranks have other numbers of processes."""
+    for name, ranks in shared.items():
+        sizes = sorted({len(units.processes_of(rank)) for rank in ranks})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{name} is shared by units of tp {' and '.join(map(str, sizes))}, whose copies "
+                "cannot be summed process by process; share parameters within a unit, or give "
+                "these units one tp"
+            )

@@ -3,8 +3,7 @@
 from .loss import LossOptions
 from .parallel import Algorithm, Keep, VocabParallel
 from .part import VocabularyPart, refuse_other_passes
-from .shard import VocabularyShard, join_state_dicts
-from .sharding import Sharding
+from .shard import Sharding, VocabularyShard, join_state_dicts
 from .step import MicrobatchLabels, VocabularyStep
 
 __all__ = [

@@ -1,5 +1,21 @@
 """The passes of the output layer over one shard, as functions between plain tensors.
 
+With z the logits after the softcap, y those before it, s = dz/dy, p = exp(z - log Z), w the token's
+weight, and the rest as in `loss`, the gradient of logit j is
+
+    dy_j = w s_j [(1 + 2 l log Z) p_j - (1 - e) [j = g] - e/V]
+
+and dX = dY W, dW = dY^T X, db = sum over tokens of dY.
+
+Algorithm 2 multiplies with W before log Z is known. With m the shard's own maximum,
+
+    dX = w [(1 + 2 l log Z) exp(m - log Z) P - Q]
+    P = (s exp(z - m)) W        Q = (s ((1 - e) G + e/V)) W       G the labels, one-hot
+
+P keeps exp(z - m) undivided, where the paper has the softmax of the shard: the largest column then
+is exactly 1 in any precision. P and Q almost cancel for a token that is predicted well, so both are
+in the precision of statistics, and only their difference is rounded.
+
     algorithm 1    S: logits, statistics                 | T: dX, dW, db              |
     algorithm 2    S: logits, statistics, early products | C: dX |  T: dW, db
     naive          L: logits, their maximum | E: statistics | G: dX, dW, db           |
@@ -12,18 +28,12 @@ second time, its logits in the model's precision.
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from .gradients import (
-    EarlyProducts,
-    WeightGradients,
-    add_gradients,
-    empty_products,
-    fill_products,
-    rescale,
-)
-from .logits import Head, cap, compute_logits, token_pieces
+from .logits import Head, cap, column_pieces, compute_logits, multiply, pad_columns, token_pieces
 from .loss import (
+    LABEL,
     LossOptions,
     Normalizer,
     Targets,
@@ -31,6 +41,185 @@ from .loss import (
     local_statistics,
     statistics_dtype,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyProducts:
+    """The products of Algorithm 2 that are made before log Z is known.
+
+    `attraction`: P (tokens, hidden). `smoothing`: the part of Q that is due to label smoothing,
+    (hidden,) or with a softcap (tokens, hidden); None without smoothing.
+    """
+
+    attraction: Tensor
+    smoothing: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradients:
+    """Buffers that collect the gradients of a shard's weight and bias; None for a frozen one."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether there is any to add."""
+        return self.weight is not None or self.bias is not None
+
+
+def empty_products(hidden: Tensor, head: Head, options: LossOptions) -> EarlyProducts:
+    """Return the early products of a microbatch, which `fill_products` fills piece by piece."""
+    precise = statistics_dtype(hidden.dtype)
+    attraction = hidden.new_zeros(hidden.shape, dtype=precise)
+    smoothing = None
+    if options.label_smoothing:
+        # Without a softcap it is the same for all tokens. Padding rows are zero and add nothing.
+        share = options.label_smoothing / head.size
+        plain = options.softcap is None
+        smoothing = head.weight.sum(0, dtype=precise) * share if plain else attraction.clone()
+    return EarlyProducts(attraction, smoothing)
+
+
+def fill_products(
+    products: EarlyProducts,
+    tokens: slice,
+    exponentials: Tensor,
+    slope: Tensor | None,
+    head: Head,
+    options: LossOptions,
+) -> None:
+    """Fill in the early products of some tokens.
+
+    `exponentials`: exp(z - m), (tokens, real columns). `slope`: s, of the same shape, None for 1.
+    """
+    if slope is not None:
+        exponentials = exponentials * slope
+        if products.smoothing is not None:
+            share = options.label_smoothing / head.size
+            products.smoothing[tokens] = _times_weight(slope * share, head)
+    products.attraction[tokens] = _times_weight(exponentials, head)
+
+
+def _times_weight(values: Tensor, head: Head) -> Tensor:
+    return multiply(pad_columns(values, head.rows).to(head.weight.dtype), head.weight)
+
+
+def rescale(
+    products: EarlyProducts,
+    statistics: Tensor,
+    normalizer: Normalizer,
+    targets: Targets,
+    head: Head,
+    options: LossOptions,
+) -> Tensor:
+    """Return the shard's part of dX (tokens, hidden) from early products; Algorithm 2's C.
+
+    `statistics`: the shard's own, (3 or 4, tokens).
+    """
+    log_normalizer = normalizer.log_normalizer
+    scale = (statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
+    label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
+    if options.softcap is not None:
+        label = label * (1 - (statistics[LABEL] / options.softcap).square())
+    found = products.attraction * (scale * targets.weight)[:, None]
+    rows = head.weight[targets.column].to(found.dtype)
+    found -= rows * (label * targets.weight)[:, None]
+    if products.smoothing is not None:
+        found -= products.smoothing * targets.weight[:, None]
+    return found
+
+
+def _attraction(log_normalizer: Tensor, options: LossOptions) -> Tensor | float:
+    """Return what the softmax counts in the gradient: 1 + 2 l log Z."""
+    return 1 + 2 * options.z_loss * log_normalizer if options.z_loss else 1.0
+
+
+def logit_gradient(
+    logits: Tensor,
+    first: int,
+    normalizer: Normalizer,
+    targets: Targets,
+    options: LossOptions,
+    size: int,
+) -> Tensor:
+    """Return dY of some columns, in the precision of statistics.
+
+    `logits`: (tokens, columns) before the softcap, none of them padding. `first`: the number of the
+    first of these columns in the shard.
+    """
+    capped, slope = cap(logits, options.softcap)
+    found = (capped - normalizer.log_normalizer[:, None]).exp_()
+    attraction = _attraction(normalizer.log_normalizer, options)
+    if isinstance(attraction, Tensor):
+        found *= attraction[:, None]
+    if options.label_smoothing:
+        found -= options.label_smoothing / size
+    column = targets.column - first
+    here = targets.owned & (column >= 0) & (column < logits.shape[1])
+    minus = here.to(found.dtype) * (options.label_smoothing - 1)
+    found.scatter_add_(1, column.masked_fill(~here, 0)[:, None], minus[:, None])
+    if slope is not None:
+        found *= slope
+    return found.mul_(targets.weight[:, None])
+
+
+def add_gradients(
+    hidden: Tensor,
+    logits: Tensor | None,
+    head: Head,
+    normalizer: Normalizer,
+    targets: Targets,
+    options: LossOptions,
+    into: WeightGradients,
+    *,
+    input_gradient: bool,
+) -> Tensor | None:
+    """Add a microbatch's weight and bias gradients; return the shard's part of dX, if asked for.
+
+    `hidden`: X (tokens, hidden). `logits`: (tokens, rows) as they were kept, or None to compute
+    them a second time, some columns at once. dX is in the precision of statistics.
+    """
+    precise = statistics_dtype(hidden.dtype)
+    found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
+    for columns in column_pieces(hidden.shape[0], head.rows):
+        real = min(columns.stop, head.real) - columns.start
+        if real <= 0:
+            # Only padding is left, which has no gradient.
+            break
+        raw = compute_logits(hidden, head, columns) if logits is None else logits[:, columns]
+        gradient = logit_gradient(
+            raw[:, :real], columns.start, normalizer, targets, options, head.size
+        )
+        if into.bias is not None:
+            into.bias[columns.start : columns.start + real] += gradient.sum(0)
+        gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
+        if into.weight is not None:
+            _add_product(into.weight[columns], gradient.t(), hidden)
+        if found is not None:
+            found += multiply(gradient, head.weight[columns])
+    return found
+
+
+def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add the product of two matrices, which may be in a lower precision."""
+    if into.dtype == a.dtype:
+        into.addmm_(a, b)
+    else:
+        into += multiply(a, b)
+
+
+def gradients_of(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None) -> WeightGradients:
+    """Return the `.grad` tensors of a shard's parameters, made here if there are none yet."""
+    return WeightGradients(_gradient(weight), None if bias is None else _gradient(bias))
+
+
+def _gradient(parameter: torch.nn.Parameter) -> Tensor | None:
+    if not parameter.requires_grad:
+        return None
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ...ir.passes import Pass
-from ...ir.program import Program
+from ...ir.program import Pass, Program
 from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
 from .parallel import VocabParallel
 from .shard import VocabularyShard
@@ -67,7 +66,7 @@ class VocabularyPart:
         inputs = ("IF", "IB") if self.shard.embedding is not None else ()
         return frozenset((*OUTPUT_PASSES[self.parallel.algorithm], *inputs))
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         """Take the microbatches of a step."""
         step = VocabularyStep(
             self.shard,
@@ -79,7 +78,7 @@ class VocabularyPart:
         )
         self._running = data, step
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
         data, step = self._in_step()
         received = given.get(_RECEIVED.get(what.kind, "CS"))
@@ -93,7 +92,7 @@ class VocabularyPart:
             made = made.to(hidden.dtype)
         return {what.kind: made}
 
-    def finish(self) -> Tensor | None:
+    def finish_step(self) -> Tensor | None:
         """End the step, and return its loss on the rank that reports it."""
         losses = list(self._in_step()[1].losses.values())
         self._running = None

@@ -1,4 +1,12 @@
-"""One rank's shard of the vocabulary layers: its parameters, and their names in a checkpoint.
+"""One rank's shard of the vocabulary layers: its rows, its parameters, and its input passes.
+
+Every rank holds the same number of rows. The vocabulary is padded to a multiple of twice the number
+of ranks, which keeps the shards' sizes even and their products aligned ("Balancing pipeline
+parallelism with vocabulary parallelism", 2024, section 6.1). Padding rows are zero and stay zero.
+
+A rank gives the rows of its own words and zeros for the others, so the sum over ranks is the
+embedding. Autograd does the gradient: IF keeps the edge of its graph, which holds the words and not
+the rows, and IB starts from there. Hooks on the weight fire as for an `nn.Embedding`.
 
 A state dict has the names of the whole model's layers and none of the padding: rank r's tensors are
 the rows that it holds. Joined in the order of ranks (`join_state_dicts`) they are the state dict of
@@ -6,14 +14,99 @@ the plain layers, bit by bit. A shard loads either form: its own rows, or the wh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .input_passes import Table
 from .logits import Head
-from .sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """The rows of a weight of `size` rows, on `ranks` ranks.
+
+    >>> [Sharding(10, 4).real(rank) for rank in range(4)]  # 16 rows with padding, 4 a rank
+    [4, 4, 2, 0]
+    """
+
+    size: int
+    ranks: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a vocabulary or a number of ranks below one."""
+        if self.size < 1 or self.ranks < 1:
+            raise ValueError(
+                f"a vocabulary of {self.size} words on {self.ranks} ranks; give at least one each"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows that every rank holds, padding included."""
+        return 2 * -(-self.size // (2 * self.ranks))
+
+    def start(self, rank: int) -> int:
+        """Return the first row of a rank; it lies beyond the vocabulary if all are padding."""
+        return rank * self.rows
+
+    def real(self, rank: int) -> int:
+        """Return the number of a rank's rows that are no padding."""
+        return min(max(self.size - self.start(rank), 0), self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One rank's rows of the input embedding.
+
+    `weight`: (rows, hidden). `start`: the vocabulary's number of the first row. `real`: the number
+    of rows that are no padding. `size`: of the whole vocabulary. `padding_idx`: the word whose row
+    gets no gradient, as in `nn.Embedding`.
+    """
+
+    weight: Tensor
+    start: int
+    real: int
+    size: int
+    padding_idx: int | None = None
+
+
+def look_up(words: Tensor, table: Table) -> tuple[Tensor, GradientEdge | None]:
+    """Return the shard's part of the embedding, (*words, hidden), and where its gradient enters.
+
+    `words`: vocabulary numbers of any shape. The edge is None if the weight is frozen. Raises
+    ValueError for a word outside the vocabulary, on the CPU; elsewhere its embedding is NaN.
+    """
+    missing = (words < 0) | (words >= table.size)
+    if words.device.type == "cpu" and bool(missing.any()):
+        word = int(words[missing][0])
+        raise ValueError(
+            f"word {word} is not in the vocabulary of {table.size} words; give 0 to "
+            f"{table.size - 1}"
+        )
+    row = words.long() - table.start
+    owned = (row >= 0) & (row < table.real)
+    with torch.enable_grad():
+        found = F.embedding(row.masked_fill(~owned, 0), table.weight, _padding_row(table))
+        found = found.masked_fill(~owned[..., None], 0)
+    edge = get_gradient_edge(found) if found.requires_grad else None
+    return found.detach().masked_fill_(missing[..., None], float("nan")), edge
+
+
+def _padding_row(table: Table) -> int | None:
+    """Return the shard's row of the padding word, None if another shard has it."""
+    if table.padding_idx is None:
+        return None
+    row = table.padding_idx - table.start
+    return row if 0 <= row < table.real else None
+
+
+def add_embedding_gradient(edge: GradientEdge | None, gradient: Tensor | None) -> None:
+    """Add the gradient (*words, hidden) of the embedding to the weight's; nothing if frozen."""
+    if edge is not None and gradient is not None:
+        torch.autograd.backward([edge], [gradient])
 
 
 class LayerRows(nn.Module):

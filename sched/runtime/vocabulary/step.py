@@ -25,13 +25,20 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from .gradients import WeightGradients, gradients_of
-from .input_passes import add_embedding_gradient, look_up
 from .logits import Head
 from .loss import Normalizer, Targets, make_targets, merge, microbatch_loss, statistics_dtype
-from .output_passes import LocalSoftmax, pass_c, pass_e, pass_l, pass_s, pass_t
+from .output_passes import (
+    LocalSoftmax,
+    WeightGradients,
+    gradients_of,
+    pass_c,
+    pass_e,
+    pass_l,
+    pass_s,
+    pass_t,
+)
 from .parallel import VocabParallel
-from .shard import VocabularyShard
+from .shard import VocabularyShard, add_embedding_gradient, look_up
 
 # The passes of a microbatch's output layer, by algorithm.
 OUTPUT_PASSES = {"alg1": ("S", "T"), "alg2": ("S", "C", "T"), "naive": ("L", "E", "G")}

@@ -3,14 +3,9 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.cost_model import (
-    CostModel,
-    PassCost,
-    amounts_of,
-)
+from counterpoise.balancer.planning.ordering.by_config import CostModel, PassCost, amounts_of
 from counterpoise.balancer.planning.problem import metrics
-from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
-from counterpoise.balancer.planning.problem.scale import scale_costs
+from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
 
 POINTS = ((0, 0), (10, 100), (20, 400))
 
@@ -37,7 +32,7 @@ def test_a_list_that_leaves_out_a_stage_is_refused() -> None:
 
 def test_missing_amounts_and_costs_are_named() -> None:
     with pytest.raises(ValueError, match="no amounts of 'frames' are given; given are tiles"):
-        PassCost(0, {"frames": 1}).of({"tiles": np.array([1])})
+        PassCost(0, {"frames": 1}).time_of({"tiles": np.array([1])})
     with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
         CostModel((0,), {"F": (PassCost(1),)}).nanoseconds("W", {"tokens": np.array([1])})
     with pytest.raises(ValueError, match="layout"):

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.grouping.slots import make_slots
+from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels.excess import excess_after, lower_excess
 from counterpoise.balancer.planning.kernels.swap import exchange
 from counterpoise.balancer.planning.problem.loads import group_loads

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.balancer.planning.grouping.groups import members
 from counterpoise.balancer.planning.grouping.isf import isf
-from counterpoise.balancer.planning.grouping.result import members
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.grouped_batches import GroupedBatches
+from counterpoise.balancer.planning.planner import GroupedBatches
 from counterpoise.balancer.planning.problem.config import GlobalBatch, Microbatch
 
 GROUP_OF = np.array([2, 0, -1, 2, 1, 0, 3])

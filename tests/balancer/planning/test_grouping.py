@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from counterpoise.balancer.planning.grouping.balanced import balanced
-from counterpoise.balancer.planning.grouping.by_name import BY_NAME
-from counterpoise.balancer.planning.grouping.counted import device, fixed, length, random
+from counterpoise.balancer.planning.grouping.by_name import BY_NAME, device, fixed, length, random
+from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
 from counterpoise.balancer.planning.grouping.isf import isf
-from counterpoise.balancer.planning.grouping.result import GroupingResult, members
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.grouping.slots import make_slots, read_slots
+from counterpoise.balancer.planning.grouping.groups import make_slots, read_slots
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.assign import assign_rows
 from counterpoise.balancer.planning.kernels.isf import sample_and_filter, shuffle

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
-from counterpoise.sched.shapes.layers import TransformerLayer, Vocabulary, vit_layer
+from counterpoise.sched.shapes import TransformerLayer, Vocabulary, vit_layer
 
 LLAMA = {
     "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 160, "hidden_act": "silu",

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from counterpoise.balancer import Balance
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
-from counterpoise.balancer.planning.problem.padded_work import padded_loads, sample_times
+from counterpoise.balancer.planning.problem.work import padded_loads, sample_times
 
 
 def config(ranks: int, accumulate: Any, samples: int, **more: Any) -> PlanConfig:

@@ -8,7 +8,7 @@ import pytest
 from counterpoise.balancer import Balance
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
-from counterpoise.balancer.planning.problem.timed import timed_config, timed_costs
+from counterpoise.balancer.planning.problem.work import timed_config, timed_costs
 
 TIMES = (("attention_pairs", 1), ("tiles", 5000), ("tokens", 100))
 RANKS, ROWS, SIZE = 4, 2, 96

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.instance import FillProblem, Work
 
 
 @dataclass(frozen=True, slots=True)

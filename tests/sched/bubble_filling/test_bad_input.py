@@ -8,21 +8,15 @@ import pytest
 
 from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.bubble_filling.plan.choose import scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.gaps import Gaps, find_gaps, with_collectives
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, make_work
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel, Splitting
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.problem.setup import dump_setup, load_setup
-from counterpoise.sched.bubble_filling.problem.shapes import tower
-from counterpoise.sched.bubble_filling.results.drift import factors, guarded
-from counterpoise.sched.bubble_filling.results.filled_program import fill_program
-from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
+from counterpoise.sched.bubble_filling.choose import scan
+from counterpoise.sched.bubble_filling.drift import factors, guarded
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.gaps import Gaps, find_gaps, with_collectives
+from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
+from counterpoise.sched.bubble_filling.presets import case_setup, tower
+from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
+from counterpoise.sched.bubble_filling.setup import Kernel, Splitting, dump_setup, load_setup
 from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)

@@ -16,15 +16,11 @@ from counterpoise.sched import (
     unit_costs,
     with_encoders,
 )
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.plan.executable import fill_between_passes
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.bubble_filling.choose import fill_plan
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.executable import fill_between_passes
+from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.ir.kinds import layer_kind
 
 NAMES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "v-half", "1f1b-alg2")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.problem.gaps import COMPUTING, FREE, Gaps, Ints, Stretches
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work, make_work
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel
-from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.bound import hidden_bound
+from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Gaps, Ints, Stretches
+from counterpoise.sched.bubble_filling.instance import FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.setup import Kernel
 
 MS = 10**6
 

@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.plan.choose import fitting, scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.choose import fitting, scan
+from counterpoise.sched.bubble_filling.drift import guarded
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     encoder_collectives,
@@ -16,20 +17,18 @@ from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     plan_problem,
     plans,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import Ints
-from counterpoise.sched.bubble_filling.problem.instance import EncoderPipeline, FilledSchedule
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel, KernelLayer, pieces
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup, Stack
-from counterpoise.sched.bubble_filling.results.drift import guarded
-from counterpoise.sched.bubble_filling.results.replay import (
+from counterpoise.sched.bubble_filling.gaps import Ints
+from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule
+from counterpoise.sched.bubble_filling.replay import (
     GUEST_COMPUTE,
     GUEST_LINKS,
     HOST_COMPUTE,
     HOST_LINKS,
     filled_kernels,
 )
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
-from counterpoise.sched.bubble_filling.solve.validate import filled_problems
+from counterpoise.sched.bubble_filling.search import fill_bubbles
+from counterpoise.sched.bubble_filling.setup import FillSetup, Kernel, KernelLayer, Stack, pieces
+from counterpoise.sched.bubble_filling.validate import filled_problems
 
 US = 1000
 

@@ -14,13 +14,9 @@ from counterpoise.sched import (
     dump_profile,
     load_profile,
 )
-from counterpoise.sched.bubble_filling.plan.choose import fitting
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.gaps import (
+from counterpoise.sched.bubble_filling.choose import fitting
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.gaps import (
     COMMUNICATING,
     COMPUTING,
     FREE,
@@ -28,12 +24,12 @@ from counterpoise.sched.bubble_filling.problem.gaps import (
     Ints,
     Stretches,
 )
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work
-from counterpoise.sched.bubble_filling.problem.setup import dump_setup, load_setup
-from counterpoise.sched.bubble_filling.results.replay import GUEST_COMPUTE, filled_kernels
-from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
-from counterpoise.sched.bubble_filling.solve.validate import filled_problems
-from counterpoise.sched.simulation.contention import NOT_MEASURED
+from counterpoise.sched.bubble_filling.instance import FillProblem, Work
+from counterpoise.sched.bubble_filling.replay import GUEST_COMPUTE, filled_kernels
+from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
+from counterpoise.sched.bubble_filling.setup import dump_setup, load_setup
+from counterpoise.sched.bubble_filling.validate import filled_problems
+from counterpoise.sched.simulation.costs import NOT_MEASURED
 from counterpoise.tools.cli import main
 from tests.sched.bubble_filling.test_by_hand import SETUP
 

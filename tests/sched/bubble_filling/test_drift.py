@@ -6,17 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan, fitting
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    Host,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, Work
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel, split
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.results.drift import (
+from counterpoise.sched.bubble_filling.choose import fill_plan, fitting
+from counterpoise.sched.bubble_filling.drift import (
     _means,
     drifted,
     factors,
@@ -25,8 +16,17 @@ from counterpoise.sched.bubble_filling.results.drift import (
     jittered,
     replan,
 )
-from counterpoise.sched.bubble_filling.results.replay import Kernels, filled_kernels
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.bubble_filling.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.search import fill_bubbles
+from counterpoise.sched.bubble_filling.setup import Kernel, split
 
 
 @cache

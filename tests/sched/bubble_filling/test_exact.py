@@ -7,18 +7,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.problem.gaps import (
-    COMMUNICATING,
-    COMPUTING,
-    FREE,
-    Gaps,
-    Stretches,
-)
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, make_work
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel
-from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
-from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
-from counterpoise.sched.bubble_filling.solve.validate import check_filled
+from counterpoise.sched.bubble_filling.bound import hidden_bound
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Gaps, Stretches
+from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
+from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
+from counterpoise.sched.bubble_filling.setup import Kernel
+from counterpoise.sched.bubble_filling.validate import check_filled
 from tests.sched.bubble_filling.exact_search import least_exposed
 
 FEW, MANY = 250, 2000

@@ -7,16 +7,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.drift import jittered, replan
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import Ints
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule
-from counterpoise.sched.bubble_filling.results.drift import jittered, replan
-from counterpoise.sched.bubble_filling.results.replay import (
+from counterpoise.sched.bubble_filling.gaps import Ints
+from counterpoise.sched.bubble_filling.instance import FilledSchedule
+from counterpoise.sched.bubble_filling.replay import (
     GUEST_COMPUTE,
     GUEST_LINKS,
     HOST_COMPUTE,
@@ -26,7 +26,7 @@ from counterpoise.sched.bubble_filling.results.replay import (
     host_kernels_graph,
     measured_host,
 )
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.bubble_filling.search import fill_bubbles
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled
 
 STREAMS = ((HOST_COMPUTE, GUEST_COMPUTE), (HOST_LINKS, GUEST_LINKS))

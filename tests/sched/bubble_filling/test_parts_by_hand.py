@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.bubble_filling.plan.choose import scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.choose import scan
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     encoder_collectives,
@@ -15,7 +15,8 @@ from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     plan_problem,
     plans,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import (
+from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.gaps import (
     COMMUNICATING,
     COMPUTING,
     FREE,
@@ -23,21 +24,20 @@ from counterpoise.sched.bubble_filling.problem.gaps import (
     Stretches,
     find_gaps,
 )
-from counterpoise.sched.bubble_filling.problem.instance import make_work
-from counterpoise.sched.bubble_filling.problem.kernels import (
+from counterpoise.sched.bubble_filling.instance import make_work
+from counterpoise.sched.bubble_filling.pipelines import least
+from counterpoise.sched.bubble_filling.search import fill_bubbles
+from counterpoise.sched.bubble_filling.setup import (
+    FillSetup,
     Kernel,
     KernelLayer,
     Splitting,
+    Stack,
     pieces,
 )
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup, Stack
-from counterpoise.sched.bubble_filling.results.causes import bubble_causes
-from counterpoise.sched.bubble_filling.results.filled_program import fill_program
-from counterpoise.sched.bubble_filling.solve.pipelines import least
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.bubble_filling.timeline import bubble_causes
 from counterpoise.sched.ir.kinds import layer_kind
-from counterpoise.sched.ir.passes import Pass
-from counterpoise.sched.ir.program import Edge
+from counterpoise.sched.ir.program import Edge, Pass
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled
 
 ONE = (Kernel("k", "compute", 1),)

@@ -10,28 +10,27 @@ import pytest
 from benchmarks.baselines.joint_pipelines import balanced
 from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import check, lower, parse_program, simulate
-from counterpoise.sched.bubble_filling.plan.choose import PlanScan, fill_plan, fitting, scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.bound import hidden_bound
+from counterpoise.sched.bubble_filling.choose import PlanScan, fill_plan, fitting, scan
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, FillProblem
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup, dump_setup, load_setup
-from counterpoise.sched.bubble_filling.results.causes import bubble_causes
-from counterpoise.sched.bubble_filling.results.filled_program import fill_program
-from counterpoise.sched.bubble_filling.results.replay import (
+from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Ints
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, FillProblem
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.replay import (
     filled_kernels,
     host_kernels_graph,
     measured_host,
 )
-from counterpoise.sched.bubble_filling.results.timeline import fill_timeline
-from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
-from counterpoise.sched.bubble_filling.solve.validate import check_filled, filled_problems
+from counterpoise.sched.bubble_filling.search import fill_bubbles
+from counterpoise.sched.bubble_filling.setup import FillSetup, dump_setup, load_setup
+from counterpoise.sched.bubble_filling.timeline import bubble_causes, fill_timeline
+from counterpoise.sched.bubble_filling.validate import check_filled, filled_problems
 from counterpoise.sched.render.html import render_html
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.trace import render_trace

@@ -5,28 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.gaps import COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.bubble_filling.problem.instance import (
-    FilledSchedule,
-    FillProblem,
-    Work,
-    make_work,
-)
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel
-from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
-from counterpoise.sched.bubble_filling.solve.pipelines import fill, space_of
-from counterpoise.sched.bubble_filling.solve.search import (
-    Assignment,
-    Effort,
-    _Search,
-    fill_bubbles,
-)
-from counterpoise.sched.bubble_filling.solve.validate import filled_problems
+from counterpoise.sched.bubble_filling.bound import hidden_bound
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Gaps, Stretches
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.pipelines import fill, space_of
+from counterpoise.sched.bubble_filling.search import Assignment, Effort, _Search, fill_bubbles
+from counterpoise.sched.bubble_filling.setup import Kernel
+from counterpoise.sched.bubble_filling.validate import filled_problems
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
 
 MS = 10**6

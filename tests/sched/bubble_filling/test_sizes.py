@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from torch.nn import functional
 
-from counterpoise.sched.bubble_filling.plan.choose import scan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+from counterpoise.sched.bubble_filling.choose import scan
+from counterpoise.sched.bubble_filling.drift import guarded
+from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     host_step,
     memory,
     plan_problem,
     plans,
 )
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel, KernelLayer
-from counterpoise.sched.bubble_filling.problem.setup import FillSetup, Stack
-from counterpoise.sched.bubble_filling.results.drift import guarded
+from counterpoise.sched.bubble_filling.setup import FillSetup, Kernel, KernelLayer, Stack
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from tests.sched.bubble_filling.test_by_hand import SETUP, US, filled, layer
 

@@ -5,16 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.results.causes import bubble_causes
-from counterpoise.sched.bubble_filling.results.trace import read_trace
-from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.search import fill_bubbles
+from counterpoise.sched.bubble_filling.timeline import bubble_causes
+from counterpoise.sched.bubble_filling.trace import read_trace
 
 
 def event(name: str, start: float, length: float, device: int = 0, cat: str = "kernel") -> object:

@@ -18,7 +18,7 @@ from benchmarks.baselines.vocabulary_placements import (
 from counterpoise.sched import check, problems, schedule, schedules, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
-from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from counterpoise.sched.shapes import Device, TransformerLayer, Vocabulary
 
 COSTS = unit_costs(10, 20, 2)
 PACE = Pace(10, 20, 4)

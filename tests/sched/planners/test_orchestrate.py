@@ -122,7 +122,7 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 30, 3))
 def test_the_rigid_layout_is_never_better(seed: int) -> None:
-    from counterpoise.sched.planners.orchestration.rigid import rigid
+    from counterpoise.sched.planners.orchestration.search import rigid
 
     job = a_job(seed)
     usual = rigid(job)

@@ -4,10 +4,10 @@ import pytest
 
 from counterpoise.sched import check, simulate
 from counterpoise.sched.planners.orchestration.models import preset, read_modules
-from counterpoise.sched.planners.orchestration.plan import plan_layouts
 from counterpoise.sched.planners.orchestration.search import Layout, orchestrate
 from counterpoise.sched.planners.orchestration.simulated import (
     layout_program,
+    plan_layouts,
     rerank,
     units_program,
 )
@@ -72,7 +72,7 @@ def test_the_fastest_in_simulation_comes_first() -> None:
 
 @pytest.mark.parametrize("shares", [None, [1000], [0, 3000, 0, 1000], [200, 200, 200, 3400]])
 def test_the_plan_is_never_slower_than_the_rigid_layout(shares: list[int] | None) -> None:
-    from counterpoise.sched.planners.orchestration.rigid import rigid
+    from counterpoise.sched.planners.orchestration.search import rigid
 
     work = {"encoder": shares, "generator": shares} if shares else None
     usual = rigid(JOB)

@@ -14,13 +14,14 @@ from counterpoise.sched.planners.recompute import (
     Stage,
     Trial,
     all_or_nothing,
+    modelled_stages,
     plan_recompute,
     predicted_bytes,
     recomputed_ns,
+    recomputing_step_ns,
     savings,
     tighten,
 )
-from counterpoise.sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
 from counterpoise.sched.planners.stage_split import LayerCost
 from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
 from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers

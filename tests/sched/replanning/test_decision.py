@@ -93,7 +93,7 @@ class Job:
                     keys.row(rank, self.slower(slots), self.state.profile, held, expected)
                     for rank, slots in enumerate(timeline.ranks)
                 ]
-            seen = Observation.of(keys, [sum(column) for column in zip(*rows, strict=True)])
+            seen = Observation.from_row(keys, [sum(column) for column in zip(*rows, strict=True)])
             self.state, found = observe(self.state, self.settings, seen)
             self.step += 1
             if found is not None:

@@ -136,7 +136,7 @@ def run_program(
     program = lowered(program)
     lists = with_deliveries([compile_program(program, rank, wanted) for rank in range(ranks)])
     for rank, part in enumerate(parts):
-        part.begin(data)
+        part.begin_step(data)
         walker = Walker(
             dict.fromkeys(part.kinds, part),
             loop.links(rank),
@@ -146,7 +146,7 @@ def run_program(
         )
         walks.append(walk(lists[rank], data, walker))
     loop.run(walks, choose)
-    losses = [found for part in parts if (found := part.finish()) is not None]
+    losses = [found for part in parts if (found := part.finish_step()) is not None]
     return float(sum(losses))
 
 

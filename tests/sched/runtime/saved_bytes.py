@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
-from counterpoise.sched.runtime.parts import StepData
-from counterpoise.sched.runtime.parts.interface import Given, Made
+from counterpoise.sched.runtime.parts import Given, Made, StepData
 from counterpoise.sched.runtime.stage import DeferredGradients, Stages
 from counterpoise.sched.runtime.vocabulary import VocabularyPart
 
@@ -92,13 +91,13 @@ class CountingStages:
     def kinds(self) -> frozenset[str]:
         return self.stages.kinds
 
-    def begin(self, data: StepData) -> None:
-        self.stages.begin(data)
+    def begin_step(self, data: StepData) -> None:
+        self.stages.begin_step(data)
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         place = what.stage, what.microbatch
         with self.ledger.saving():
-            made = self.stages.run(what, given)
+            made = self.stages.run_pass(what, given)
         del given
         if what.kind == "I":
             pending = made["weight"]
@@ -110,8 +109,8 @@ class CountingStages:
         self.ledger.note(what)
         return made
 
-    def finish(self) -> Tensor | None:
-        return self.stages.finish()
+    def finish_step(self) -> Tensor | None:
+        return self.stages.finish_step()
 
     def modules(self) -> Iterable[nn.Module]:
         return self.stages.modules()
@@ -127,18 +126,18 @@ class CountingVocabulary:
     def kinds(self) -> frozenset[str]:
         return self.part.kinds
 
-    def begin(self, data: StepData) -> None:
-        self.part.begin(data)
+    def begin_step(self, data: StepData) -> None:
+        self.part.begin_step(data)
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         with self.ledger.saving():
-            made = self.part.run(what, given)
+            made = self.part.run_pass(what, given)
         self.ledger.layers = self.part.held_bytes()
         self.ledger.note(what)
         return made
 
-    def finish(self) -> Tensor | None:
-        return self.part.finish()
+    def finish_step(self) -> Tensor | None:
+        return self.part.finish_step()
 
     def modules(self) -> Iterable[nn.Module]:
         return self.part.modules()

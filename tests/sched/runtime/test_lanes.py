@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from counterpoise.sched.ir.passes import Pass
+from counterpoise.sched.ir.program import Pass
 from counterpoise.sched.runtime import VocabParallel
 from counterpoise.sched.runtime.gradients import Reduction, clip_gradients, settle
 from counterpoise.sched.runtime.job import Lanes

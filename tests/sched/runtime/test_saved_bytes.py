@@ -66,7 +66,7 @@ def run(program: Program) -> list[Ledger]:
             layers = CountingVocabulary(part, counting.ledger)
             parts |= dict.fromkeys(layers.kinds, layers)
         for one in dict.fromkeys(parts.values()):
-            one.begin(data)
+            one.begin_step(data)
         walker = Walker(parts, loop.links(rank), collectives(program), reduce=lambda _: None)
         walks.append(walk(compile_program(program, rank, wanted), data, walker))
         ledgers.append(counting.ledger)

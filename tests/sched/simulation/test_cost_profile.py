@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from counterpoise.sched import check, schedule, simulate, with_step_end
-from counterpoise.sched.shapes.layers import (
+from counterpoise.sched.shapes import (
     Device,
+    ModelShape,
     TransformerLayer,
     Vocabulary,
     optimizer_ns,
+    shape_profile,
     vit_layer,
 )
-from counterpoise.sched.shapes.model_profile import ModelShape, shape_profile
 from counterpoise.sched.simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -104,7 +105,7 @@ def test_the_optimizer_is_bound_by_memory() -> None:
 def test_an_amount_that_the_microbatch_lacks_is_named() -> None:
     for needs in (CostFunction(0, {"tiles": 1}), CostFunction(points={"tiles": ((0, 0), (1, 5))})):
         with pytest.raises(ValueError, match="no amount of 'tiles'; it has tokens"):
-            needs.of({"tokens": 5})
+            needs.cost_of({"tokens": 5})
 
 
 def test_an_entry_may_combine_fixed_costs_rates_and_points() -> None:

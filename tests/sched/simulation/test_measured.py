@@ -16,9 +16,9 @@ from counterpoise.sched import (
     unit_costs,
 )
 from counterpoise.sched.render.text import render_text
-from counterpoise.sched.simulation.agreement import agreement
 from counterpoise.sched.simulation.measured import (
     MeasuredStep,
+    agreement,
     dump_step,
     load_step,
     measured_timeline,

@@ -20,7 +20,7 @@ from counterpoise.sched import (
     simulate,
     unit_costs,
 )
-from counterpoise.sched.simulation.bubbles import bubbles_by_cause
+from counterpoise.sched.simulation.simulator import bubbles_by_cause
 
 Times = dict[str, list[list[int]]]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.sched.planners.split_plan import read_split
-from counterpoise.sched.planners.stage_split import BASELINES
+from counterpoise.sched.planners.stage_split import BASELINES, read_split
 from counterpoise.sched.runtime.units import Units
 from counterpoise.tools.plan.command import command
 

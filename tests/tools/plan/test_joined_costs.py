@@ -23,5 +23,5 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     times = model.nanoseconds("F", amounts)
     for k in range(3):
         resources = {name: int(values[k]) for name, values in amounts.items()}
-        assert times[:, k].tolist() == [stage.of(resources) for stage in forward]
+        assert times[:, k].tolist() == [stage.cost_of(resources) for stage in forward]
     assert model.nanoseconds("B", amounts).tolist() == [[9] * 3] * 2

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched import check, parse_program
-from counterpoise.sched.bubble_filling.plan.encoder_plans import host_step
-from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.problem.setup import dump_setup
+from counterpoise.sched.bubble_filling.encoder_plans import host_step
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.setup import dump_setup
 from counterpoise.tools.cli import main
 
 pytestmark = pytest.mark.slow

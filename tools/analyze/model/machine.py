@@ -11,8 +11,7 @@ from functools import cache
 
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ....sched.ir.registry import schedule
-from ....sched.shapes.layers import TransformerLayer, Vocabulary, vit_layer
-from ....sched.shapes.model_profile import ModelShape, shape_profile
+from ....sched.shapes import ModelShape, TransformerLayer, Vocabulary, shape_profile, vit_layer
 from ....sched.simulation.cost_profile import profile_costs
 from ....sched.simulation.simulator import simulate
 from ....sched.simulation.timeline import Timeline

@@ -9,8 +9,8 @@ from ....balancer.planning.planner import make_planner
 from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig, Window
 from ....balancer.planning.problem.options import Counts
-from ....balancer.planning.problem.padded_work import padded_loads
 from ....balancer.planning.problem.shuffle import permutation
+from ....balancer.planning.problem.work import padded_loads
 from ...inputs.cost_tables import CostTable
 from .strategies import Plan, encoder_and_llm
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.grouping.slots import make_slots
+from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels import swap
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.excess import lower_excess

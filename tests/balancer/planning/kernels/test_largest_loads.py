@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.grouping.slots import make_slots
+from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels.partition import lower_maxima, place_vectors
 from tests.balancer.planning.kernels import plain
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.grouping.slots import make_slots
+from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels.level import level_steps
 from tests.balancer.planning.kernels import plain
 

@@ -242,10 +242,10 @@ def run_program(
         mine = {s: stages[s] for s in program.stages_of(rank)}
         parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]
         for one in parts:
-            one.begin(data)
+            one.begin_step(data)
         by_kind = {kind: one for one in parts for kind in one.kinds}
         walker = Walker(by_kind, loop.links(rank), collectives(program), reduce=lambda _: None)
         walks.append(walk(compile_program(program, rank, tuple(wanted)), data, walker))
         every += parts
     loop.run(walks, choose)
-    return float(sum(found for one in every if (found := one.finish()) is not None))
+    return float(sum(found for one in every if (found := one.finish_step()) is not None))

@@ -8,14 +8,10 @@ import pytest
 from torch import nn
 
 from counterpoise.sched import Program, check, parse_program
-from counterpoise.sched.bubble_filling.plan.choose import fill_plan
-from counterpoise.sched.bubble_filling.plan.encoder_plans import (
-    EncoderPlan,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.problem.presets import case_setup
-from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.bubble_filling.choose import fill_plan
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
+from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.presets import case_setup
 from tests.sched.runtime.encoders.models import (
     Model,
     encoded,

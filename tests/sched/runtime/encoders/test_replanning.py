@@ -15,7 +15,7 @@ from benchmarks.encoder.drift import DRIFT, DriftCase, plan_case
 from benchmarks.encoder.ranks import sleeping_pipe, sleeping_step
 from counterpoise.sched import Program, Replan, Slot, simulate
 from counterpoise.sched.runtime import Pipeline, resumed_schedule
-from counterpoise.sched.runtime.checkpoint.plans import (
+from counterpoise.sched.runtime.checkpoint.files import (
     read_plan_state,
     write_plan_state,
     write_programs,

@@ -7,12 +7,7 @@ import pytest
 from torch import nn
 
 from counterpoise.sched import Pass, Program, parse_program, problems, schedule
-from counterpoise.sched.runtime.compiled import (
-    Value,
-    with_reductions,
-    with_whole_last_backward,
-    without_encoder_backward,
-)
+from counterpoise.sched.runtime.compiled import Value
 from counterpoise.sched.runtime.encoders import (
     EncoderPart,
     EncoderPlacement,
@@ -23,6 +18,11 @@ from counterpoise.sched.runtime.encoders import (
     place_encoders,
     refuse_without_backward,
     trained_program,
+)
+from counterpoise.sched.transforms import (
+    with_reductions,
+    with_whole_last_backward,
+    without_encoder_backward,
 )
 from tests.sched.runtime.encoders.models import encoded
 

@@ -66,7 +66,7 @@ def run_raw(rank: int, text: str, deadline_s: float, wait_sends: bool) -> Outcom
     spec = TensorSpec((1, ELEMENTS))
     fields = [MicrobatchData({"x": x}, 1.0, spec) for x in inputs(program.microbatches)]
     data = StepData(tuple(fields), (False, *(True,) * program.stages))
-    part.begin(data)
+    part.begin_step(data)
     walker = Walker(
         dict.fromkeys(part.kinds, part),
         ProcessGroupLinks(groups),
@@ -81,7 +81,7 @@ def run_raw(rank: int, text: str, deadline_s: float, wait_sends: bool) -> Outcom
             arrived = running.send(arrived).wait(deadline_s)
     except StopIteration:
         groups.close()
-    loss = part.finish()
+    loss = part.finish_step()
     found = {stage: _gradient(module) for stage, module in own.items()}
     return Outcome(0.0 if loss is None else loss.item(), found)
 

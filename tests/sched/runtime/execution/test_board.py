@@ -7,10 +7,10 @@ from itertools import count
 import msgspec
 import pytest
 
-from counterpoise.sched.runtime.compiled.ops import Value
-from counterpoise.sched.runtime.compiled.waiting import Standing
+from counterpoise.sched.runtime.compiled import Value
 from counterpoise.sched.runtime.execution import board as module
 from counterpoise.sched.runtime.execution.board import Board, BoardSeat
+from counterpoise.sched.runtime.execution.waiting import Standing
 from tests.forking.popen import run
 
 

@@ -52,10 +52,10 @@ class StandIn:
         self.outputs: dict[int, Tensor] = {}
         self.gradients: dict[int, list[Tensor]] = {}
 
-    def begin(self, data: StepData) -> None:
+    def begin_step(self, data: StepData) -> None:
         del data
 
-    def run(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, what: Pass, given: Given) -> Made:
         tensors = [value for value in given.values() if isinstance(value, Tensor)]
         brought = [t for n, values in given.items() if n.startswith("X_") for t in values]
         if what.kind == "EF":
@@ -72,7 +72,7 @@ class StandIn:
         own = torch.tensor([float(what.stage), float(what.microbatch)])
         return {"B": torch.zeros(2), "X_B": own, "X_I": own, "weight": "kept"}
 
-    def finish(self) -> None:
+    def finish_step(self) -> None:
         return None
 
     def modules(self) -> Iterable[nn.Module]:

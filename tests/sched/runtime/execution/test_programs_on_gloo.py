@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from counterpoise.sched import Program
-from counterpoise.sched.transforms.messages import post_ahead
+from counterpoise.sched.transforms.lowering import post_ahead
 from tests.sched.runtime.execution.processes import Outcome, run_alone, run_raw
 from tests.sched.runtime.execution.random_programs import random_program, rejected_programs
 from tests.sched.runtime.pool import WORLD, Pool

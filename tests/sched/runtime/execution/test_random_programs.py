@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.sched import problems
 from counterpoise.sched.runtime.links import Deadlock
-from counterpoise.sched.transforms.messages import post_ahead
+from counterpoise.sched.transforms.lowering import post_ahead
 from tests.sched.runtime.execution.random_programs import random_program, rejected_programs
 from tests.sched.runtime.models import (
     copies,

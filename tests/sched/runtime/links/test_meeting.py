@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from counterpoise.sched.runtime.links import PeerLostError, call_roll, gather_objects
+from counterpoise.sched.runtime.links import PeerLostError, gather_objects, monitored_barrier
 
 RANKS = 3
 CPU = torch.device("cpu")
@@ -34,11 +34,13 @@ def in_threads(task: Callable[[int, Any], Any], ranks: range) -> list[Any]:
 
 
 def test_all_who_come_are_met() -> None:
-    assert in_threads(lambda _, group: call_roll(group, 60.0), range(RANKS)) == [None] * RANKS
+    assert (
+        in_threads(lambda _, group: monitored_barrier(group, 60.0), range(RANKS)) == [None] * RANKS
+    )
 
 
 def test_everybody_names_the_rank_that_does_not_come() -> None:
-    *came, _ = in_threads(lambda _, group: call_roll(group, 0.5), range(RANKS - 1))
+    *came, _ = in_threads(lambda _, group: monitored_barrier(group, 0.5), range(RANKS - 1))
     for rank, said in enumerate(came):
         assert re.match(f"rank {rank} of 3 waits since 0.5 s for rank 2, which did not", said)
 

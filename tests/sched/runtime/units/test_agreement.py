@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
-from counterpoise.sched.runtime.units.agreement import refuse_between_units
+from counterpoise.sched.runtime.units.place import refuse_between_units
 
 
 def test_units_of_different_tp_share_no_parameter() -> None:

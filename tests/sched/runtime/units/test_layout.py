@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
 from counterpoise.sched.runtime.links import first_pipelines
-from counterpoise.sched.runtime.units.mesh import refuse_processes
+from counterpoise.sched.runtime.units.layout import refuse_processes
 
 
 def write(path: Path, **tensor: int) -> Path:

@@ -16,7 +16,7 @@ from counterpoise.sched.runtime import (
     save_checkpoint,
 )
 from counterpoise.sched.runtime.units import UnitPlan, known_plans, plan_units
-from counterpoise.sched.runtime.units.saved import KnownPlans, layout_digest, read_plans
+from counterpoise.sched.runtime.units.plan import KnownPlans, layout_digest, read_plans
 from tests.sched.runtime.encoders.models import make_model, make_samples
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.pool import Pool
@@ -36,12 +36,12 @@ def refuse(program: Program, **_: Any) -> UnitPlan:
 
 def test_a_plan_is_its_text() -> None:
     plans = known_plans(base, UNITS, LAYERS, "")
-    made = {count: plans.of(count) for count in (2, 6)}
+    made = {count: plans.plan_of(count) for count in (2, 6)}
     assert made[6] == plan_units(base(6), UNITS, LAYERS)
     layout = layout_digest(UNITS, LAYERS)
     assert read_plans(plans.text(), layout) == made
     again = KnownPlans(base, refuse, layout, read_plans(plans.text(), layout))
-    assert [again.of(count) for count in (6, 2)] == [made[6], made[2]]
+    assert [again.plan_of(count) for count in (6, 2)] == [made[6], made[2]]
     assert again.text() == plans.text()
 
 
@@ -56,21 +56,21 @@ def test_a_plan_is_its_text() -> None:
 )
 def test_another_layout_is_planned_anew(units: Units) -> None:
     saved = known_plans(base, UNITS, LAYERS, "")
-    saved.of(4)
+    saved.plan_of(4)
     plans = known_plans(base, units, LAYERS, saved.text())
     assert plans.known == {}
-    assert plans.of(4) == plan_units(base(4), units, LAYERS)
+    assert plans.plan_of(4) == plan_units(base(4), units, LAYERS)
 
 
 def test_another_schedule_is_planned_anew() -> None:
     saved = known_plans(base, UNITS, LAYERS, "")
-    saved.of(4)
+    saved.plan_of(4)
 
     def other(count: int) -> Program:
         return schedule("gpipe", ranks=2, microbatches=count)
 
     plans = known_plans(other, UNITS, LAYERS, saved.text())
-    assert plans.of(4) == plan_units(other(4), UNITS, LAYERS)
+    assert plans.plan_of(4) == plan_units(other(4), UNITS, LAYERS)
 
 
 def test_text_of_another_form_is_refused() -> None:
@@ -88,7 +88,7 @@ def go_on(rank: int, folder: Path, step: int) -> str:
     """
     before = folder / f"step-{step}" if step else None
     model = make_model(SETTING.layers, 1, torch.float32, merges=False)
-    with patch("counterpoise.sched.runtime.units.saved.plan_units", refuse if step else plan_units):
+    with patch("counterpoise.sched.runtime.units.plan.plan_units", refuse if step else plan_units):
         pipe, _ = make_pipe(SETTING, model, rank, resumed_schedule(before, SETTING.name))
         try:
             if before is not None:

@@ -11,8 +11,8 @@ from counterpoise.sched.runtime.vocabulary import (
     VocabularyShard,
     VocabularyStep,
 )
-from counterpoise.sched.runtime.vocabulary.input_passes import Table
-from counterpoise.sched.runtime.vocabulary.input_passes import look_up as look_up_in
+from counterpoise.sched.runtime.vocabulary.shard import Table
+from counterpoise.sched.runtime.vocabulary.shard import look_up as look_up_in
 from tests.sched.runtime.vocabulary.one_process import error, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 

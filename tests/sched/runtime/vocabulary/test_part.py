@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.ir.passes import parse_pass
+from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.vocabulary import (
     VocabParallel,
@@ -42,7 +42,7 @@ def run(every: list[ModelPart], text: str, given: dict[str, Tensor]) -> list[Any
     found = []
     for rank, part in enumerate(every):
         what = parse_pass(f"{rank}{text}")
-        found.append(part.run(what, given).get(what.kind))
+        found.append(part.run_pass(what, given).get(what.kind))
     return found
 
 
@@ -54,7 +54,7 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
     data = step_data((2, 3), (1, 5))
     total = torch.zeros(())
     for part in every:
-        part.begin(data)
+        part.begin_step(data)
     for m, item in enumerate(data.microbatches):
         x = torch.stack(run(every, f"IF{m}", {})).sum(0)
         statistics = torch.stack(run(every, f"S{m}", {"CX": x}))
@@ -65,11 +65,11 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
         logits = head(embedding(item.fields["input_ids"])).flatten(0, 1)
         labels = item.fields["labels"].flatten()
         total = total + nn.functional.cross_entropy(logits, labels, reduction="sum") * item.weight
-    nothing, loss = [part.finish() for part in every]
+    nothing, loss = [part.finish_step() for part in every]
     assert nothing is None
     assert error(loss, total.detach()) <= 1e-6
     with pytest.raises(RuntimeError, match="no step is running"):
-        every[0].finish()
+        every[0].finish_step()
     total.backward()
     shards = [module for part in every for module in part.modules()]
     for name, wanted in (("lm_head", head.weight.grad), ("embedding", embedding.weight.grad)):
@@ -80,19 +80,19 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
 def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
     parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
     part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
-    part.begin(step_data((2, 3)))
+    part.begin_step(step_data((2, 3)))
     assert part.held_bytes() == 0
-    statistics = part.run(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
+    statistics = part.run_pass(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
     # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
     assert part.held_bytes() == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
-    part.run(parse_pass("0T0"), {"CS": statistics[None]})
+    part.run_pass(parse_pass("0T0"), {"CS": statistics[None]})
     assert part.held_bytes() == 0
 
 
 def test_what_the_first_stage_is_given_has_its_precision() -> None:
     every = parts(VocabParallel(nn.Linear(HIDDEN, SIZE), nn.Embedding(SIZE, HIDDEN)))
     for part in every:
-        part.begin(step_data((2, 3), dtype=torch.bfloat16))
+        part.begin_step(step_data((2, 3), dtype=torch.bfloat16))
     assert [x.dtype for x in run(every, "IF0", {})] == [torch.bfloat16] * RANKS
 
 
@@ -101,7 +101,9 @@ def test_a_head_of_its_own_needs_no_words() -> None:
     assert part.kinds == {"L", "E", "G"}
     data = step_data((2, 3))
     fields = {"labels": data.microbatches[0].fields["labels"]}
-    part.begin(StepData((MicrobatchData(fields, 1.0, data.microbatches[0].hidden),), (True,) * 3))
+    part.begin_step(
+        StepData((MicrobatchData(fields, 1.0, data.microbatches[0].hidden),), (True,) * 3)
+    )
 
 
 def test_a_missing_field_is_named() -> None:
@@ -110,15 +112,15 @@ def test_a_missing_field_is_named() -> None:
         (MicrobatchData({"ids": torch.zeros(1)}, 1.0, TensorSpec((1, 1, 8))),), (True,) * 3
     )
     with pytest.raises(ValueError, match=r"microbatch 0 has no field 'labels' \(ids\)"):
-        part.begin(data)
+        part.begin_step(data)
 
 
 def test_passes_outside_a_step_are_refused() -> None:
     (part, _) = parts(VocabParallel(nn.Linear(HIDDEN, SIZE)))
     with pytest.raises(RuntimeError, match="call begin before passes are run"):
         run([part], "S0", {"CX": torch.zeros(1, 8)})
-    part.begin(step_data((2, 3)))
-    assert part.finish() is None
+    part.begin_step(step_data((2, 3)))
+    assert part.finish_step() is None
     with pytest.raises(RuntimeError, match="call begin before passes are run"):
         run([part], "S0", {"CX": torch.zeros(1, 8)})
 

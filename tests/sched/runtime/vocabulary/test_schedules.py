@@ -126,7 +126,7 @@ def run_program(
         ]
         parts += of_rank
         for part in of_rank:
-            part.begin(data)
+            part.begin_step(data)
         walker = Walker(
             {kind: part for part in of_rank for kind in part.kinds},
             loop.links(rank),
@@ -135,7 +135,7 @@ def run_program(
         )
         walks.append(walk(compile_program(program, rank, wanted), data, walker))
     loop.run(walks, choose)
-    losses = [found.item() for part in parts if (found := part.finish()) is not None]
+    losses = [found.item() for part in parts if (found := part.finish_step()) is not None]
     assert len(losses) == 1
     shards = [part.shard for part in parts if isinstance(part, VocabularyPart)]
     return losses[0], shards

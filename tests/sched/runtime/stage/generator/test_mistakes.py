@@ -14,8 +14,8 @@ from counterpoise.sched import schedule
 from counterpoise.sched.runtime import GeneratorSpec, Units, UnitSize
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
+from counterpoise.sched.runtime.stage.calling import make_capture
 from counterpoise.sched.runtime.stage.generator import GeneratorPart, rank_generator
-from counterpoise.sched.runtime.stage.taking import taking_for
 from counterpoise.sched.transforms import with_generator
 
 SPEC = TensorSpec((2, 4))
@@ -30,9 +30,9 @@ def run_forward(module: nn.Module) -> None:
     program = with_generator(schedule("1f1b", ranks=1, microbatches=1))
     part = GeneratorPart(program, 0, spec_of(module))
     data = MicrobatchData({}, 1.0, SPEC)
-    part.begin(StepData((data,), (False, True), generated={0: 1.0}))
+    part.begin_step(StepData((data,), (False, True), generated={0: 1.0}))
     (item,) = (item for item in program.ranks[0] if item.kind == "GF")
-    part.run(item, {"X_F": (torch.ones(2, 4),)})
+    part.run_pass(item, {"X_F": (torch.ones(2, 4),)})
 
 
 def test_the_loss_is_one_number() -> None:
@@ -42,24 +42,24 @@ def test_the_loss_is_one_number() -> None:
 
 def test_states_come_from_a_layer_that_there_is() -> None:
     with pytest.raises(ValueError, match="states='norm' is no layer of the last stage"):
-        taking_for(None, "norm", nn.Sequential(nn.Linear(4, 4)))
+        make_capture(None, "norm", nn.Sequential(nn.Linear(4, 4)))
 
 
 def test_states_come_from_a_layer_that_is_called() -> None:
     stage = nn.ModuleDict({"used": nn.Identity(), "unused": nn.Identity()})
-    taking = taking_for(None, "unused", stage)
-    assert taking is not None
-    taking.expect()
+    capture = make_capture(None, "unused", stage)
+    assert capture is not None
+    capture.expect()
     output = stage["used"](torch.ones(2, 4))
     with pytest.raises(RuntimeError, match="did not call the layer"):
-        taking.states(output, {}, SPEC)
+        capture.states(output, {}, SPEC)
 
 
 def test_states_have_the_planned_size() -> None:
-    taking = taking_for(lambda hidden, _: hidden[:1], "", nn.Identity())
-    assert taking is not None
+    capture = make_capture(lambda hidden, _: hidden[:1], "", nn.Identity())
+    assert capture is not None
     with pytest.raises(ValueError, match=r"states are \(1, 4\) .* plan says \(2, 4\)"):
-        taking.states(torch.ones(2, 4), {}, SPEC)
+        capture.states(torch.ones(2, 4), {}, SPEC)
 
 
 def test_states_are_counted_by_a_cost_that_there_is() -> None:

@@ -1,0 +1,236 @@
+"""Decides what is measured and planned ahead of need: events in, results out, no thread, no clock.
+
+An epoch's windows are planned one after the other; a window can be planned when all of its costs
+are known. What is not known is measured in *blocks* of a step's samples, whatever windows the plan
+makes: each rank measures its part of a block, and tells the others when it has all of it.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...workers.sources.measuring import FailedSample
+from ..peers.costs import pack_costs, unpack_costs
+from .feed import PlanFeed, PlannedStep
+
+Cost = tuple[int, ...] | FailedSample
+
+
+class Shares(Protocol):
+    """The ranks that measure a part each: see loader/peers."""
+
+    @property
+    def rank(self) -> int:
+        """This process' number among them."""
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+
+    def post(self, key: str, value: bytes) -> None:
+        """Give this rank's value for a key."""
+
+    def gather(self, key: str) -> tuple[bytes, ...] | None:
+        """Return all ranks' values for a key, None while some are missing."""
+
+    def poll(self) -> None:
+        """Do what can be done for others, some times a second."""
+
+    def pause_s(self) -> float:
+        """Return how long it makes sense to wait before the next `gather` or `poll`."""
+
+    def end(self, group: str) -> None:
+        """Need nothing more of the keys that begin with a group's name."""
+
+    def why_missing(self, key: str) -> str:
+        """Return which ranks have not posted a key; "" if none is missing."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Samples that are measured together; open: how many of this rank's part are not measured."""
+
+    part: range
+    end: int
+    open: int
+    is_posted: bool = False
+
+
+class PlanAhead:
+    """What is measured and planned of an epoch, ahead of what is handed out.
+
+    ahead: planned samples, not handed out yet, that are enough. block: samples measured together.
+    shares: the ranks that measure, None where this one measures all. group: begins the keys of this
+    run. to_measure: ordinals that this rank's workers are to measure, in the order of
+    need. failed: the samples that could not be measured, by ordinal.
+    """
+
+    def __init__(
+        self, feed: PlanFeed, ahead: int, block: int, shares: Shares | None = None, group: str = ""
+    ) -> None:
+        self.feed = feed
+        self.to_measure: deque[int] = deque()
+        self.failed: dict[int, FailedSample] = {}
+        self._ahead = ahead
+        self._size = block
+        self._shares = shares
+        self._group = group
+        self._steps: Iterator[PlannedStep] = iter(())
+        self._next: PlannedStep | None = None
+        self._planned = self._taken = 0
+        self._awaits_planner = False
+        self._blocks: deque[_Block] = deque()
+        self._open: set[int] = set()
+        # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
+        self._asked = self._known = feed.start
+        if shares is None and feed.costs.are_all_known:
+            self._asked = self._known = len(feed.order)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all steps have been returned."""
+        return self.feed.is_over and self._next is None
+
+    @property
+    def awaits_ranks(self) -> bool:
+        """Return whether something of others is missing: their costs, or the host's plan."""
+        if self._awaits_planner:
+            return True
+        return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
+
+    @property
+    def waits_for(self) -> str:
+        """Return in a few words what the next window waits for; "" for nothing."""
+        if self._known >= self.feed.end:
+            return ""
+        if self.awaits_ranks and self._shares is not None:
+            missing = self._shares.why_missing(self._key(self._blocks[0]))
+            return f"costs that other ranks measure: {missing or 'they are on their way'}"
+        whole = self.feed.end - self.feed.start
+        return f"costs of the next window of {whole} samples: {len(self._open)} are measured here"
+
+    def hand_out(self, samples: int) -> None:
+        """Count samples of steps that were handed out."""
+        self._taken += samples
+
+    def store(self, ordinals: Sequence[int], costs: Sequence[Cost]) -> None:
+        """Store what this rank's workers have measured."""
+        for ordinal, cost in zip(ordinals, costs, strict=True):
+            if ordinal not in self._open:
+                continue
+            self._open.discard(ordinal)
+            self._block_of(ordinal).open -= 1
+            if isinstance(cost, FailedSample):
+                self._store_failed(ordinal, cost)
+            else:
+                self.feed.costs.store(self.feed.order[[ordinal]], np.array([cost], np.int64))
+
+    def steps(self) -> Iterator[PlannedStep]:
+        """Yield the steps that can be planned now and are wanted; ask for the costs after them.
+
+        Raises ValueError where a step cannot be planned within its budgets.
+        """
+        while True:
+            self._ask()
+            self._learn()
+            if self._planned - self._taken >= self._ahead and self._planned:
+                return
+            step = self._next_step()
+            if step is None:
+                return
+            self._planned += step.samples
+            yield step
+
+    def _next_step(self) -> PlannedStep | None:
+        """Return the next step, None if its window cannot be planned yet, or there is none."""
+        while self._next is None:
+            if self.feed.is_over or self._known < self.feed.end:
+                return None
+            steps = self.feed.plan()
+            self._awaits_planner = steps is None
+            if steps is None:
+                return None
+            self._steps = steps
+            self._next = next(self._steps, None)
+        step, self._next = self._next, next(self._steps, None)
+        return step
+
+    def _ask(self) -> None:
+        """Ask for the costs of the next window, and of as many samples beyond it as are planned."""
+        feed = self.feed
+        wanted = min(feed.end + max(self._size, self._ahead), len(feed.order))
+        while self._asked < wanted and not feed.is_over:
+            end = min(self._asked + self._size, len(feed.order))
+            part = self._part(self._asked, end)
+            missing = feed.costs.unknown(feed.order[part.start : part.stop])
+            ordinals = (part.start + np.flatnonzero(missing)).tolist()
+            self._open.update(ordinals)
+            self.to_measure.extend(ordinals)
+            self._blocks.append(_Block(part, end, len(ordinals)))
+            self._asked = end
+
+    def _learn(self) -> None:
+        """Find out up to which ordinal all costs are known."""
+        while self._blocks:
+            block = self._blocks[0]
+            if self._shares is None:
+                if block.open:
+                    return
+            elif not self._exchange(self._shares):
+                return
+            self._known = block.end
+            self._blocks.popleft()
+
+    def _exchange(self, shares: Shares) -> bool:
+        """Post what is measured of the blocks; return whether all of the first one is known."""
+        for block in self._blocks:
+            if not block.open and not block.is_posted:
+                shares.post(self._key(block), self._packed(block.part))
+                block.is_posted = True
+        first = self._blocks[0]
+        parts = shares.gather(self._key(first)) if first.is_posted else None
+        if parts is None:
+            return False
+        for rank, packed in enumerate(parts):
+            if rank != shares.rank:
+                self._unpack(self._part(self._known, first.end, rank), packed)
+        return True
+
+    def _key(self, block: _Block) -> str:
+        return f"{self._group}/costs/{block.end}"
+
+    def _packed(self, part: range) -> bytes:
+        feed = self.feed
+        rows = pack_costs(feed.costs.rows(feed.order[part.start : part.stop]))
+        failed = {ordinal: self.failed[ordinal] for ordinal in part if ordinal in self.failed}
+        return b"%d\n" % len(rows) + rows + (json.dumps(failed).encode() if failed else b"")
+
+    def _unpack(self, part: range, packed: bytes) -> None:
+        """Store another rank's part of a block."""
+        head, _, rest = bytes(packed).partition(b"\n")
+        size, feed = int(head), self.feed
+        rows: Int64 = unpack_costs(rest[:size])
+        feed.costs.store(feed.order[part.start : part.stop], rows)
+        for ordinal, fields in json.loads(rest[size:] or b"{}").items():
+            self._store_failed(int(ordinal), FailedSample(*fields))
+
+    def _part(self, begin: int, end: int, rank: int | None = None) -> range:
+        """Return the ordinals of a block that a rank measures, by default this one."""
+        if self._shares is None:
+            return range(begin, end)
+        own = self._shares.rank if rank is None else rank
+        ranks, count = self._shares.ranks, end - begin
+        return range(begin + own * count // ranks, begin + (own + 1) * count // ranks)
+
+    def _block_of(self, ordinal: int) -> _Block:
+        first = self._known
+        return self._blocks[(ordinal - first) // self._size]
+
+    def _store_failed(self, ordinal: int, why: FailedSample) -> None:
+        self.failed[ordinal] = why
+        self.feed.costs.store_failed(int(self.feed.order[ordinal]))

@@ -1,0 +1,110 @@
+"""What the microbatches of a planned step hold once its holes are known: pure functions.
+
+A hole is a sample that could not be used: it stays where the plan has it, and weighs nothing. Where
+the loop can take no microbatch without samples (torch's default_collate makes no batch of none, and
+a rank that left one out would make the others wait for ever), one that consists of holes gets a
+sample of a microbatch that has more. Which one follows from the plan and the holes alone, so that a
+resumed run does the same. Budgets hold, as a sample that fits among others fits alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.protocol.messages import Weights
+from .feed import PlannedStep
+
+# (rank, microbatch) of one step.
+Cell = tuple[int, int]
+Cells = Mapping[Cell, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The samples of a microbatch, by ordinal, what they cost, and the weights of its loss."""
+
+    ordinals: tuple[int, ...]
+    costs: tuple[int, ...]
+    weights: Weights
+
+
+def usable_cells(
+    step: PlannedStep, holes: Collection[int], may_be_empty: bool
+) -> dict[Cell, Sequence[int]] | None:
+    """Return the usable ordinals of each microbatch of all ranks.
+
+    None where there are fewer than microbatches, of which none may be empty.
+    """
+    cells: dict[Cell, Sequence[int]] = {
+        (r, m): microbatch.ordinals
+        for r, rank in enumerate(step.batch.ranks)
+        for m, microbatch in enumerate(rank)
+    }
+    if not holes:
+        return cells
+    usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
+    if may_be_empty:
+        return {**usable}
+    return fill_empty(usable)
+
+
+def fill_empty(usable: dict[Cell, list[int]]) -> dict[Cell, Sequence[int]] | None:
+    """Move ordinals to microbatches without any; None if there are fewer than microbatches.
+
+    The largest microbatch gives (the first of several). Those that run at the same time on other
+    ranks come first: what must be held for one microbatch of every rank then stays the same.
+
+    >>> fill_empty({(0, 0): [], (0, 1): [4, 5], (1, 0): [6, 7], (1, 1): [8]})
+    {(0, 0): [7], (0, 1): [4, 5], (1, 0): [6], (1, 1): [8]}
+    """
+    if sum(map(len, usable.values())) < len(usable):
+        return None
+    for cell in [cell for cell, ordinals in usable.items() if not ordinals]:
+        able = [each for each, ordinals in usable.items() if len(ordinals) > 1]
+        beside = [each for each in able if each[1] == cell[1]]
+        giver = max(beside or able, key=lambda each: len(usable[each]))
+        usable[cell].append(usable[giver].pop())
+    return {cell: sorted(ordinals) for cell, ordinals in usable.items()}
+
+
+def contents_of(
+    step: PlannedStep, cells: Cells, played: Sequence[int], label: int, padded: Sequence[int]
+) -> dict[Cell, Contents]:
+    """Return what the microbatches of the ranks `played` hold, with the weights of the step.
+
+    label: the column that counts label tokens, -1 for none. padded: the columns of which a
+    microbatch costs count x largest.
+    """
+    counts = np.fromiter(map(len, cells.values()), np.int64, len(cells))
+    tokens = np.zeros(len(cells), np.int64)
+    if label >= 0:
+        rows = np.fromiter(chain.from_iterable(cells.values()), np.int64, int(counts.sum()))
+        sums = np.concatenate([[0], np.cumsum(step.costs[rows - step.start, label])])
+        ends = np.cumsum(counts)
+        tokens = sums[ends] - sums[ends - counts]
+    both = np.stack([counts, tokens], axis=1).reshape(len(step.batch.ranks), -1, 2)
+    whole = both.sum(axis=(0, 1)).tolist()
+    of_ranks = both.sum(axis=1)
+    found = {}
+    for rank in played:
+        of_rank, of_cells = of_ranks[rank].tolist(), both[rank].tolist()
+        for microbatch, of_cell in enumerate(of_cells):
+            ordinals = tuple(cells[rank, microbatch])
+            costs = _costs(step.costs_of(ordinals), padded)
+            found[rank, microbatch] = Contents(ordinals, costs, Weights(*of_cell, *of_rank, *whole))
+    return found
+
+
+def _costs(rows: Int64, padded: Sequence[int]) -> tuple[int, ...]:
+    """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
+
+    >>> _costs(np.array([(5, 1), (3, 2)]), padded=(0,))
+    (10, 3)
+    """
+    sums = rows.sum(axis=0).tolist()
+    for column in padded if len(rows) else ():
+        sums[column] = len(rows) * int(rows[:, column].max())
+    return tuple(sums)

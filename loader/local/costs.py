@@ -1,0 +1,118 @@
+"""The costs of a data set's samples, as far as they are known, by index in the source.
+
+They are known beforehand (a table, a column, every sample alike), were kept beside the data by an
+earlier run, or are measured by the workers, and are then known to later epochs of the loop.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64, Mask
+from ...workers.sources.fingerprint import digest_arrays
+from ...workers.sources.interface import Source
+
+# What an earlier run has kept of a sample: its costs by resource, None for nothing.
+Kept = Callable[[int], Any]
+
+
+class LoopCosts:
+    """Costs (samples, resources) of `count` samples, and which of them are known.
+
+    is_lasting: whether what is measured in one epoch holds in the next.
+    """
+
+    def __init__(self, count: int, resources: Sequence[str]) -> None:
+        self.resources = tuple(resources)
+        self.is_lasting = True
+        # The kernel gives pages for what has been written to.
+        self._costs = np.zeros((count, len(self.resources)), np.int64)
+        self._known = np.zeros(count, np.bool_)
+        self._kept: Kept | None = None
+        self._failed: set[int] = set()
+
+    @classmethod
+    def of_source(cls, source: Source, resources: Sequence[str]) -> "LoopCosts":
+        """Return the costs that a source says of all its samples, or keeps of some."""
+        costs = cls(len(source), resources)
+        columns = known_columns(source, costs.resources)
+        if columns is not None:
+            costs._costs[:] = np.stack(columns, axis=1)
+            costs._known[:] = True
+        else:
+            costs._kept = getattr(source, "known", None)
+        return costs
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._known)
+
+    @property
+    def are_all_known(self) -> bool:
+        """Return whether nothing has to be measured."""
+        return bool(self._known.all())
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of all costs, "" where some are not known."""
+        if not self.are_all_known:
+            return ""
+        return digest_arrays(repr(self.resources).encode(), self._costs)
+
+    def unknown(self, indexes: Int64) -> Mask:
+        """Return which of some samples (n,) are not known (n,); looks at what an earlier run kept.
+
+        Raises what reading the kept costs raises.
+        """
+        missing = ~self._known[indexes]
+        if self._kept is not None and missing.any():
+            for index in indexes[missing].tolist():
+                self._take_kept(index)
+            missing = ~self._known[indexes]
+        return missing
+
+    def _take_kept(self, index: int) -> None:
+        found = None if self._kept is None else self._kept(index)
+        if found is not None and all(name in found.cost for name in self.resources):
+            self._costs[index] = [found.cost[name] for name in self.resources]
+            self._known[index] = True
+
+    def rows(self, indexes: Int64) -> Int64:
+        """Return the costs of samples (n, resources), 0 where they are not known."""
+        rows: Int64 = self._costs[indexes]
+        return rows
+
+    def store(self, indexes: Int64, rows: Int64) -> None:
+        """Store what samples (n,) were measured to cost (n, resources)."""
+        self._costs[indexes] = rows
+        self._known[indexes] = True
+
+    def store_failed(self, index: int) -> None:
+        """Store that a sample could not be measured: in this epoch it costs nothing."""
+        self._costs[index] = 0
+        self._known[index] = True
+        self._failed.add(index)
+
+    def forget(self, indexes: Iterable[int]) -> None:
+        """Forget samples: they are measured again in the next epoch."""
+        self._failed.update(indexes)
+
+    def begin_epoch(self, is_same: bool) -> None:
+        """Keep what holds in another epoch; is_same: it goes on with the data set of the last."""
+        if self._known.all() and not self._failed and self.is_lasting and is_same:
+            return
+        if not (self.is_lasting and is_same):
+            self._known[:] = False
+        self._known[list(self._failed)] = False
+        self._failed.clear()
+
+
+def known_columns(source: Source, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+    """Return the costs that are known of all samples, a column (n,) for each resource, or None."""
+    uniform = getattr(source, "uniform_cost", None)
+    if uniform is not None and {*resources} <= {*uniform}:
+        return tuple(np.full(len(source), uniform[name], np.int64) for name in resources)
+    columns = getattr(source, "known_costs", None)
+    found: tuple[np.ndarray, ...] | None = None if columns is None else columns(resources)
+    return found

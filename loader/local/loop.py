@@ -1,0 +1,433 @@
+"""The local loop of a balanced loader: this process' workers under a planned order.
+
+It is what a balanced loader takes its microbatches from where no balancer is asked for: the plan
+says which samples each microbatch has, and the loader's own workers load and collate them.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.protocol.messages import Ready
+from ...balancer.protocol.rank_session import Arrival
+from ...workers.arena.transport import Transport
+from ...workers.batches.planned_reader import PlannedReader
+from ...workers.sources.interface import Source, source_name
+from ..balanced.arrivals import LocalArrival
+from ..connect.wait_log import WaitLog
+from ..peers import Peers, meet
+from ..resume.balanced_position import RunStart
+from ..step.batch_labels import count_label_tokens_of
+from ..step.errors import LoaderError
+from ..step.label_check import COMPARED
+from ..step.ranks import Place, has_process_group
+from ..step.start_lines import tell
+from .ahead import PlanAhead
+from .contents import Cell, Contents, contents_of, usable_cells
+from .costs import LoopCosts
+from .feed import PlanFeed, PlannedStep
+from .planning import Kernels, Planning, PlanningThread
+from .run import LocalRun, RunSettings
+from .shared_plans import shared_planner
+from .workers import InlineTasks, WorkerStart, WorkerTasks
+
+logger = logging.getLogger(__name__)
+
+# Planned samples that are enough ahead of what is handed out, and steps.
+AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# After so long it is told if the loop has waited this part of the time for workers.
+TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
+# A wait looks at the clock this often.
+WAIT_S = 1.0
+# Without a timeout ranks wait for each other as long as torch's process groups do.
+MEET_S = 1800.0
+_KNOWN = "known costs"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """What a local loop is made of.
+
+    collate: makes a batch of samples, in a worker; takes_empty: also of none; draws: it may draw
+    random numbers. prefetch: tasks for each worker. name: the loader's, for other ranks;
+    timeout_s: how long those may take to come.
+    """
+
+    job: JobSpec
+    dataset: Any
+    source: Source
+    place: Place
+    start: WorkerStart
+    collate: Callable[[list[Any]], Any]
+    takes_empty: bool
+    draws: bool
+    prefetch: int = 2
+    transport: Transport = "auto"
+    name: str = ""
+    timeout_s: float | None = None
+
+
+class LocalLoop:
+    """Gives a process' microbatches in order: see MicrobatchSource.
+
+    An exception may leave `next` at any moment. What it was doing is begun again then, at the
+    position that the loader has: workers that are in the middle of something are replaced.
+    """
+
+    def __init__(self, settings: LocalSettings) -> None:
+        """Take the settings; nothing is started, and nobody met, before the first run."""
+        self._settings = settings
+        self._peers: Peers | None = None
+        self._shares_costs = False
+        self._kernels = Kernels(settings.job.plan)
+        self._costs: LoopCosts | None = None
+        self._tasks: WorkerTasks | InlineTasks | None = None
+        self._planning: Planning | None = None
+        self._run: LocalRun | None = None
+        self._number = self._runs = 0
+        self._compares = COMPARED if settings.job.counts_labels else 0
+        # Whether an exception has left something half done.
+        self._is_torn = False
+        self._owner = os.getpid()
+        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
+
+    @property
+    def left_out(self) -> int:
+        """The number of samples that were in no step of the run that has ended."""
+        return 0 if self._run is None else self._run.left_out
+
+    def wait_ready(self) -> Ready:
+        """Return the number of samples."""
+        return Ready(len(self._settings.source), "")
+
+    def begin(self, start: RunStart) -> None:
+        """Start the next run, and its workers."""
+        self._is_torn = True
+        self._end_run()
+        if not self._keeps_workers:
+            self._end_workers()
+        job = self._settings.job
+        if self._costs is None:
+            self._costs = LoopCosts.of_source(self._settings.source, job.resources)
+        else:
+            self._costs.begin_epoch(self._keeps_costs)
+        count = len(self._settings.source)
+        if not 0 <= start.at.start <= count:
+            raise LoaderError(
+                f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
+                "ledger belongs to another data set; resume with its own"
+            )
+        if self._peers is None and not self._settings.place.is_alone:
+            self._meet(self._costs)
+        if self._tasks is None:
+            self._tasks = self._start_workers()
+        if self._runs == 0 and 0 in self._settings.place.played:
+            self._tell_way(self._costs)
+        self._start_run(start, self._tasks)
+        self._is_torn = False
+
+    def go_on(self, start: RunStart, /) -> None:
+        """Start the next run as `begin` does, with the workers of this one."""
+        if self._tasks is None:
+            self.begin(start)
+            return
+        self._is_torn = True
+        self._end_run()
+        self._start_run(start, self._tasks)
+        self._is_torn = False
+
+    def recover(self, start: RunStart) -> None:
+        """Begin again at a position if an exception has left something half done."""
+        if self._owner != os.getpid() and isinstance(self._tasks, WorkerTasks):
+            raise LoaderError(
+                f"this loader's workers belong to process {self._owner}, and a forked child cannot "
+                "use them: make a new DataLoader in the child"
+            )
+        if self._is_torn or self._run is None:
+            self._end_run()
+            self._end_workers()
+            self.begin(start)
+
+    def next(self, timeout_s: float | None = None) -> LocalArrival | None:
+        """Return the next microbatch, the same until it is released; None at the end of the run.
+
+        Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`, RuntimeError
+        for a worker that has ended, and what collate_fn raises.
+        """
+        run = self._run
+        if run is None:
+            raise LoaderError("the run has not begun")
+        self._is_torn = True
+        run.pump()
+        arrival = run.head()
+        if arrival is None and not run.is_at_end:
+            since = time.monotonic()
+            arrival = self._wait(run, timeout_s)
+            if not run.is_first:
+                self._tell_bottleneck(time.monotonic() - since)
+        self._is_torn = False
+        if isinstance(arrival, Exception):
+            raise arrival
+        return arrival
+
+    def _wait(self, run: LocalRun, timeout_s: float | None) -> LocalArrival | Exception | None:
+        log, since = WaitLog(run.is_first), time.monotonic()
+        while True:
+            waited = time.monotonic() - since
+            left = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s - waited)
+            if left <= 0:
+                return TimeoutError(f"no batch within {timeout_s} s: waits for {run.waits_for}")
+            run.pump(left)
+            arrival = run.head()
+            if arrival is not None or run.is_at_end:
+                return arrival
+            if log.is_due(waited):
+                logger.warning(
+                    "rank %s has waited %.0f s for %s; still missing: %s",
+                    ", ".join(map(str, self._settings.place.played)), waited, log.what,
+                    run.waits_for,
+                )  # fmt: skip
+
+    def following(self, arrival: Any, /) -> tuple[Arrival, ...]:  # noqa: ARG002
+        """Return nothing: microbatches come collated."""
+        return ()
+
+    def release(self, arrival: Any) -> None:
+        """Go on to the microbatches after this one; does nothing the second time."""
+        if self._run is not None and not self._is_torn:
+            self._is_torn = True
+            self._run.release(arrival.batch)
+            self._is_torn = False
+
+    def add_up_labels(
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+    ) -> int:
+        """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
+        own, run = sum(tokens.values()), self._run
+        if self._peers is None or run is None:
+            return own
+        key = f"labels/{step}"
+        values = run.said(key, str(own).encode())
+        since = time.monotonic()
+        while values is None:
+            if timeout_s is not None and time.monotonic() - since > timeout_s:
+                raise TimeoutError(f"the label tokens of all ranks not within {timeout_s} s")
+            run.pump(WAIT_S)
+            values = run.said(key)
+        return sum(map(int, values))
+
+    def finish(self) -> None:
+        """End the run's workers, unless they are persistent."""
+        if self._owner != os.getpid():
+            return
+        self._end_run()
+        if not self._settings.start.persistent:
+            self._end_workers()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end_run()
+        self._end_workers()
+        self._run = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
+
+    # --- parts
+
+    @property
+    def _keeps_workers(self) -> bool:
+        return self._tasks is not None and self._settings.start.persistent and not self._is_lost
+
+    _is_lost = False
+
+    @property
+    def _keeps_costs(self) -> bool:
+        """Return whether what was measured in one epoch holds in the next.
+
+        What shows only when a sample is loaded is compared then; otherwise the data set of new
+        workers may be another.
+        """
+        return self._settings.start.persistent or self._measures_by_loading
+
+    def _meet(self, costs: LoopCosts) -> None:
+        """Meet the other ranks, and find out if all know all costs; where nobody has to, do not.
+
+        Raises ValueError where they cannot find each other, LoaderError where they disagree.
+        """
+        settings, job = self._settings, self._settings.job
+        says = job.on_error == "skip" or job.counts_batches
+        if not has_process_group():
+            if costs.are_all_known and not says:
+                return
+            why = "what they find of samples" if costs.are_all_known else "what samples cost"
+            raise ValueError(
+                "several ranks without torch.distributed cannot find each other, and tell each "
+                f"other {why}: call init_process_group(), give a table of costs and "
+                "on_error='raise', or start `counterpoise balancer` and give "
+                "balancer='tcp://HOST:PORT' to all"
+            )
+        data = f"{source_name(settings.source)}, {len(settings.source)} samples"
+        facts = {"configuration": to_json(job), "data": data}
+        timeout_s = settings.timeout_s or MEET_S
+        self._peers = meet(settings.place, settings.name, facts, timeout_s)
+        self._peers.post(_KNOWN, costs.digest.encode())
+        since = time.monotonic()
+        while (known := self._peers.gather(_KNOWN)) is None:
+            if time.monotonic() - since > timeout_s:
+                raise LoaderError(
+                    f"what all ranks know of costs not within {timeout_s:.0f} s: "
+                    f"{self._peers.why_missing(_KNOWN)}"
+                )
+            time.sleep(self._peers.pause_s())
+        if all(known) and len({*known}) > 1:
+            other = next(rank for rank, each in enumerate(known) if each != known[0])
+            raise LoaderError(
+                f"the costs of rank {other} ({self._peers.members[other]}) are others than those "
+                "of rank 0, so that they would plan other batches: give all the same costs"
+            )
+        self._shares_costs = not all(known)
+
+    def _tell_way(self, costs: LoopCosts) -> None:
+        """Log, once, which way this loader goes, and what its costs take."""
+        workers = self._settings.start.workers
+        who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
+        text = f"local loop: no balancer was asked for, {who} load and collate what the plan says"
+        if costs.are_all_known:
+            logger.info("%s; all costs are known", text)
+        elif not self._measures_by_loading:
+            logger.info("%s; costs that are not known are measured ahead of need", text)
+        else:
+            tell(
+                f"{text}; what a sample costs shows when it is loaded: in this epoch each is "
+                "loaded twice, once to measure it, half of the workers' time. A table of costs "
+                "(cost={...}), a column of lengths or probe(index) avoids it"
+            )
+
+    def _tell_bottleneck(self, waited_s: float) -> None:
+        """Log, once, that workers which load each sample twice are what the loop waits for."""
+        self._waited_s += waited_s
+        elapsed = time.monotonic() - self._begun_at
+        is_late = self._measures_by_loading and self._runs == 1 and elapsed > TELL_AFTER_S
+        if self._has_told or not is_late or self._waited_s < MOST_WAITING * elapsed:
+            return
+        self._has_told = True
+        tell(
+            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
+            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
+            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
+            "balancer`, whose workers decode each sample once, would help"
+        )
+
+    @property
+    def _measures_by_loading(self) -> bool:
+        return bool(getattr(self._settings.source, "decode_first", False))
+
+    def _start_workers(self) -> WorkerTasks | InlineTasks:
+        settings, job = self._settings, self._settings.job
+        reader = PlannedReader(
+            settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
+            job.on_error == "skip", settings.takes_empty, settings.draws,
+            count_label_tokens_of if job.counts_batches else None, settings.start.threads,
+        )  # fmt: skip
+        self._owner, self._is_lost = os.getpid(), False
+        if not settings.start.workers:
+            return InlineTasks(reader)
+        return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport)
+
+    def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
+        settings, job = self._settings, self._settings.job
+        plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
+        played = settings.place.played
+        costs = self._costs
+        assert costs is not None
+        self._runs += 1
+        ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
+        if not settings.start.workers:
+            ahead = 1
+        make = partial(
+            _make_ahead,
+            start,
+            plan,
+            job.shuffle,
+            costs,
+            settings.source.key,
+            ahead,
+            self._peers,
+            self._shares_costs,
+            str(self._runs),
+        )
+        describe = partial(
+            _plain_contents, played=played, label=job.label, padded=plan.padded_columns
+        )
+        kind = PlanningThread if settings.start.workers else Planning
+        self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
+        run_settings = RunSettings(
+            job=job,
+            source=settings.source,
+            played=played,
+            ranks_elsewhere=self._peers is not None,
+            named_by_index=not getattr(settings.source, "names_samples", True),
+            takes_empty=settings.takes_empty,
+            checks_costs=self._runs > 1 and self._measures_by_loading,
+            post_at=max(1, ahead // 4),
+        )
+        self._run = LocalRun(run_settings, start, tasks, self._planning, self._number)
+        self._run.compares, self._compares = self._compares, 0
+        if isinstance(self._planning, PlanningThread):
+            self._planning.start()
+
+    def _end_run(self) -> None:
+        planning, self._planning = self._planning, None
+        if planning is not None:
+            planning.stop()
+        if self._run is not None:
+            self._number = self._run.next_number
+            if self._costs is not None:
+                # What loading draws is measured anew in each epoch.
+                self._costs.is_lasting &= not (self._run.costs_differ or self._run.changed)
+
+    def _end_workers(self) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.close()
+
+
+def _make_ahead(
+    start: RunStart,
+    plan: PlanConfig,
+    shuffle: bool,
+    costs: LoopCosts,
+    name_of: Callable[[int], str],
+    ahead: int,
+    peers: Peers | None,
+    shares_costs: bool,
+    group: str,
+) -> PlanAhead:
+    """Return the planning of an epoch from a position."""
+    order = permutation(len(costs), plan.seed, start.epoch, shuffle)
+    try:
+        planner = make_planner(plan)
+    except ValueError as error:
+        what = "the costs that a pipeline has measured: " if start.costs else ""
+        raise ValueError(f"{what}{error}") from error
+    shared = shared_planner(planner, peers, group)
+    feed = PlanFeed(start.epoch, order, shared, costs, start.at, name_of)
+    shares = peers if shares_costs else None
+    return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
+
+
+def _plain_contents(
+    step: PlannedStep, played: tuple[int, ...], label: int, padded: tuple[int, ...]
+) -> dict[Cell, Contents]:
+    """Return what a process' microbatches hold if no sample is a hole."""
+    cells = usable_cells(step, (), True)
+    return contents_of(step, cells or {}, played, label, padded)

@@ -1,0 +1,351 @@
+"""Runs a PlanAhead in a thread beside the training loop, or in the caller's where there is none.
+
+Theory of operation. The trainer's thread posts what it has learned (costs that workers measured,
+samples that were handed out) and collects what has come of it: ordinals to measure, planned steps,
+the end of the epoch, or the reason why it cannot go on. Nobody waits for the other with a lock
+held: both sides are queues, and a descriptor tells the trainer that there is something to collect.
+
+No lock is held over a fork (ADR 14): the thread works only while it holds the gate, which whoever
+forks acquires first. While it waits, it waits outside of it.
+"""
+
+import atexit
+import contextlib
+import os
+import queue
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...balancer.planning.first_plans import interpreter_of
+from ...balancer.planning.kernels.jit import interpreted_by
+from ...balancer.planning.problem.config import PlanConfig
+from ...workers.sources.measuring import FailedSample
+from .ahead import PlanAhead, Shares
+from .contents import Cell, Contents
+from .feed import PlannedStep
+
+# Returns the contents of this process' microbatches of a step.
+Describe = Callable[[PlannedStep], dict[Cell, Contents]]
+
+# Whoever forks waits so long for a window that is being planned.
+FORK_WAIT_S = 60.0
+# Samples that are planned in one go.
+AT_ONCE = 256
+# Who waits for nobody looks so often whether its planning is still there.
+IDLE_S = 1.0
+
+
+@dataclass(slots=True)
+class Collected:
+    """What has come of planning since it was last asked.
+
+    to_measure: ordinals, and where they are in the source; steps: with the contents of this
+    process' microbatches where no sample is a hole; failed: samples that could not be measured, by
+    ordinal; said: all ranks' values, by key. is_over: no more steps come, and left_out samples are
+    in none. error: why the epoch cannot go on.
+    """
+
+    to_measure: list[tuple[int, int]] = field(default_factory=list)
+    steps: list[tuple[PlannedStep, dict[Cell, Contents]]] = field(default_factory=list)
+    failed: dict[int, FailedSample] = field(default_factory=dict)
+    said: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    is_over: bool = False
+    left_out: int = 0
+    error: BaseException | None = None
+
+
+class Kernels:
+    """What runs the planning kernels of one loader: over its epochs, so that they compile once."""
+
+    def __init__(self, plan: PlanConfig) -> None:
+        self._plan = plan
+        self._interpreter: Any = None
+
+    def interpreter(self) -> Any:
+        """Return what runs them; made at the first call, by whoever plans."""
+        if self._interpreter is None:
+            self._interpreter = interpreter_of(self._plan, time.thread_time)
+        return self._interpreter
+
+
+class Planning:
+    """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
+
+    def __init__(
+        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        shares: Shares | None = None, group: str = "",
+    ) -> None:  # fmt: skip
+        """`make` is called by whoever plans: to draw an epoch's order may take a while.
+
+        kernels: run the planning. describe: returns the contents of a step's microbatches here.
+        shares: the other ranks; group: begins all keys of this run.
+        """
+        self._make = make
+        self._kernels = kernels
+        self._describe = describe
+        self._shares = shares
+        self._group = group
+        self._is_stopped = False
+        self._ahead: PlanAhead | None = None
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Collected] = queue.SimpleQueue()
+        self._told_failed = 0
+        self._has_ended = False
+        # Keys under which this rank has said something, and the others' answers are awaited.
+        self._awaited: list[str] = []
+
+    # --- the trainer's side
+
+    def measured(self, ordinals: Sequence[int], costs: Sequence[Any]) -> None:
+        """Post what workers have measured."""
+        self._inbox.put(("measured", (ordinals, costs)))
+
+    def handed_out(self, samples: int) -> None:
+        """Post that samples of planned steps were handed out."""
+        self._inbox.put(("handed out", samples))
+
+    def say(self, key: str, value: bytes) -> None:
+        """Post this rank's value for a key of this run: all ranks' come back in Collected.said."""
+        self._inbox.put(("say", (key, value)))
+
+    def collect(self) -> Collected | None:
+        """Return what has come of it, None if nothing has; see also Collected.error."""
+        try:
+            return self._outbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is something to collect, at most so long: plan, here."""
+        if not self.turn() and self.awaits_ranks:
+            time.sleep(min(seconds, self.pause_s()))
+
+    def fileno(self) -> int | None:
+        """Return what is readable when there is something to collect, None if nothing tells."""
+        return None
+
+    def stop(self) -> None:
+        """End; what was not collected is forgotten, and nothing more is asked of other ranks."""
+        if self._shares is not None and not self._is_stopped:
+            self._shares.end(self._group)
+        self._is_stopped = True
+        self._awaited.clear()
+        self._has_ended = True
+
+    def pause_s(self) -> float:
+        """Return how long it makes sense to wait for other ranks before the next turn."""
+        return IDLE_S if self._shares is None else min(IDLE_S, self._shares.pause_s())
+
+    @property
+    def awaits_ranks(self) -> bool:
+        """Return whether something of other ranks is awaited."""
+        ahead = self._ahead
+        return bool(self._awaited) or (ahead is not None and ahead.awaits_ranks)
+
+    @property
+    def waits_for(self) -> str:
+        """Return in a few words what the next window waits for; "" for nothing."""
+        if self._awaited and self._shares is not None:
+            missing = self._shares.why_missing(f"{self._group}/{self._awaited[0]}")
+            return f"what other ranks say: {missing or 'it is on its way'}"
+        return self._ahead.waits_for if self._ahead is not None else "the order of the epoch"
+
+    # --- the side of whoever plans
+
+    def turn(self) -> bool:
+        """Do what there is to do; return whether anything has come of it."""
+        if self._has_ended:
+            return False
+        found = Collected()
+        try:
+            with interpreted_by(self._kernels.interpreter()):
+                self._work(found)
+        except Exception as error:
+            found.error, self._has_ended = error, True
+        is_something = bool(found.to_measure or found.steps or found.failed or found.said)
+        if is_something or found.is_over or found.error is not None:
+            self._outbox.put(found)
+            return True
+        return False
+
+    def _work(self, found: Collected) -> None:
+        if self._ahead is None:
+            self._ahead = self._make()
+        ahead = self._ahead
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(ahead, *self._inbox.get_nowait())
+        self._listen(found)
+        if self._shares is not None:
+            self._shares.poll()
+        if self._is_planned:
+            return
+        for step in self._some(ahead):
+            found.steps.append((step, self._describe(step)))
+        while ahead.to_measure:
+            ordinal = ahead.to_measure.popleft()
+            found.to_measure.append((ordinal, int(ahead.feed.order[ordinal])))
+        if len(ahead.failed) > self._told_failed:
+            self._told_failed = len(ahead.failed)
+            found.failed = dict(ahead.failed)
+        if ahead.is_over:
+            found.is_over = self._is_planned = True
+            found.left_out = ahead.feed.left_out
+
+    def _take(self, ahead: PlanAhead, kind: str, given: Any) -> None:
+        if kind == "measured":
+            ahead.store(*given)
+        elif kind == "handed out":
+            ahead.hand_out(given)
+        elif self._shares is not None:
+            key, value = given
+            self._shares.post(f"{self._group}/{key}", value)
+            self._awaited.append(key)
+
+    def _listen(self, found: Collected) -> None:
+        """Look for what other ranks have said, in the order in which this one has."""
+        while self._awaited and self._shares is not None:
+            values = self._shares.gather(f"{self._group}/{self._awaited[0]}")
+            if values is None:
+                return
+            found.said[self._awaited.pop(0)] = values
+
+    def _some(self, ahead: PlanAhead) -> list[PlannedStep]:
+        """Return some of the steps that can be planned: the first alone, so that it is there soon.
+
+        The lock of Python is free in between, and whoever wants to fork has a turn.
+        """
+        found, samples = list[PlannedStep](), 0
+        for step in ahead.steps():
+            found.append(step)
+            samples += len(step.indexes)
+            if not self._has_planned or samples >= AT_ONCE:
+                self._has_planned = True
+                break
+        return found
+
+    _has_planned = _is_planned = False
+
+
+class PlanningThread(Planning):
+    """Planning in a thread of its own, beside the trainer's."""
+
+    def __init__(
+        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        shares: Shares | None = None, group: str = "",
+    ) -> None:  # fmt: skip
+        """Take what Planning takes; see there."""
+        super().__init__(make, kernels, describe, shares, group)
+        self._gate = threading.Lock()
+        self._stopped = False
+        self._work_there = threading.Event()
+        self._tells = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = select.poll()
+        self._poller.register(self._tells, select.POLLIN)
+        weakref.finalize(self, os.close, self._tells)
+        _running.add(self)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; the processes that are to have no copy of it are forked before."""
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(self), self._work_there), daemon=True,
+            name="counterpoise planning",
+        )  # fmt: skip
+        self._thread.start()
+
+    def measured(self, ordinals: Sequence[int], costs: Sequence[Any]) -> None:
+        """Post what workers have measured."""
+        super().measured(ordinals, costs)
+        self._work_there.set()
+
+    def handed_out(self, samples: int) -> None:
+        """Post that samples of planned steps were handed out."""
+        super().handed_out(samples)
+        self._work_there.set()
+
+    def say(self, key: str, value: bytes) -> None:
+        """Post this rank's value for a key."""
+        super().say(key, value)
+        self._work_there.set()
+
+    def collect(self) -> Collected | None:
+        """Return what has come of it, None if nothing has."""
+        found = super().collect()
+        if found is None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._tells)
+            found = super().collect()  # which may have come in between
+        return found
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is something to collect, at most so long."""
+        self._poller.poll(seconds * 1000)
+
+    def fileno(self) -> int | None:
+        """Return what is readable when there is something to collect."""
+        return self._tells
+
+    def stop(self) -> None:
+        """End the thread, and wait until it has ended."""
+        self._stopped = True
+        self._work_there.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(FORK_WAIT_S)
+        super().stop()
+
+    def _work_once(self) -> bool:
+        """Work as far as there is something to do; return whether anything came of it."""
+        with self._gate:
+            if self._stopped or not self.turn():
+                return False
+            os.eventfd_write(self._tells, 1)
+            return True
+
+
+def _run(planning: "weakref.ref[PlanningThread]", work_there: threading.Event) -> None:
+    """Be the thread: it ends with its planning, which nobody may have stopped."""
+    while (mine := planning()) is not None and not mine._stopped and not mine._has_ended:
+        work_there.clear()
+        is_busy = mine._work_once()
+        pause_s = mine.pause_s()
+        del mine
+        if not is_busy:
+            work_there.wait(pause_s)
+
+
+_running: "weakref.WeakSet[PlanningThread]" = weakref.WeakSet()
+_held: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    for each in list(_running):
+        gate = each._gate
+        if each._thread is not None and gate.acquire(timeout=FORK_WAIT_S):
+            _held.append(gate)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _in_child() -> None:
+    """Forget the parent's: its thread is not here."""
+    _held.clear()
+    _running.clear()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End the threads before the interpreter does: nothing else would wait for them."""
+    for each in list(_running):
+        each.stop()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

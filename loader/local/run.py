@@ -1,0 +1,608 @@
+"""One run of a planned loop: an epoch, from a position on, from the plan to microbatches in order.
+
+Theory of operation. Steps come from planning, each with the microbatches of this process' ranks; a
+microbatch is a task, given to a worker some way ahead and handed out in the plan's order, whenever
+it is made. Samples that planning wants measured are tasks too, in small portions between them.
+
+Where samples may be left out (on_error="skip") a step is *settled* when it is known which of its
+samples cannot be used, on any rank: only then is any of it handed out, since every weight of the
+step leaves them out. Where the loop takes no microbatch without samples, settling may move samples
+between microbatches (contents.py), which are then loaded again.
+"""
+
+import json
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.messages import Hole
+from ...workers.batches.planned_reader import Load, Made, Measure, Measured
+from ...workers.sources.interface import Source
+from ...workers.sources.measuring import FailedSample
+from ..balanced.arrivals import LocalArrival, MicrobatchFacts
+from ..resume.balanced_position import RunStart
+from ..step.errors import ComesAgainError, LoaderError
+from .contents import Cell, Contents, contents_of, usable_cells
+from .feed import PlannedStep
+from .planning import Collected, Planning
+from .workers import MOST_DEATHS, Failed, Killed
+
+logger = logging.getLogger(__name__)
+
+# A microbatch that cannot be made is tried again at the next call; this often, its error says so.
+TRIES = 3
+# Keys that an error names.
+QUOTED = 8
+# A portion of samples to measure takes a worker about this long.
+PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
+
+# The bytes of one microbatch of so many are counted.
+WEIGHED = 64
+
+
+class Tasks(Protocol):
+    """Where tasks are done: see workers.py. most: how many may be under way."""
+
+    most: int
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Give a task to a worker."""
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
+        """Return the number of a task and its result, None if none comes within `seconds`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A microbatch on its way. planned: the ordinals that the plan gives it; ordinals: its own."""
+
+    cell: Cell
+    planned: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    load: Load
+    number: int = -1
+    made: Made | None = None
+    failures: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """A planned step on its way; tasks: of this process, in the order in which they are handed out.
+
+    plain: what they hold if no sample is a hole; contents: what they do hold, None until the step
+    is settled. holes: why samples of this process cannot be used, by
+    ordinal; all_holes: the ordinals of those of all ranks. fatal: what ends the run, by ordinal.
+    """
+
+    plan: PlannedStep
+    tasks: deque[_Task]
+    plain: dict[Cell, Contents]
+    contents: dict[Cell, Contents] | None
+    holes: dict[int, FailedSample] = field(default_factory=dict)
+    all_holes: set[int] = field(default_factory=set)
+    fatal: dict[int, FailedSample] = field(default_factory=dict)
+    is_posted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run is made of. played: this process' ranks; ranks_elsewhere: there are others.
+
+    named_by_index: samples are named by their index. takes_empty: collate_fn makes a batch of no
+    samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
+    hears of so many samples that were handed out at once.
+    """
+
+    job: JobSpec
+    source: Source
+    played: tuple[int, ...]
+    ranks_elsewhere: bool
+    named_by_index: bool
+    takes_empty: bool
+    checks_costs: bool
+    post_at: int = 1
+
+
+class LocalRun:
+    """The state of one run. A method may be left by an exception: then the run is not used again.
+
+    compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
+    whether measuring a sample for another epoch gave another cost. changed: samples that cost
+    something else than was planned, by their index in the source.
+    """
+
+    def __init__(
+        self, settings: RunSettings, start: RunStart, tasks: Tasks, planning: Planning, first: int
+    ) -> None:
+        """`first` is the number of the first task, above those of runs before."""
+        self._settings = settings
+        self._start = start
+        self._tasks = tasks
+        self._planning = planning
+        self.next_number = first
+        self._skips = settings.job.on_error == "skip"
+        self._steps: deque[_Step] = deque()
+        # Microbatches that wait to be given to a worker, and those that were, until handed out.
+        self._unsent: deque[tuple[_Step, _Task]] = deque()
+        self._sent: dict[int, tuple[_Step, _Task]] = {}
+        self._under_way = 0
+        self._to_measure: deque[tuple[int, int]] = deque()
+        self._measuring: dict[int, list[tuple[int, int]]] = {}
+        self._portion = FIRST_PORTION
+        self._failed: dict[int, FailedSample] = {}
+        self._mean_bytes = 0
+        self._unposted = self._loads = 0
+        self._said: dict[str, tuple[bytes, ...]] = {}
+        self._is_over = False
+        self.left_out = 0
+        self.compares = 0
+        self.costs_differ = False
+        self.changed: set[int] = set()
+        self.is_first = True
+        self.measured = self.loaded = 0
+        self.measure_s = 0.0
+
+    # --- what happens
+
+    def pump(self, seconds: float = 0.0) -> bool:
+        """Take what has come, and give tasks; wait for the first of it at most `seconds`.
+
+        Returns whether anything came. Raises LoaderError where planning cannot go on, and what the
+        workers' end raises.
+        """
+        came = self._take_plans()
+        self._send()
+        if not came and seconds and not (self._under_way or self._measuring):
+            self._planning.wait(seconds)
+            came = self._take_plans()
+            self._send()
+        wait = 0.0 if came else seconds
+        while (result := self._tasks.receive(wait, self._planning.fileno())) is not None:
+            came, wait = True, 0.0
+            self._take_result(*result)
+            self._send()
+        return came
+
+    def head(self) -> LocalArrival | Exception | None:
+        """Return the next microbatch if it can be handed out, None if not yet.
+
+        Or the error to raise: a LoaderError for one that never can be handed out, or what
+        collate_fn has raised; then it is made again for the next call.
+        """
+        step = self._head_step()
+        if step is None:
+            return None
+        task = step.tasks[0]
+        # A step that is not settled ends with the first sample that ends the run, whose ever it is.
+        due = task.planned if step.contents is not None else sorted(step.fatal)
+        if (fatal := _first_fatal(step, due)) is not None:
+            return fatal
+        if step.contents is None:
+            return None
+        if task.made is None:
+            return None
+        if isinstance(task.made.batch, Failed):
+            return self._make_again(step, task, task.made.batch)
+        if task.load.spare and task.made.batch is None and not self._is_passed_over(step):
+            return LoaderError(
+                f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
+                f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
+                "samples: give drop_last=True"
+            )
+        return self._arrival(step, task, task.made)
+
+    @property
+    def waits_for(self) -> str:
+        """Return in a few words what the next microbatch waits for."""
+        step = self._head_step()
+        if step is None:
+            return self._planning.waits_for or "the plan of the next window"
+        if step.is_posted and step.contents is None:
+            return self._planning.waits_for
+        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether all has been handed out."""
+        return self._is_over and self._head_step() is None
+
+    def release(self, facts: MicrobatchFacts) -> None:
+        """Forget a microbatch that was handed over; does nothing the second time."""
+        step = self._head_step()
+        if step is None or (step.plan.number, step.tasks[0].cell) != (
+            facts.step, (facts.rank, facts.microbatch)
+        ):  # fmt: skip
+            return
+        task = step.tasks.popleft()
+        self._sent.pop(task.number, None)
+        self.is_first = False
+        if not step.tasks:
+            self._unposted += step.plan.samples
+        # Planning is woken up seldom: it has planned ahead.
+        if self._unposted >= self._settings.post_at:
+            self._planning.handed_out(self._unposted)
+            self._unposted = 0
+        self._send()
+
+    def said(self, key: str, value: bytes | None = None) -> tuple[bytes, ...] | None:
+        """Return all ranks' values for a key, None as long as some are missing.
+
+        value: this rank's, to be said.
+        """
+        if value is not None:
+            self._planning.say(key, value)
+        return self._said.get(key)
+
+    # --- plans
+
+    def _take_plans(self) -> bool:
+        came = False
+        while (found := self._planning.collect()) is not None:
+            self._take_plan(found)
+            came = True
+        return came
+
+    def _take_plan(self, found: Collected) -> None:
+        if isinstance(found.error, ValueError | MemoryError):
+            raise LoaderError(str(found.error)) from found.error
+        if found.error is not None:
+            raise found.error
+        self._failed.update(found.failed)
+        self._to_measure.extend(found.to_measure)
+        for plan, contents in found.steps:
+            self._add(plan, contents)
+        self._said.update(found.said)
+        for step in self._steps if found.said else ():
+            self._hear(step)
+        self._is_over |= found.is_over
+        self.left_out = self.left_out or found.left_out
+
+    def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
+        """Add a step, without what was handed out of it before the run began."""
+        at, served = self._start.at, self._start.served
+        is_inside = plan.number == at.step and bool(at.microbatch or served)
+        step = _Step(plan, deque(), contents, contents)
+        self._note_known_holes(step)
+        if self._skips and not is_inside:
+            step.contents = None
+        elif step.all_holes:
+            step.contents = self._settled(step)
+        for microbatch in range(plan.microbatches):
+            for number, rank in enumerate(self._settings.played):
+                if is_inside and (microbatch, number) < (at.microbatch, served):
+                    continue
+                cell = rank, microbatch
+                planned = plan.ordinals(*cell)
+                own = planned if step.contents is None else step.contents[cell].ordinals
+                usable = tuple([each for each in own if each not in step.all_holes])
+                task = _Task(cell, planned, usable, self._load(step, usable))
+                step.tasks.append(task)
+                if not step.fatal.keys() & {*planned}:
+                    self._unsent.append((step, task))
+        self._steps.append(step)
+        self._try_settle(step)
+
+    def _note_known_holes(self, step: _Step) -> None:
+        """Note the samples of a step of which it is known that they cannot be used."""
+        plan = step.plan
+        resumed = self._start.holes if plan.number == self._start.at.step else ()
+        if not (self._failed or plan.refused or resumed):
+            return
+        ordinals = plan.all_ordinals()
+        for each in ordinals & self._failed.keys():
+            found = self._failed[each]
+            step.holes[each] = found
+            if found.is_io or not self._skips:
+                step.fatal[each] = found
+        for each in plan.refused:
+            step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
+        for each in ordinals.intersection(resumed) - step.holes.keys():
+            step.holes[each] = self._named(
+                plan, each, "could not be used before the run was resumed"
+            )
+        step.all_holes = {*step.holes}
+
+    def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
+        return self._failed_at(plan.indexes_of([ordinal])[0], why)
+
+    def _failed_at(self, index: int, why: str) -> FailedSample:
+        try:
+            name = str(self._settings.source.key(index))
+        except Exception:  # a data set's own naming, of a sample that is not loaded
+            name = str(index)
+        return FailedSample(name, why, False)
+
+    def _load(self, step: _Step, ordinals: tuple[int, ...]) -> Load:
+        """Return what a worker is to do for a microbatch of these samples."""
+        settings = self._settings
+        is_spare = not ordinals and not settings.takes_empty
+        indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
+        counts = self.compares > 0 and not is_spare
+        self.compares -= counts
+        self._loads += 1
+        return Load(
+            self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
+            is_spare, self._loads % WEIGHED == 1,
+        )  # fmt: skip
+
+    # --- settling
+
+    def _try_settle(self, step: _Step) -> None:
+        """Settle a step if all that this process makes of it is there, or say so to the others."""
+        if step.contents is not None or any(task.made is None for task in step.tasks):
+            return
+        if not self._settings.ranks_elsewhere:
+            self._settle(step)
+        elif not step.is_posted:
+            step.is_posted = True
+            self._planning.say(self._key(step), json.dumps(sorted(step.all_holes)).encode())
+
+    def _key(self, step: _Step) -> str:
+        return f"holes/{step.plan.number}"
+
+    def _hear(self, step: _Step) -> None:
+        """Settle a step whose holes all ranks have said."""
+        if step.contents is None and (values := self._said.pop(self._key(step), None)) is not None:
+            step.all_holes.update(*map(json.loads, values))
+            self._settle(step)
+
+    def _settle(self, step: _Step) -> None:
+        """Decide what a step's microbatches hold; make those of other samples again."""
+        step.contents = self._settled(step)
+        for task in step.tasks:
+            wanted = step.contents[task.cell].ordinals
+            has_spare = bool(wanted) or self._settings.takes_empty or task.load.spare
+            if wanted != self._usable(step, task) or not has_spare:
+                self._sent.pop(task.number, None)
+                task.ordinals, task.made = wanted, None
+                task.load = self._load(step, wanted)
+                self._unsent.appendleft((step, task))
+
+    def _usable(self, step: _Step, task: _Task) -> tuple[int, ...]:
+        return tuple([each for each in task.ordinals if each not in step.all_holes])
+
+    def _settled(self, step: _Step) -> dict[Cell, Contents]:
+        """Return what the microbatches hold; nothing where the whole step is to be passed over."""
+        if not step.all_holes:
+            return step.plain
+        plan, job = step.plan, self._settings.job
+        cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
+        if cells is None:
+            why = (
+                f"usable, but step {plan.number} has fewer such samples than microbatches, and "
+                "collate_fn cannot make a batch of no samples"
+            )
+            for each in plan.all_ordinals() - step.holes.keys():
+                step.holes[each] = self._named(plan, each, why)
+            step.all_holes = plan.all_ordinals()
+            cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
+        return contents_of(plan, cells, self._settings.played, job.label, job.plan.padded_columns)
+
+    # --- tasks
+
+    def _send(self) -> None:
+        """Give tasks to workers: what is needed soonest, and what is to be measured in between."""
+        most = self._tasks.most
+        while self._unsent and self._under_way < most and self._has_room(*self._unsent[0]):
+            step, task = self._unsent.popleft()
+            if not task.ordinals and self._is_passed_over(step):
+                task.made = Made(None)
+                continue
+            task.number = self._take_number()
+            self._sent[task.number] = step, task
+            self._under_way += 1
+            self._tasks.submit(task.number, task.load.packed())
+        # A process that does its tasks itself measures only what it waits for.
+        idle = not self._unsent and not self._under_way
+        while self._to_measure and (idle or most > 1) and len(self._measuring) < most:
+            some = [self._to_measure.popleft() for _ in range(self._next_portion())]
+            number = self._take_number()
+            self._measuring[number] = some
+            again = self.measured == 0
+            measure = Measure(self._start.epoch, [index for _, index in some], again)
+            self._tasks.submit(number, measure.packed())
+
+    def _is_passed_over(self, step: _Step) -> bool:
+        job = self._settings.job
+        whole = next(iter(step.contents.values())).weights if step.contents else None
+        return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
+
+    def _has_room(self, step: _Step, task: _Task) -> bool:
+        """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
+        is_needed = self._steps and step is self._steps[0] and task is step.tasks[0]
+        # Of a step that is handed out only when all of it is there, all is needed.
+        is_needed = is_needed or (self._skips and step is self._head_step())
+        if is_needed:
+            return True
+        held = (len(self._sent) + 1) * self._mean_bytes
+        limit = self._tasks.most
+        if self._skips:
+            limit += sum(len(each.tasks) for each in list(self._steps)[:2])
+        return len(self._sent) < limit and held <= self._settings.job.buffer_bytes
+
+    def _next_portion(self) -> int:
+        """Return how many samples are measured at a time: no worker gets more than its share."""
+        waiting, most = len(self._to_measure), max(1, self._tasks.most)
+        return max(1, min(self._portion, -(-waiting // most), waiting))
+
+    def _take_number(self) -> int:
+        self.next_number += 1
+        return self.next_number
+
+    def _take_result(self, number: int, result: Any) -> None:
+        if isinstance(result, Killed):
+            self._give_up(number, result.index)
+            return
+        if number in self._measuring:
+            some = self._measuring.pop(number)
+            self._take_measured([ordinal for ordinal, _ in some], result)
+            return
+        found = self._sent.get(number)
+        if found is None or found[1].made is not None:
+            return  # of an earlier run, or made twice
+        step, task = found
+        self._under_way -= 1
+        task.made = result if type(result) is Made else Made(result)
+        self.loaded += len(task.ordinals)
+        if not isinstance(result, Failed):
+            self._count_bytes(step, task.made.nbytes)
+            self._compare_costs(step, task, task.made)
+            self._note_failed(step, task, task.made)
+        self._try_settle(step)
+
+    def _give_up(self, number: int, index: int) -> None:
+        """Give up the sample at an index, of which too many workers have died."""
+        failed = self._failed_at(
+            index, f"{MOST_DEATHS} worker processes died while they worked on it"
+        )
+        if number in self._measuring:
+            some = self._measuring.pop(number)
+            given_up = [ordinal for ordinal, other in some if other == index]
+            self._planning.measured(given_up, [failed] * len(given_up))
+            self._to_measure.extendleft([each for each in some if each[1] != index])
+            return
+        step, task = self._sent.pop(number)
+        self._under_way -= 1
+        ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
+        step.holes[ordinal] = failed
+        step.all_holes.add(ordinal)
+        if not self._skips:
+            step.fatal[ordinal] = failed
+            return
+        task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
+        task.load = self._load(step, task.ordinals)
+        self._unsent.appendleft((step, task))
+
+    def _take_measured(self, ordinals: Sequence[int], result: Any) -> None:
+        if isinstance(result, Failed):
+            result.reraise()
+        found: Measured = result
+        self._planning.measured(ordinals, found.costs)
+        self.costs_differ |= found.differs
+        self.measured += len(ordinals)
+        self.measure_s += found.seconds
+        each_s = found.seconds / max(1, len(ordinals))
+        self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
+
+    def _count_bytes(self, step: _Step, nbytes: int | None) -> None:
+        """Take the bytes of a microbatch's samples, where they were asked for."""
+        if nbytes is None:
+            return
+        budget, need = self._settings.job.buffer_bytes, nbytes * len(self._settings.played)
+        if need > budget:
+            raise LoaderError(
+                f"a byte budget of {budget} cannot hold one microbatch per rank: step "
+                f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
+            )
+        self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
+
+    def _compare_costs(self, step: _Step, task: _Task, made: Made) -> None:
+        """Note the samples that cost something else than was planned; where budgets are hard, end.
+
+        Costs of an earlier epoch are planned with: if a transform draws them, that is wrong.
+        """
+        if not made.costs:
+            return
+        bad = {place for place, _ in made.failed}
+        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
+        planned = step.plan.costs_of(good)
+        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
+        if not differ:
+            return
+        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
+        now = dict(zip(plan.resources, made.costs[place], strict=True))
+        was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
+        why = (
+            f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
+            "transform draws what it costs, or the data have changed; give a cost that is the same "
+            "in every epoch"
+        )
+        failed = self._failed_at(indexes[place], why)
+        if plan.limited:
+            step.fatal[good[place]] = failed
+        elif not self.changed:
+            logger.warning("sample %r %s", failed.key, failed.reason)
+        self.changed.update(indexes[each] for each in differ)
+
+    def _note_failed(self, step: _Step, task: _Task, made: Made) -> None:
+        """Note the samples that a worker could not load."""
+        for place, why in made.failed:
+            if task.load.spare:
+                continue
+            ordinal = task.ordinals[place]
+            step.holes[ordinal] = why
+            step.all_holes.add(ordinal)
+            if why.is_io or not self._skips:
+                step.fatal[ordinal] = why
+
+    # --- handing out
+
+    def _head_step(self) -> _Step | None:
+        while self._steps and not self._steps[0].tasks:
+            self._steps.popleft()
+        return self._steps[0] if self._steps else None
+
+    def _make_again(self, step: _Step, task: _Task, failed: Failed) -> Exception:
+        """Return what collate_fn has raised; the microbatch is made again, for the next call."""
+        task.failures += 1
+        self._sent.pop(task.number, None)
+        task.made = None
+        self._unsent.appendleft((step, task))
+        try:
+            failed.reraise()
+        except Exception as error:
+            if task.failures < TRIES:
+                return error
+            source, indexes = self._settings.source, step.plan.indexes_of(task.ordinals)
+            names = ", ".join(str(source.key(index)) for index in indexes[:QUOTED])
+            last = ComesAgainError(
+                f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could "
+                f"not be made {task.failures} times, and comes again until it is: "
+                f"{type(error).__name__}: {error}; mend collate_fn, or go on from a ledger "
+                "beyond it"
+            )
+            last.__cause__ = error
+            return last
+
+    def _arrival(self, step: _Step, task: _Task, made: Made) -> LocalArrival:
+        plan, (rank, microbatch) = step.plan, task.cell
+        contents = (step.contents or {})[task.cell]
+        names = made.names
+        if self._settings.named_by_index:
+            names = tuple(map(str, plan.indexes_of(contents.ordinals)))
+        facts = MicrobatchFacts(
+            rank=rank,
+            step=plan.number,
+            microbatch=microbatch,
+            microbatches=plan.microbatches,
+            weights=contents.weights,
+            costs=contents.costs,
+            after=plan.after,
+            keys=names,
+            holes=tuple(self._holes(step, task)) if step.holes else (),
+            step_holes=tuple(sorted(step.all_holes)) if step.all_holes else (),
+        )
+        return LocalArrival(facts, made)
+
+    def _holes(self, step: _Step, task: _Task) -> Iterator[Hole]:
+        """Yield the samples that a microbatch lacks; those refused are the first rank's."""
+        refused = step.plan.refused if task.cell == (0, 0) else ()
+        for ordinal in (*task.planned, *refused):
+            if ordinal in step.holes:
+                why = step.holes[ordinal]
+                yield Hole(ordinal, why.key, why.reason, why.source)
+
+
+def _first_fatal(step: _Step, ordinals: Sequence[int]) -> LoaderError | None:
+    """Return the error of the first of some samples that ends the run."""
+    for ordinal in ordinals if step.fatal else ():
+        if ordinal in step.fatal:
+            why = step.fatal[ordinal]
+            place = f" of {why.source}" if why.source else ""
+            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+    return None

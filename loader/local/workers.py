@@ -1,0 +1,356 @@
+"""Where a planned loop's tasks are done: torch's own worker processes, or the trainer itself.
+
+Processes, queues, start methods and ends are torch's. What is ours is who gets which task: the plan
+says so, and the samples to measure come in between.
+"""
+
+import logging
+import multiprocessing
+import os
+import queue
+import select
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+
+from ...workers.arena.context import ArenaContext
+from ...workers.arena.transport import Transport, why_inline
+from ...workers.arena.worker import Beginning
+from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
+from ...workers.batches.prepare import prepare_worker
+from ...workers.processes.context import clean_context
+from ...workers.processes.parent_watch import begin_worker
+from ...workers.processes.quiet_forks import quiet_forks
+from ...workers.processes.start_method import start_method
+from ...workers.processes.worker_template import WorkerTemplate
+from ...workers.sources.randomness import own_generators
+from ..plain.deaths import killed_worker
+from ..plain.torch_names import (
+    TorchExceptionWrapper,
+    TorchWorkersIterator,
+    child_reports,
+    worker_loop,
+)
+
+logger = logging.getLogger(__name__)
+
+# Contexts that name a start method; one that a user made is used as it is.
+_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
+# A worker that has ended is looked for this often while nothing arrives.
+_LOOK_S = 1.0
+# A sample on which this many workers have died is given up.
+MOST_DEATHS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """The way in which a loader's workers are started; `context` is its multiprocessing_context.
+
+    begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
+    pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
+    """
+
+    workers: int
+    persistent: bool = False
+    context: BaseContext | None = None
+    begin: Callable[[int], None] | None = None
+    threads: int = 1
+    pins: bool = False
+    restarts: int = 0
+
+    @property
+    def forks(self) -> bool:
+        """True if processes are forked from the trainer, as torch would now."""
+        return start_method(self.context) == "fork"
+
+
+class Failed:
+    """What a task raised, in place of a result."""
+
+    def __init__(self, error: Exception | None, wrapper: Any = None) -> None:
+        self._error, self._wrapper = error, wrapper
+
+    def reraise(self) -> NoReturn:
+        """Raise it; what a worker raised has the worker's traceback in its text."""
+        if self._error is None:
+            self._wrapper.reraise()
+        raise self._error or RuntimeError("a worker's error was not raised")
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """In place of a result: the task's sample at this index in the source has killed workers."""
+
+    index: int
+
+
+class InlineTasks:
+    """Does tasks in this process, one when a result is asked for."""
+
+    # Tasks that may be under way: nothing is done ahead of need.
+    most = 1
+
+    def __init__(self, reader: PlannedReader) -> None:
+        self._reader = reader
+        self._waiting: deque[tuple[int, list[int]]] = deque()
+        reader.restore()
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Take a task."""
+        self._waiting.append((number, task))
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
+        """Do the first task, and return its number and result; None if there is none.
+
+        With `seconds` 0 nothing is done: results are asked for, too, where nobody waits.
+        """
+        if not seconds or not self._waiting:
+            return None
+        number, task = self._waiting.popleft()
+        try:
+            return number, self._reader.collate(self._reader.__getitems__(task))
+        except Exception as error:
+            return number, Failed(error)
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+
+
+class WorkerTasks(TorchWorkersIterator):
+    """Does tasks in worker processes, which start here; results come in the order they are made."""
+
+    def __init__(
+        self, reader: PlannedReader, start: WorkerStart, prefetch: int, transport: Transport
+    ) -> None:
+        """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
+        context: Any = clean_context() if _starts_clean(start) else start.context
+        init_fn: Any = partial(_begin, reader, start.begin)
+        why_not = why_inline(transport)
+        if start.restarts and why_not:
+            raise ValueError(
+                f"worker_restarts={start.restarts} needs shared memory, since torch's own queues "
+                f"have locks that a killed worker keeps: {why_not}; give worker_restarts=0"
+            )
+        if not why_not:
+            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            context = ArenaContext(context)
+        if start.restarts:
+            maker: Any = context
+            reader.progress = maker.RawArray("q", start.workers)
+        self._progress: Any = reader.progress
+        self._restarts = start.restarts
+        # By the index of a sample: how many workers have died while they worked on it.
+        self._deaths: dict[int, int] = {}
+        self._killed: deque[tuple[int, Killed]] = deque()
+        self._process = os.getpid()
+        self.most = prefetch * start.workers
+        self._loads = [0] * start.workers
+        # By its number: a task that is under way, and who has it.
+        self._given: dict[int, tuple[int, list[int]]] = {}
+        self._template: WorkerTemplate | None = None
+        with quiet_forks():  # no thread of ours is in the trainer then
+            super().__init__(_arguments(reader, start, prefetch, context, init_fn))
+            if start.restarts:
+                self._template = self._start_template(context)
+        # As plain loaders' iterators: torch ends its workers through these when it is deleted.
+        queues = (*self._index_queues, self._worker_result_queue)
+        weakref.finalize(self, _keep_until_then, queues).atexit = False
+        self._poller = select.poll()
+        self._also: int | None = None
+        if not self._pin_memory:
+            self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
+        for each in self._workers:
+            self._poller.register(each.sentinel, select.POLLIN)
+        _all.add(self)
+
+    def _try_put_index(self) -> None:
+        """Do nothing: tasks are given by `submit`."""
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Give a task to the worker that has the fewest."""
+        worker = self._loads.index(min(self._loads))
+        self._loads[worker] += 1
+        self._given[number] = worker, task
+        self._index_queues[worker].put((number, task))
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
+        """Return the number of a task and its result; None if none comes within `seconds`.
+
+        also: a descriptor that ends the wait when it is readable. Raises RuntimeError where a
+        worker has ended.
+        """
+        found = self._get()
+        if found is None and seconds:
+            self._wait(min(seconds, _LOOK_S), also)
+            found = self._get()
+            if found is None:
+                self._check_workers()
+        if found is None:
+            return self._killed.popleft() if self._killed else None
+        number, result = found
+        given = self._given.pop(number, None)
+        if given is not None:
+            self._loads[given[0]] -= 1
+        if isinstance(result, TorchExceptionWrapper):
+            result = Failed(None, result)
+        return number, result
+
+    def _get(self) -> tuple[int, Any] | None:
+        try:
+            found: tuple[int, Any] = self._data_queue.get(block=False)
+        except queue.Empty:
+            return None
+        return found
+
+    def _wait(self, seconds: float, also: int | None) -> None:
+        if self._pin_memory:  # torch's thread hands batches over, and has no descriptor
+            seconds = min(seconds, 0.002)
+        if also is not None and self._also != also:
+            if self._also is not None:
+                self._poller.unregister(self._also)
+            self._poller.register(also, select.POLLIN)
+            self._also = also
+        self._poller.poll(seconds * 1000)
+
+    def _check_workers(self) -> None:
+        """Raise RuntimeError, as torch does, where a worker has ended."""
+        ended = [n for n, each in enumerate(self._workers) if not each.is_alive()]
+        if ended and (self._template is None or self._restarts < len(ended)):
+            killed = killed_worker(self._workers)
+            pids = ", ".join(str(self._workers[number].pid) for number in ended)
+            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+        for number in ended:
+            self._replace(number)
+
+    def _start_template(self, context: Any) -> WorkerTemplate:
+        """Start what replaces workers, and have torch's handler not raise for each death."""
+        arguments = [
+            (
+                0, self._dataset, self._index_queues[number], self._worker_result_queue,
+                self._workers_done_event, True, self._collate_fn, False, self._base_seed,
+                self._worker_init_fn, number, self._num_workers, self._persistent_workers, None,
+            )
+            for number in range(self._num_workers)
+        ]  # fmt: skip
+        child_reports._remove_worker_pids(id(self))
+        self._worker_pids_set = False
+        maker = multiprocessing.get_context() if context is None else context
+        return WorkerTemplate(maker, worker_loop, arguments)
+
+    def _replace(self, worker: int) -> None:
+        """Start a worker in the place of one that has died, and give it the tasks of that one."""
+        if self._template is None:
+            raise RuntimeError("there is no template")
+        self._restarts -= 1
+        tasks = {n: task for n, (owner, task) in self._given.items() if owner == worker}
+        index, self._progress[worker] = self._progress[worker] - 1, 0
+        logger.warning(
+            "worker %d (pid %d) has died%s, and is started again",
+            worker, self._workers[worker].pid,
+            f" while it worked on sample {index}" if index >= 0 else "",
+        )  # fmt: skip
+        queue_of: Any = self._index_queues[worker]
+        queue_of.discard()  # all of its tasks are given again
+        workers: list[Any] = self._workers
+        self._poller.unregister(workers[worker].sentinel)
+        workers[worker] = self._template.start(worker)
+        self._poller.register(workers[worker].sentinel, select.POLLIN)
+        if index >= 0:
+            self._deaths[index] = self._deaths.get(index, 0) + 1
+        for number, task in tasks.items():
+            if self._deaths.get(index, 0) >= MOST_DEATHS and index in task[TASK_HEAD:]:
+                # It is given up, and what it has cost is no other's.
+                self._restarts += MOST_DEATHS
+                self._deaths.pop(index)
+                del self._given[number]
+                self._loads[worker] -= 1
+                self._killed.append((number, Killed(index)))
+            else:
+                queue_of.put((number, task))
+
+    def is_own(self) -> bool:
+        """Return whether the workers are this process', which is no forked child of it."""
+        return self._process == os.getpid()
+
+    def close(self) -> None:
+        """End the workers, and wait until they have ended."""
+        if self.is_own():
+            self._shutdown_workers()
+            if self._template is not None:
+                self._template.close()
+
+
+def _arguments(
+    reader: PlannedReader, start: WorkerStart, prefetch: int, context: Any, init_fn: Any
+) -> SimpleNamespace:
+    """Return what torch's iterator reads of its loader."""
+    return SimpleNamespace(
+        dataset=reader,
+        collate_fn=reader.collate,
+        worker_init_fn=partial(begin_worker, init_fn),
+        num_workers=start.workers,
+        multiprocessing_context=context,
+        prefetch_factor=prefetch,
+        persistent_workers=start.persistent,
+        pin_memory=start.pins,
+        pin_memory_device="",
+        timeout=0,
+        in_order=True,
+        drop_last=False,
+        # Samples are seeded one by one: the workers' own seed is nobody's.
+        generator=torch.Generator(),
+        _dataset_kind=0,
+        _IterableDataset_len_called=None,
+        _auto_collation=True,
+        _index_sampler=(),
+    )
+
+
+# What this worker process has entered for good: it ends when nobody refers to it.
+_entered: list[AbstractContextManager[None]] = []
+
+
+def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number: int) -> None:
+    """Be a worker_init_fn: the generators are the samples' own; the user's runs as in torch's."""
+    reader.number = number
+    _entered.append(own_generators())
+    _entered[-1].__enter__()
+    prepare_worker(reader, init_fn, number)
+
+
+def _starts_clean(start: WorkerStart) -> bool:
+    """Return whether workers come from the fork server, in place of torch's own clean starts."""
+    return type(start.context) in _BY_NAME and not start.forks
+
+
+def _descriptor(results: Any) -> int:
+    """Return what is readable when a queue has something."""
+    reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
+    found: int = reader.fileno()
+    return found
+
+
+def _keep_until_then(_: object) -> None:
+    """Drop what a finalizer has held."""
+
+
+_all: "weakref.WeakSet[WorkerTasks]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Make the iterators of a forked child end nothing: the workers are its parent's."""
+    for each in list(_all):
+        each._shutdown = True
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,252 @@
+"""Reads and writes the store where torch's processes met, on a connection of its own.
+
+A request is answered at once: what has no value yet is found out by `check`, never by a `get` that
+waits. So the connection of the process group is free for its own use, and ours can be polled.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch.distributed as dist
+
+from ..step.errors import LoaderError
+from ..step.ranks import Place, has_process_group
+
+_T = TypeVar("_T")
+
+
+# What a socket's timeout is at most; 0 is none.
+MAX_TIMEOUT_S = 1e9
+
+
+class KeyStore(Protocol):
+    """The part of torch.distributed.Store that is used; `add` is atomic."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which starts at 0, and return it."""
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """Set a key."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Return the values of keys that have one."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Return whether all keys have a value."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Delete a key; return whether there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """A store where ranks meet, and who this process is there.
+
+    label: tells this group of processes from others; processes: the ranks in the job of all
+    data-parallel ranks. has_ended: returns True if the connection to the store is closed.
+    """
+
+    store: KeyStore
+    label: str
+    rank: int
+    processes: tuple[int, ...]
+    has_ended: Callable[[], bool] = lambda: False
+
+    @property
+    def process(self) -> int:
+        """This process' rank in the job."""
+        return self.processes[self.rank]
+
+
+def open_point(place: Place, timeout_s: float) -> MeetingPoint:
+    """Return where the ranks of a place meet, on a new connection; ValueError without a group.
+
+    A request that is not answered within the timeout fails, and the connection with it.
+    """
+    if not has_process_group():
+        raise ValueError(
+            f"this process is {place}, and without torch.distributed ranks cannot find each other: "
+            "call torch.distributed.init_process_group() before the loader is first used"
+        )
+    group: Any = place.group if place.group is not None else dist.group.WORLD
+    members = place.members or tuple(range(dist.get_world_size()))
+    if len(members) != place.ranks or members[place.played[0]] != dist.get_rank():
+        raise ValueError(
+            f"this process is {place}, and process {dist.get_rank()} of the group of processes "
+            f"{members}: leave rank= and ranks=, or give the group of these ranks"
+        )
+    if hasattr(group, "get_group_store"):
+        store = group.get_group_store()
+    else:  # public, but not in older torch
+        store = dist.distributed_c10d._get_default_store()
+    label = f"counterpoise/{group.group_name}/{digest(json.dumps(members))}"
+    connected, has_ended = _own_connection(store, timeout_s)
+    return MeetingPoint(connected, label, place.played[0], members, has_ended)
+
+
+def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], bool]]:
+    """Return the same store with another connection: requests of one are answered in turn.
+
+    And a function that returns True once the other end has closed it.
+    """
+    innermost = store
+    while hasattr(innermost, "underlying_store"):
+        innermost = innermost.underlying_store
+    if not hasattr(innermost, "port"):
+        return store, lambda: False  # files and memory need no connection
+    before = _sockets_to(innermost.port)
+    if hasattr(store, "clone"):
+        connected = store.clone()
+    else:
+        address = innermost.host, innermost.port
+        connected = type(innermost)(*address, is_master=False, wait_for_workers=False)
+    new = _sockets_to(innermost.port) - before
+    if len(new) != 1:  # another thread connects, too: whose is whose is not known
+        return connected, lambda: False
+    (descriptor,) = new
+    _limit_answers(descriptor, timeout_s)
+    return connected, functools.partial(_has_ended, descriptor)
+
+
+def _sockets_to(port: int) -> set[int]:
+    """Return the descriptors of sockets that are connected to a port."""
+    found = set()
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if str(link.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(link.name))) as each:
+                    if each.getpeername()[1:2] == (port,):
+                        found.add(int(link.name))
+    return found
+
+
+def _limit_answers(descriptor: int, timeout_s: float) -> None:
+    """Let a connection fail that is not answered: torch's own timeouts are for values, not these.
+
+    Without it a rank that runs the store and is stopped would hold up all others for ever.
+    """
+    timeout_s = min(timeout_s, MAX_TIMEOUT_S)
+    with socket.socket(fileno=os.dup(descriptor)) as each:
+        limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Return whether the other end of a connection has closed it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def digest(text: str) -> str:
+    """Return 16 hex digits of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class StoreState:
+    """What is known of a connection to a store.
+
+    has_ended: returns True if the other end has closed it. owner: who runs it. on_request: called
+    with True before each request, with False after it. lost: why nothing can be asked any more;
+    answers could be those of earlier requests.
+    """
+
+    has_ended: Callable[[], bool] = field(default=lambda: False)
+    owner: str = "process 0"
+    on_request: Callable[[bool], None] = field(default=lambda _: None)
+    lost: str = ""
+
+
+class Entries:
+    """The entries below a prefix of a store. LoaderError once the store is lost."""
+
+    def __init__(self, store: KeyStore, prefix: str, state: StoreState | None = None) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.state = state or StoreState()
+
+    def below(self, prefix: str) -> "Entries":
+        """Return the entries below a longer prefix."""
+        return Entries(self._store, f"{self._prefix}/{prefix}", self.state)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter, and return it."""
+        return self._ask(self._store.add, self._key(key), amount)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set an entry."""
+        as_bytes = value.encode() if isinstance(value, str) else value
+        self._ask(self._store.set, self._key(key), as_bytes)
+
+    def has(self, *keys: str) -> bool:
+        """Return whether all of some entries are there."""
+        return self._ask(self._store.check, [self._key(key) for key in keys])
+
+    def get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return the values of entries that are there."""
+        if not keys:
+            return []
+        names = [self._key(key) for key in keys]
+        # Some stores (MPI's, those of users) have no such request.
+        if (
+            hasattr(self._store, "multi_get")
+            and getattr(self._store, "has_extended_api", lambda: True)()
+        ):
+            return [bytes(value) for value in self._ask(self._store.multi_get, names)]
+        get: Callable[[str], bytes] = getattr(self._store, "get")  # noqa: B009 not in the protocol
+        return [bytes(self._ask(get, name)) for name in names]
+
+    def find(self, key: str) -> bytes | None:
+        """Return the value of an entry, None if it is not there."""
+        return self.get([key])[0] if self.has(key) else None
+
+    def missing(self, keys: Sequence[str], most: int) -> list[str]:
+        """Return the first entries that are not there: a request for each time the list halves."""
+        if not keys or most < 1 or self.has(*keys):
+            return []
+        if len(keys) == 1:
+            return list(keys)
+        middle = len(keys) // 2
+        found = self.missing(keys[:middle], most)
+        return found + self.missing(keys[middle:], most - len(found))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete entries that are there."""
+        for key in keys:
+            self._ask(self._store.delete_key, self._key(key))
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def _ask(self, request: Callable[..., _T], *given: Any) -> _T:
+        # Asked first: torch would write its stack to the standard error.
+        if not self.state.lost and self.state.has_ended():
+            self._lose("the connection was closed")
+        if self.state.lost:
+            raise LoaderError(self.state.lost)
+        self.state.on_request(True)
+        try:
+            return request(*given)
+        except RuntimeError as error:  # of torch: the connection is lost, or was not answered
+            self._lose(str(error).partition("Exception raised")[0].strip().rstrip("."))
+            raise LoaderError(self.state.lost) from error
+        finally:
+            self.state.on_request(False)
+
+    def _lose(self, reason: str) -> None:
+        self.state.lost = (
+            f"the store of the process group, where ranks meet, does not answer any more ({reason})"
+            f". It is run by {self.state.owner}, unless a launcher runs it: has that ended, or is "
+            "it stopped?"
+        )

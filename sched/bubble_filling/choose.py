@@ -1,0 +1,137 @@
+"""The choice of a plan: fill the step with every encoder parallelism; the shortest step wins.
+
+A step can never be shorter than the language model's own, so a plan whose host is already as long
+as the best step is not filled; and whole kernels are tried before split ones only where asked.
+Every schedule returned has passed the validator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .bound import hidden_bound
+from .encoder_plans import (
+    EncoderPlan,
+    Host,
+    Memory,
+    encoder_collectives,
+    host_step,
+    memory,
+    plan_problem,
+    plans,
+)
+from .instance import FilledSchedule, FillProblem
+from .search import Effort, fill_bubbles
+from .setup import FillSetup, Splitting
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A filled plan. `host` is the language model's step that it fills."""
+
+    plan: EncoderPlan
+    splitting: Splitting | None
+    filled: FilledSchedule
+    host: Host
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPlan:
+    """A plan that is not possible, and the reason."""
+
+    plan: EncoderPlan
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanScan:
+    """All filled plans, best first, and rejected ones. `skipped`: plans that cannot be better."""
+
+    chosen: tuple[Chosen, ...]
+    refused: tuple[RejectedPlan, ...]
+    skipped: int
+
+    @property
+    def best(self) -> Chosen:
+        """The plan of the shortest step. Raises ValueError, with reasons, if none is possible."""
+        if self.chosen:
+            return self.chosen[0]
+        why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
+        raise ValueError(f"no encoder plan is possible: {why}")
+
+
+def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
+    """Return ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+
+    Empty where the language model has no such bubbles.
+    """
+    kernels = setup.model.layer.forward + setup.model.layer.backward
+    bubble = max((k.ns for k in kernels if k.resource == "communication"), default=0)
+    # A piece takes longer in that bubble than alone.
+    bubble = bubble * 1000 // (1000 + setup.contention.compute)
+    how = Splitting(1)
+    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in parts]
+    return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
+
+
+def fill_plan(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
+    """Fill a problem and add the upper bound of what could be hidden."""
+    return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
+
+
+def scan(
+    setup: FillSetup,
+    *,
+    candidates: Sequence[EncoderPlan] | None = None,
+    splittings: Sequence[Splitting | None] = (None,),
+    hosts: dict[str, Host] | None = None,
+    prune: bool = True,
+    effort: Effort | None = None,
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> PlanScan:
+    """Fill every candidate plan (default: all) with every splitting.
+
+    `hosts` is a cache of simulated steps, by warm-up. With `prune`, plans that cannot beat the
+    best are skipped.
+    """
+    chosen: list[Chosen] = []
+    refused: list[RejectedPlan] = []
+    skipped, best = 0, 0
+    wanted = plans(setup) if candidates is None else candidates
+    for plan, host in _by_host_step(setup, wanted, {} if hosts is None else hosts):
+        for splitting in splittings:
+            # Hosts come shortest step first: from here on nothing can be better.
+            if prune and chosen and host.gaps.step_ns >= best:
+                skipped += 1
+                continue
+            try:
+                problem = plan_problem(
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                )
+            except ValueError as error:  # it does not fit, with whatever splitting
+                refused.append(RejectedPlan(plan, str(error)))
+                break
+            filled = fill_plan(problem, effort)
+            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
+            best = min(filled.step_ns, best or filled.step_ns)
+    chosen.sort(key=lambda one: one.filled.step_ns)
+    return PlanScan(tuple(chosen), tuple(refused), skipped)
+
+
+def _by_host_step(
+    setup: FillSetup, wanted: Sequence[EncoderPlan], cache: dict[str, Host]
+) -> list[tuple[EncoderPlan, Host]]:
+    """Return each plan with its simulated host, the shortest host steps first."""
+    for plan in wanted:
+        key = _host_key(setup, plan)
+        if key not in cache:
+            cache[key] = host_step(setup, plan)
+    pairs = [(plan, cache[_host_key(setup, plan)]) for plan in wanted]
+    return sorted(pairs, key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
+
+
+def _host_key(setup: FillSetup, plan: EncoderPlan) -> str:
+    """Return a key of all that the host's step depends on: warm-up and encoder collectives."""
+    collectives = encoder_collectives(setup, plan)
+    return plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"

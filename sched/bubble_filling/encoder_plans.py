@@ -1,0 +1,300 @@
+"""The model planner: the parallelisms that encoders can have beside the language model's.
+
+Optimus (2024), section 4.1: the encoders' pipeline size divides the language model's, so does
+their tensor size; plans that do not fit the memory are out. Unlike the paper's section 4.5 this
+counts the encoders' activations (all forwards of a step can precede all backwards), with and
+without recomputing them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.program import Program
+from ..ir.registry import schedule
+from ..simulation.costs import Costs
+from ..simulation.simulator import simulate
+from ..simulation.timeline import Timeline
+from .gaps import GATHER, SCATTER, Gaps, find_gaps, with_collectives
+from .instance import FillProblem, Work, make_work
+from .setup import FillSetup, Kernel, Splitting, Stack, pieces, total_ns
+
+WARMUPS = ("megatron", "reduced")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EncoderPlan:
+    """Encoder pipelines of `stages` ranks, each `tensor` GPUs wide."""
+
+    stages: int
+    tensor: int
+    recompute: bool = True
+    warmup: str = "megatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The language model's step: its program, timeline and gaps, without encoders."""
+
+    program: Program
+    costs: Costs
+    timeline: Timeline
+    gaps: Gaps
+
+
+def host_step(
+    setup: FillSetup,
+    plan: EncoderPlan | None = None,
+    *,
+    name: str = "interleaved",
+    whole_passes: bool = False,
+) -> Host:
+    """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
+
+    `name`: its schedule; only "interleaved" knows warm-ups. `whole_passes`: whether nothing can run
+    inside a pass, as with an executor that runs whole modules. Raises ValueError as `schedule` and
+    `simulate` do.
+    """
+    options: dict[str, int | str] = {}
+    if name == "interleaved":
+        options = {"chunks": setup.chunks, "warmup": plan.warmup if plan else WARMUPS[0]}
+    program = schedule(name, ranks=setup.stages, microbatches=setup.microbatches, **options)
+    forward, backward = host_kernels(setup)
+    per_stage = setup.model.layers // program.stages
+    layer = setup.model.layer
+    saved = layer.checkpoint_bytes if setup.recompute else layer.saved_bytes
+    gather, scatter = encoder_collectives(setup, plan) if plan else (0, 0)
+    costs = Costs(
+        {
+            "F": total_ns(forward) * per_stage,
+            "B": total_ns(backward) * per_stage,
+            "I": total_ns(backward) * per_stage // 2,
+            "W": total_ns(backward) * per_stage - total_ns(backward) * per_stage // 2,
+            GATHER: setup.gather_ns + gather,
+            SCATTER: setup.scatter_ns + scatter,
+        },
+        p2p_ns=setup.hop_ns,
+        buffer_bytes={"activation": saved * per_stage},
+    )
+    program = with_collectives(program)
+    timeline = simulate(program, costs)
+    inside = {"F": forward * per_stage, "B": backward * per_stage}
+    return Host(program, costs, timeline, find_gaps(timeline, {} if whole_passes else inside))
+
+
+def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of a language-model layer's forward and backward."""
+    layer = setup.model.layer
+    return layer.forward, layer.backward_kernels(setup.recompute)
+
+
+def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
+    """Return the times (ns) of the encoders' own all-gather and reduce-scatter, 0 if not modelled.
+
+    They share the network with the language model's, one after another: the gather before its
+    gather, the scatter after its scatter. Frozen encoders have no gradients to scatter.
+    """
+    stacks = setup.encoder_stacks(plan.tensor)
+    share = plan.tensor * plan.stages
+    held, trained = (
+        sum(s.layer.parameters * s.layers for s in stacks if every or s.trainable) // share
+        for every in (True, False)
+    )
+    return held * setup.encoder_gather_ns // 10**9, trained * setup.encoder_scatter_ns // 10**9
+
+
+def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
+    """Return all plans: divisors of the language model's sizes that divide the encoders' layers.
+
+    >>> from counterpoise.sched.bubble_filling.presets import case_setup
+    >>> len(plans(case_setup("3072")))
+    64
+    """
+    return tuple(
+        EncoderPlan(stages, tensor, recompute, warmup)
+        for warmup in WARMUPS
+        for recompute in (True, False)
+        for stages in range(1, setup.stages + 1)
+        for tensor in sorted(setup.encoders, reverse=True)
+        if not _mismatch(setup, stages, tensor)
+    )
+
+
+def _mismatch(setup: FillSetup, stages: int, tensor: int) -> str:
+    if stages < 1 or setup.stages % stages:
+        fit = [n for n in range(1, setup.stages + 1) if setup.stages % n == 0]
+        return f"encoder pipelines of {stages} ranks do not divide {setup.stages}; use one of {fit}"
+    if tensor < 1 or setup.tensor % tensor:
+        fit = [n for n in range(1, setup.tensor + 1) if setup.tensor % n == 0]
+        return f"encoders over {tensor} GPUs do not divide {setup.tensor}; use one of {fit}"
+    for stack in setup.encoder_stacks(tensor):
+        if stack.layers % stages:
+            return f"{stack.layers} layers of {stack.layer.name} do not divide into {stages} stages"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes per GPU of the language model and of the encoders, and what is available."""
+
+    model: int
+    states: int
+    per_microbatch: int
+    available: int
+
+    @property
+    def microbatches(self) -> int:
+        """The number of microbatches whose encoder activations fit at once; below 1: none."""
+        free = self.available - self.model - self.states
+        return free // max(1, self.per_microbatch) if free >= 0 else -1
+
+
+def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
+    """Return the memory of a plan, with one layer's full activations on top if it recomputes."""
+    layer, share = setup.model.layer, setup.stages * setup.tensor
+    states = _states(setup, setup.model, share, setup.data)
+    model = states + max(host.timeline.peak_bytes) + layer.saved_bytes
+    pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
+    stacks = setup.encoder_stacks(plan.tensor)
+    encoder = sum(
+        _states(setup, one, plan.stages * plan.tensor, setup.data * pipelines) for one in stacks
+    )
+    trained = [one for one in stacks if one.trainable]
+    if plan.recompute:
+        encoder += max((one.layer.saved_bytes for one in trained), default=0)
+    kept = sum(
+        (one.layer.checkpoint_bytes if plan.recompute else one.layer.saved_bytes)
+        * (one.layers // plan.stages)
+        for one in trained
+    )
+    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes)
+
+
+def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
+    parameters = stack.layer.parameters * stack.layers // share
+    if not stack.trainable:
+        return 2 * parameters
+    return setup.state_bytes * parameters + setup.optimizer_bytes * parameters // replicas
+
+
+def plan_problem(
+    setup: FillSetup,
+    plan: EncoderPlan,
+    host: Host,
+    *,
+    splitting: Splitting | None = None,
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+    whole_layers: bool = False,
+) -> FillProblem:
+    """Return the filling problem of one plan.
+
+    `permille`: each microbatch's encoder cost, 1000 as in the profile. `whole_layers`: whether a
+    layer is one piece of work. Raises ValueError if the plan's sizes do not divide the model's, or
+    it does not fit the memory.
+    """
+    _check_sizes(setup, plan, permille)
+    room = _checked_memory(setup, plan, host).microbatches
+    stacks = setup.encoder_stacks(plan.tensor)
+    forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
+    costs = (1000,) if permille is None else permille
+    nominal = sum(map(total_ns, forward + backward)) * np.array(costs, np.int64) // 1000
+    gather, scatter = encoder_collectives(setup, plan)
+    return FillProblem(
+        gaps=host.gaps,
+        groups=groups_of(setup.stages, plan.stages),
+        copies=setup.tensor // plan.tensor,
+        forward=_layers_work(forward, splitting, costs, gather),
+        backward=_layers_work(backward, splitting, costs, scatter, backward=True),
+        hop_ns=setup.hop_ns,
+        nominal_ns=nominal,
+        fixed=fixed,
+        # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
+        most=room if backward else None,
+        forward_layers=_kernel_counts(forward, splitting, costs),
+        backward_layers=_kernel_counts(backward, splitting, costs),
+        encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
+        slower=setup.contention.permille,
+    )
+
+
+def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each encoder pipeline of `width` ranks.
+
+    >>> groups_of(4, 2)
+    ((0, 1), (2, 3))
+    """
+    return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))
+
+
+def _check_sizes(setup: FillSetup, plan: EncoderPlan, permille: tuple[int, ...] | None) -> None:
+    """Raise ValueError for sizes that do not divide, or costs of another number of microbatches."""
+    if what := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(what)
+    if permille is not None and len(permille) != setup.microbatches:
+        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+
+
+def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
+    """Return a plan's memory; raise ValueError if not even one microbatch fits."""
+    need = memory(setup, plan, host)
+    if need.microbatches < 1:
+        raise ValueError(
+            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
+            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
+            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
+        )
+    return need
+
+
+def _layers_work(
+    layers: list[tuple[Kernel, ...]],
+    splitting: Splitting | None,
+    permille: tuple[int, ...],
+    collective_ns: int,
+    *,
+    backward: bool = False,
+) -> Work:
+    """Return the work of one direction of a stage's layers."""
+    release = _release(sum(_kernel_counts(layers, splitting, permille)), collective_ns)
+    return make_work(
+        [kernel for layer in layers for kernel in layer],
+        splitting=splitting,
+        release=release[::-1] if backward else release,
+        permille=permille,
+    )
+
+
+def _kernel_counts(
+    layers: list[tuple[Kernel, ...]], how: Splitting | None, permille: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return each layer's number of kernels after splitting, of the dearest microbatch."""
+    return tuple(sum(len(pieces(k, how, max(permille))) for k in layer) for layer in layers)
+
+
+def encoder_kernels(
+    stacks: tuple[Stack, ...], plan: EncoderPlan, *, whole_layers: bool = False
+) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
+    """Return one stage's layers in the order they run; frozen encoders have no backward.
+
+    With `whole_layers` each has one kernel, that takes the time of all of them.
+    """
+    forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
+    backward = [
+        s.layer.backward_kernels(plan.recompute)
+        for s in stacks[::-1]
+        if s.trainable
+        for _ in range(s.layers // plan.stages)
+    ]
+    if whole_layers:
+        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
+    return forward, backward
+
+
+def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return (Kernel("layer", "compute", total_ns(layer)),)
+
+
+def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return each kernel's wait for its share of a collective that arrives layer by layer."""
+    return np.arange(1, kernels + 1, dtype=np.int64) * whole // max(1, kernels)

@@ -1,0 +1,213 @@
+"""A filling problem (gaps, encoder pipelines, kernels) and its result, a filled schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .gaps import FREE, Gaps, Ints
+from .setup import Kernel, Splitting, pieces
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """The kernels of one direction of the encoders on one stage, in order.
+
+    `resource` (kernels): 0 computes, 1 communicates. `ns` (ranks or 1, microbatches or 1, kernels).
+    `release` (kernels): nanoseconds that the first microbatch's kernels wait for the encoders' own
+    data-parallel collectives, from the start of the step (forward) or its end (backward).
+    """
+
+    resource: Ints
+    ns: Ints
+    release: Ints
+
+    @property
+    def per_microbatch_ns(self) -> Ints:
+        """Return each row's time on the slowest rank."""
+        return np.asarray(self.ns.sum(axis=2).max(axis=0))
+
+
+def make_work(
+    kernels: Sequence[Kernel],
+    *,
+    splitting: Splitting | None = None,
+    release: Ints | None = None,
+    permille: Sequence[int] = (1000,),
+) -> Work:
+    """Return work made of kernels. `permille`: each microbatch's cost, or one for all.
+
+    Each microbatch's kernels are split separately; one with fewer pieces than another is padded
+    with pieces of 0 ns in front. Raises ValueError for a negative cost.
+
+    >>> make_work((Kernel("a", "compute", 10),), permille=(1000, 500)).ns.tolist()
+    [[[10], [5]]]
+    """
+    if min(permille) < 0:
+        raise ValueError(f"a microbatch costs {min(permille)} permille; give 0 or more")
+    columns: list[list[int]] = []
+    codes: list[int] = []
+    for kernel in kernels:
+        rows = [pieces(kernel, splitting, cost) for cost in permille]
+        most = max(map(len, rows))
+        padded = [(0,) * (most - len(row)) + row for row in rows]
+        columns += [list(column) for column in zip(*padded, strict=True)]
+        codes += [0 if kernel.resource == "compute" else 1] * most
+    ns = np.array(columns, np.int64).reshape(len(columns), len(permille)).T
+    wait = np.zeros(len(codes), np.int64) if release is None else release
+    return Work(np.array(codes, np.int64), np.ascontiguousarray(ns)[None], wait)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillProblem:
+    """A step's gaps, and the encoder work to place in them.
+
+    `groups[g]`: the ranks of an encoder pipeline, first stage first. `copies`: encoder pipelines on
+    each group, on different tensor-parallel GPUs of its ranks. `nominal_ns`: encoder time per
+    microbatch and stage before any splitting; efficiency is measured against it. `fixed`:
+    microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
+    microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
+    kernels of each layer of a stage, where known. Frozen encoders have none backward. `encoders`:
+    of each encoder, its layers on a stage and whether it is trained; one by default. `slower`:
+    permille that its computation and its collectives take longer beside the language model's
+    kernels (`Contention.permille`).
+    """
+
+    gaps: Gaps
+    groups: tuple[tuple[int, ...], ...]
+    copies: int
+    forward: Work
+    backward: Work
+    hop_ns: int
+    nominal_ns: Ints
+    fixed: bool = False
+    most: int | None = None
+    forward_layers: tuple[int, ...] = ()
+    backward_layers: tuple[int, ...] = ()
+    encoders: tuple[tuple[int, bool], ...] = ()
+    slower: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        """Check that the microbatches fit the pipelines."""
+        if not len(self.forward.resource):
+            raise ValueError("the profile is empty: the encoders have no kernels to place")
+        if self.most is not None and self.most * self.pipelines < self.microbatches:
+            raise ValueError(
+                f"{self.pipelines} encoder pipelines hold {self.most} microbatches each, "
+                f"not the {self.microbatches} of a step; recompute activations or use a larger "
+                f"pp_enc or tp_enc"
+            )
+
+    def layers_of_encoders(self) -> tuple[tuple[range, bool], ...]:
+        """Return the numbers of each encoder's layers on a stage, and whether it is trained.
+
+        On a stage layers are numbered encoder by encoder.
+        """
+        one = ((len(self.forward_layers), bool(self.backward_layers)),)
+        found, start = [], 0
+        for count, trained in self.encoders or one:
+            found.append((range(start, start + count), trained))
+            start += count
+        return tuple(found)
+
+    @property
+    def microbatches(self) -> int:
+        """The number of microbatches of a step and replica."""
+        return len(self.gaps.need_ns)
+
+    @property
+    def pipelines(self) -> int:
+        """The number of encoder pipelines beside one pipeline of the language model (m)."""
+        return len(self.groups) * self.copies
+
+    @property
+    def encoder_ns(self) -> int:
+        """Encoder time per GPU before splitting, in nanoseconds."""
+        total = int(np.broadcast_to(self.nominal_ns, (self.microbatches,)).sum())
+        return total // self.pipelines
+
+    def row(self, microbatch: int, work: Work) -> int:
+        """Return the row of `work.ns` that holds a microbatch's times."""
+        return microbatch if work.ns.shape[1] > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderPipeline:
+    """The schedule of one encoder pipeline.
+
+    `microbatches`, `backward_order`: its microbatches in the order of forwards and backwards.
+    `position[i]`: the language model's microbatch that `microbatches[i]` becomes. `forward`,
+    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds.
+    """
+
+    ranks: tuple[int, ...]
+    copy: int
+    microbatches: tuple[int, ...]
+    backward_order: tuple[int, ...]
+    position: tuple[int, ...]
+    forward: Ints
+    backward: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSchedule:
+    """Encoder work placed in the gaps. Time 0 is the start of the step without encoders.
+
+    `before_ns`, `after_ns`: encoder time that did not fit and runs before and after the step.
+    """
+
+    problem: FillProblem
+    pipelines: tuple[EncoderPipeline, ...]
+    before_ns: int
+    after_ns: int
+    bound: float = 1.0
+    how: str = "ours"
+    note: str = field(default="")
+
+    @property
+    def step_ns(self) -> int:
+        """The length of the whole step, exposed encoder time included."""
+        return self.before_ns + self.problem.gaps.step_ns + self.after_ns
+
+    @property
+    def efficiency(self) -> float:
+        """1 - exposed encoder time / encoder time per GPU, at least 0."""
+        return max(0.0, 1 - (self.before_ns + self.after_ns) / max(1, self.problem.encoder_ns))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The microbatches in the order in which the language model takes them."""
+        pairs = [
+            pair for p in self.pipelines for pair in zip(p.position, p.microbatches, strict=True)
+        ]
+        return tuple(microbatch for _, microbatch in sorted(pairs))
+
+
+def lengths(work: Work, ranks: Sequence[int], microbatches: Sequence[int]) -> Ints:
+    """Return kernel times of these microbatches, (microbatches, stages, kernels) nanoseconds."""
+    ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
+    rows = np.array(microbatches if ns.shape[1] > 1 else [0] * len(microbatches), np.int64)
+    return np.ascontiguousarray(ns[:, rows].transpose(1, 0, 2))
+
+
+def taken(
+    problem: FillProblem,
+    work: Work,
+    ranks: Sequence[int],
+    microbatches: Sequence[int],
+    starts: Ints,
+) -> Ints:
+    """Return what kernels take that begin at `starts` (microbatches, stages, kernels).
+
+    Those that begin beside a kernel of the language model take longer where the problem says so.
+    """
+    ns = lengths(work, ranks, microbatches)
+    if not any(problem.slower) or not ns.size:
+        return ns
+    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
+    for stage, rank in enumerate(ranks):
+        one = problem.gaps.ranks[rank]
+        # Before the step's start a kernel is in the extension of the first stretch.
+        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
+        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
+    return ns

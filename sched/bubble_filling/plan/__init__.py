@@ -1,1 +1,0 @@
-"""Choosing the encoders' parallelism beside the language model's."""

@@ -1,1 +1,0 @@
-"""The filling problem: gaps, kernels, encoder pipelines, and named setups."""

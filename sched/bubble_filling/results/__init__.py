@@ -1,1 +1,0 @@
-"""Filled schedules as programs, timelines and replays; where the bubbles are, and drift."""

@@ -1,0 +1,372 @@
+"""The bubble scheduler: a search over partitions of the microbatches for least exposed time.
+
+After Optimus (2024), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
+pipelines.py), the exposed time found by bisection instead of moving one microbatch after
+another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
+(`match`), and microbatches may differ. First the even partition; if some time stays exposed,
+the one that ends forwards earliest, then single microbatches change pipelines while that helps.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .gaps import COMMUNICATING, FREE
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
+from .validate import check_filled
+
+Lists = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The microbatches of each pipeline, in the order of forwards and of backwards."""
+
+    forward: Lists
+    backward: Lists
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Search effort: tolerance of the exposed time, and the number of single moves to try."""
+
+    tolerance_ns: int = 50_000
+    moves: int = 12
+
+
+def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
+    """Return the best filled schedule found.
+
+    There always is one: work that does not fit runs before and after the step. If the step has no
+    bubbles all work does, and the schedule's note says so.
+    """
+    search = _Search(problem, effort or Effort())
+    best: FilledSchedule | None = None
+    for assignment in search.candidates():
+        found = search.evaluate(assignment, best)
+        best = (
+            found if best is None or (found is not None and found.step_ns < best.step_ns) else best
+        )
+        if best is not None and best.step_ns == problem.gaps.step_ns:
+            break
+    if best is None:
+        raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
+    best = search.improve(best)
+    return check_filled(_noted(best))
+
+
+def _noted(found: FilledSchedule) -> FilledSchedule:
+    gaps = found.problem.gaps
+    usable = sum(sum(gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING))
+    if usable:
+        return found
+    return _with_note(found, "the step has no bubbles: encoders run before and after it")
+
+
+def _with_note(found: FilledSchedule, note: str) -> FilledSchedule:
+    return FilledSchedule(
+        found.problem,
+        found.pipelines,
+        found.before_ns,
+        found.after_ns,
+        found.bound,
+        found.how,
+        note,
+    )
+
+
+def _sizes(sizes: Sequence[int]) -> Assignment:
+    """Return an assignment of `sizes[k]` microbatches to pipeline k; all of them are equal."""
+    until = np.cumsum([0, *sizes]).tolist()
+    rows = tuple(tuple(range(a, b)) for a, b in itertools.pairwise(until))
+    return Assignment(rows, rows)
+
+
+class _Search:
+    """The search on one problem: its free spaces, and the schedules tried on them."""
+
+    def __init__(self, problem: FillProblem, effort: Effort) -> None:
+        self.problem, self.effort = problem, effort
+        self.spaces = [
+            space_of(tuple(problem.gaps.ranks[rank] for rank in group)) for group in problem.groups
+        ]
+        self.mirrored = mirrored_work(problem.backward)
+        self.equal = problem.forward.ns.shape[1] == 1 and problem.backward.ns.shape[1] <= 1
+
+    def candidates(self) -> Iterator[Assignment]:
+        """Yield assignments worth trying, most promising first."""
+        if not self.equal:
+            yield from self._uneven()
+        elif self.problem.fixed:
+            rows = self._deal(range(self.problem.microbatches), [1] * self.problem.microbatches)
+            yield Assignment(rows, rows)
+        else:
+            yield _sizes(self._even())
+            yield _sizes(self._earliest())
+
+    def _even(self) -> list[int]:
+        count, pipelines = self.problem.microbatches, self.problem.pipelines
+        return [(count * (k + 1)) // pipelines - (count * k) // pipelines for k in range(pipelines)]
+
+    def _earliest(self) -> list[int]:
+        """Return the sizes with which forwards need the least time before the step.
+
+        Each pipeline is filled as far as the extension allows; the earliest results of all of them
+        together must meet the deadlines, and where they come from gives the sizes.
+        """
+        problem = self.problem
+        # More than twice an even share on one pipeline is never the earliest.
+        most = min(problem.microbatches, problem.most or problem.microbatches)
+        most = min(most, 2 * -(-problem.microbatches // problem.pipelines))
+        rows = np.zeros(most, np.int64)
+        sizes: list[int] = []
+        need = problem.gaps.need_ns
+
+        def fits(extension: int) -> bool:
+            ends = []
+            for group, space in enumerate(self.spaces):
+                ranks = problem.groups[group]
+                stop = int(need[-1])
+                got = fill(
+                    space, problem.forward, ranks, rows, extension, problem.hop_ns, stop,
+                    problem.slower,
+                )  # fmt: skip
+                for copy in range(problem.copies):
+                    pipeline = group * problem.copies + copy
+                    ends += [(end, n, pipeline) for n, end in enumerate(got.done[: got.placed])]
+            ends.sort()
+            if len(ends) < len(need) or any(e[0] > by for e, by in zip(ends, need, strict=False)):
+                return False
+            taken = [pipeline for _, _, pipeline in ends[: len(need)]]
+            sizes[:] = [taken.count(pipeline) for pipeline in range(problem.pipelines)]
+            return True
+
+        high = enough(problem, problem.forward, problem.microbatches)
+        fits(least(fits, high, self.effort.tolerance_ns))
+        return sizes
+
+    def _uneven(self) -> Iterator[Assignment]:
+        """Yield assignments for unequal microbatches: longest first to the least loaded pipeline.
+
+        Then in the given order; within a pipeline also shortest first and last.
+        """
+        problem = self.problem
+        cost = [int(self._cost(microbatch)) for microbatch in range(problem.microbatches)]
+        given = list(range(problem.microbatches))
+        longest = sorted(given, key=lambda m: (-cost[m], m))
+        for order in (longest, given):
+            rows = self._deal(order, cost)
+            kept = tuple(tuple(sorted(row)) for row in rows)
+            yield Assignment(kept, kept)
+            if not problem.fixed:
+                short = tuple(tuple(sorted(row, key=lambda m: (cost[m], m))) for row in rows)
+                turned = tuple(row[::-1] for row in short)
+                yield Assignment(short, short)
+                yield Assignment(turned, turned)
+                yield Assignment(short, turned)
+
+    def _cost(self, microbatch: int) -> int:
+        problem = self.problem
+        total = 0
+        for work in (problem.forward, problem.backward):
+            if len(work.resource):
+                total += int(work.per_microbatch_ns[problem.row(microbatch, work)])
+        return total
+
+    def _deal(self, order: Sequence[int], cost: Sequence[int]) -> Lists:
+        rows: list[list[int]] = [[] for _ in range(self.problem.pipelines)]
+        loads = [0] * len(rows)
+        most = self.problem.most or self.problem.microbatches
+        for microbatch in order:
+            open_ = [k for k in range(len(rows)) if len(rows[k]) < most]
+            to = min(open_, key=lambda k: (loads[k], k))
+            rows[to].append(microbatch)
+            loads[to] += cost[microbatch]
+        return tuple(map(tuple, rows))
+
+    def evaluate(
+        self, assignment: Assignment, best: FilledSchedule | None = None
+    ) -> FilledSchedule | None:
+        """Return the schedule of least exposed time of an assignment, or None.
+
+        None where the assignment is impossible or no better than `best`.
+        """
+        problem, gaps = self.problem, self.problem.gaps
+        if any(len(row) > (problem.most or len(row)) for row in assignment.forward):
+            return None
+        count = max(map(len, assignment.forward))
+        high = enough(problem, problem.forward, count)
+        # Bisect no further than the best so far: anything longer is of no use.
+        limit = high if best is None else best.before_ns + best.after_ns
+        if limit < high and not self._forward_fits(assignment, limit):
+            return None
+        fits = functools.partial(self._forward_fits, assignment)
+        before = least(fits, min(limit, high), self.effort.tolerance_ns)
+        forward = self._forward(assignment, before)
+        done = self._by_microbatch(assignment.forward, forward)
+        # Backwards go as late as possible into what forwards left: the same on a mirrored clock.
+        spaces = [one.left.mirrored(gaps.step_ns) for one in forward]
+        after = 0
+        if len(problem.backward.resource):
+            high = enough(problem, problem.backward, count)
+            limit = high if best is None else limit - before
+            if self._places(assignment, done, spaces, limit) is None:
+                return None
+            after = least(
+                lambda extension: self._places(assignment, done, spaces, extension) is not None,
+                limit,
+                self.effort.tolerance_ns,
+            )
+        found = self._places(assignment, done, spaces, after)
+        if found is None:
+            return None
+        pipelines = self._pipelines(assignment, forward, found[1], found[0])
+        return FilledSchedule(problem, pipelines, before, after)
+
+    def _forward(self, assignment: Assignment, extension: int, stop: int = NEVER) -> list[Placed]:
+        return self._run(
+            self.problem.forward,
+            assignment.forward,
+            extension,
+            stop,
+            self.spaces,
+            self.problem.copies,
+        )
+
+    def _run(
+        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space],
+        copies: int,
+    ) -> list[Placed]:  # fmt: skip
+        """Place every pipeline's microbatches; equal pipelines with equal work are placed once."""
+        problem = self.problem
+        known: dict[tuple[int, tuple[int, ...]], Placed] = {}
+        result = []
+        for pipeline, microbatches in enumerate(lists):
+            rows = tuple(problem.row(m, work) for m in microbatches)
+            key = (pipeline // copies, rows)
+            if key not in known:
+                group = problem.groups[pipeline // problem.copies]
+                known[key] = fill(
+                    spaces[pipeline // copies], work, group, np.array(rows, np.int64),
+                    extension, problem.hop_ns, stop, problem.slower,
+                )  # fmt: skip
+                if known[key].placed < len(rows):
+                    return []
+            result.append(known[key])
+        return result
+
+    def _forward_fits(self, assignment: Assignment, extension: int) -> bool:
+        need = self.problem.gaps.need_ns
+        placed = self._forward(assignment, extension, int(need[-1]))
+        if not placed:
+            return False
+        done = self._by_microbatch(assignment.forward, placed)
+        if self.problem.fixed:
+            return all(end <= by for end, by in zip(done, need.tolist(), strict=True))
+        return all(end <= by for end, by in zip(sorted(done), need.tolist(), strict=True))
+
+    def _by_microbatch(self, lists: Lists, placed: Sequence[Placed]) -> list[int]:
+        done = [0] * self.problem.microbatches
+        for row, one in zip(lists, placed, strict=True):
+            for microbatch, end in zip(row, one.done.tolist(), strict=True):
+                done[microbatch] = end
+        return done
+
+    def _places(
+        self, assignment: Assignment, done: list[int], spaces: Sequence[Space], extension: int
+    ) -> tuple[tuple[int, ...], list[Placed]] | None:
+        """Return a place for each microbatch with backwards extended by `extension`, or None."""
+        gaps, count = self.problem.gaps, self.problem.microbatches
+        if not len(self.problem.backward.resource):
+            place = self._choose(done, [NEVER] * count)
+            return None if place is None else (place, [])
+        lists = tuple(row[::-1] for row in assignment.backward)
+        stop = gaps.step_ns - int(gaps.gradient_ns[0])
+        placed = self._run(self.mirrored, lists, extension, stop, spaces, 1)
+        if not placed:
+            return None
+        last = [gaps.step_ns - end for end in self._by_microbatch(lists, placed)]
+        place = self._choose(done, last)
+        return None if place is None else (place, placed)
+
+    def _choose(self, done: list[int], last: list[int]) -> tuple[int, ...] | None:
+        gaps = self.problem.gaps
+        if not self.problem.fixed:
+            return match(done, last, gaps.need_ns, gaps.gradient_ns)
+        need, gradient = gaps.need_ns.tolist(), gaps.gradient_ns.tolist()
+        good = all(map(int.__le__, done, need)) and all(map(int.__ge__, last, gradient))
+        return tuple(range(len(done))) if good else None
+
+    def _pipelines(
+        self, assignment: Assignment, forward: list[Placed], backward: list[Placed],
+        place: tuple[int, ...],
+    ) -> tuple[EncoderPipeline, ...]:  # fmt: skip
+        problem, step = self.problem, self.problem.gaps.step_ns
+        name = place if self.equal else tuple(range(problem.microbatches))
+        result = []
+        for at, row in enumerate(assignment.forward):
+            shape = (len(row), len(problem.groups[0]), 0)
+            starts = np.zeros(shape, np.int64)
+            if backward:
+                mirror = backward[at].starts + backward[at].took
+                starts = step - mirror[::-1, :, ::-1]
+            result.append(
+                EncoderPipeline(
+                    ranks=problem.groups[at // problem.copies],
+                    copy=at % problem.copies,
+                    microbatches=tuple(name[m] for m in row),
+                    backward_order=tuple(name[m] for m in assignment.backward[at]),
+                    position=tuple(place[m] for m in row),
+                    forward=forward[at].starts,
+                    backward=starts,
+                )
+            )
+        return tuple(result)
+
+    def improve(self, best: FilledSchedule) -> FilledSchedule:
+        """Move single microbatches between pipelines while time stays exposed and it helps."""
+        tried = 0
+        seen: set[Assignment] = set()
+        better = True
+        while better and best.step_ns > self.problem.gaps.step_ns:
+            better = False
+            for moved in self._neighbours(best):
+                if moved in seen or tried >= self.effort.moves:
+                    continue
+                seen.add(moved)
+                tried += 1
+                found = self.evaluate(moved, best)
+                if found is not None and found.step_ns < best.step_ns:
+                    best, better = found, True
+                    break
+        return best
+
+    def _neighbours(self, best: FilledSchedule) -> Iterator[Assignment]:
+        """Yield assignments with one microbatch moved, from the fullest pipelines first."""
+        sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
+        alike = self.equal and not self.problem.fixed
+        for source, target in self._moves(sizes):
+            if alike:
+                yield _sizes([n - (k == source) + (k == target) for k, n in enumerate(sizes)])
+                continue
+            for microbatch in best.pipelines[source].microbatches:
+                rows = [list(pipeline.microbatches) for pipeline in best.pipelines]
+                rows[source].remove(microbatch)
+                rows[target].append(microbatch)
+                kept = tuple(tuple(sorted(row)) for row in rows)
+                yield Assignment(kept, kept)
+
+    def _moves(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield (source, target) pipelines of different groups, fullest to emptiest first."""
+        copies = self.problem.copies
+        firsts = range(0, len(sizes), copies)
+        sources = [max(range(at, at + copies), key=sizes.__getitem__) for at in firsts]
+        targets = [min(range(at, at + copies), key=sizes.__getitem__) for at in firsts]
+        pairs = [
+            (a, b) for a in sources for b in targets if a // copies != b // copies and sizes[a]
+        ]
+        yield from sorted(pairs, key=lambda pair: sizes[pair[1]] - sizes[pair[0]])

@@ -1,0 +1,175 @@
+"""Conversion of filled schedules to timelines, to render, export and compare them.
+
+A rank's row shows its compute stream: the language model's passes, cut where encoder
+kernels run inside them, and the encoder's forwards (EF) and backwards (EB), joined where they
+touch. Encoder collectives run beside the language model's computation, on lanes of their own if
+asked for. With encoder pipelines narrower than the language model's, one copy is shown.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from ..ir.program import Pass
+from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
+from .encoder_plans import Host
+from .gaps import COMMUNICATING, FREE, Gaps
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, taken
+
+
+def fill_timeline(
+    host: Host, filled: FilledSchedule, *, copy: int = 0, links: bool = False, name: str = ""
+) -> Timeline:
+    """Return the timeline of a filled schedule, exposed encoder time included.
+
+    Memory is the language model's; `encoder_plans.memory` gives what encoders add.
+    """
+    shift, makespan = filled.before_ns, filled.step_ns
+    rows, lanes = [], {}
+    for rank, row in enumerate(host.timeline.ranks):
+        guests = sorted(_guests(filled, rank, copy, 0), key=lambda slot: slot.start_ns)
+        rows.append(_moved(_merged(row, guests), shift))
+        if links:
+            beside = sorted(_guests(filled, rank, copy, 1), key=lambda slot: slot.start_ns)
+            lanes[f"links {rank}"] = _moved(beside, shift)
+    return Timeline(
+        name=name or f"{host.timeline.name} with encoders",
+        placement=host.timeline.placement,
+        ranks=tuple(rows),
+        lanes=lanes,
+        makespan_ns=makespan,
+        bubbles=tuple(_bubbles(row, makespan) for row in rows),
+        memory=tuple(_later(curve, shift) for curve in host.timeline.memory),
+        critical=(),
+    )
+
+
+def _guests(filled: FilledSchedule, rank: int, copy: int, resource: int) -> Iterator[Slot]:
+    """Yield the encoders' kernels on a rank, neighbours of one microbatch joined."""
+    problem = filled.problem
+    for p in filled.pipelines:
+        if p.copy == copy and rank in p.ranks:
+            for kind, starts, order in (
+                ("EF", p.forward, p.microbatches),
+                ("EB", p.backward, p.backward_order),
+            ):
+                yield from _joined(kind, p, starts, problem, order, rank, resource)
+
+
+def _joined(
+    kind: str,
+    p: EncoderPipeline,
+    starts: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    problem: FillProblem,
+    order: tuple[int, ...],
+    rank: int,
+    resource: int,
+) -> Iterator[Slot]:
+    if not starts.size:
+        return
+    stage, work = p.ranks.index(rank), problem.forward if kind == "EF" else problem.backward
+    keep = work.resource == resource
+    begin = starts[:, stage][:, keep]
+    end = begin + taken(problem, work, p.ranks, order, starts)[:, stage][:, keep]
+    for at, microbatch in enumerate(order):
+        breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
+        first = np.concatenate(([0], breaks)).astype(np.int64)
+        last = np.concatenate((breaks - 1, [begin.shape[1] - 1])).astype(np.int64)
+        what = Pass(rank, kind, microbatch)
+        times = zip(begin[at, first].tolist(), end[at, last].tolist(), strict=True)
+        yield from (Slot(what, a, b) for a, b in times)
+
+
+def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
+    """Yield both in order of time, the host's passes cut around its guests."""
+    waiting = guests[::-1]
+    for slot in host:
+        at = slot.start_ns
+        while waiting and waiting[-1].start_ns < slot.end_ns:
+            guest = waiting.pop()
+            if guest.start_ns > at:
+                yield Slot(slot.what, at, guest.start_ns)
+            yield guest
+            at = max(at, guest.end_ns)
+        if at < slot.end_ns:
+            yield Slot(slot.what, at, slot.end_ns)
+    yield from waiting[::-1]
+
+
+def _moved(slots: Iterator[Slot] | list[Slot], shift: int) -> tuple[Slot, ...]:
+    return tuple(Slot(s.what, s.start_ns + shift, s.end_ns + shift) for s in slots)
+
+
+def _later(curve: Curve, shift: int) -> Curve:
+    if not shift or not curve:
+        return curve
+    return ((0, curve[0][1]), *((at + shift, held) for at, held in curve))
+
+
+def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
+    """Return idle time by place: before the first backward, after the last forward, between."""
+    back = [at for at, slot in enumerate(row) if slot.what.kind in ("B", "I", "EB")]
+    ahead = [at for at, slot in enumerate(row) if slot.what.kind == "F"]
+    first = back[0] if back else len(row)
+    last = ahead[-1] if ahead else -1
+    sums = [0, 0, 0]
+    now = 0
+    for at, slot in enumerate(row):
+        place = 0 if at <= first else 1 if at <= last else 2
+        sums[place] += max(0, slot.start_ns - now)
+        now = max(now, slot.end_ns)
+    sums[2] += makespan - now
+    return Bubbles(warmup_ns=sums[0], steady_ns=sums[1], cooldown_ns=sums[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Nanoseconds in which a rank does not compute, by cause.
+
+    `gather`, `scatter`: data-parallel collectives. `warmup`, `cooldown`: before the first and after
+    the last pass. `steady`: between passes. `tensor`: tensor-parallel collectives, the only ones
+    where a guest may compute but not communicate.
+    """
+
+    gather_ns: int
+    warmup_ns: int
+    steady_ns: int
+    tensor_ns: int
+    cooldown_ns: int
+    scatter_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """The sum of all causes."""
+        return sum(asdict(self).values())
+
+
+def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[Causes, ...]:
+    """Return every rank's bubbles by cause.
+
+    Without the timeline (a measured trace), data-parallel collectives count as warm-up and
+    cool-down.
+    """
+    result = []
+    rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)
+    for row, one in zip(rows, gaps.ranks, strict=True):
+        length = one.end - one.start
+        took = {
+            kind: sum(s.end_ns - s.start_ns for s in row if s.what.kind == kind)
+            for kind in ("UNSHARD", "REDUCE_GRAD")
+        }
+        free = length * (one.kind == FREE)
+        single = len(length) == 1
+        last = 0 if single else int(free[-1])
+        result.append(
+            Causes(
+                gather_ns=took["UNSHARD"],
+                warmup_ns=max(0, int(free[0]) - took["UNSHARD"]),
+                steady_ns=int(np.sum(free[1:-1])),
+                tensor_ns=int(length[one.kind == COMMUNICATING].sum()),
+                cooldown_ns=max(0, last - took["REDUCE_GRAD"]),
+                scatter_ns=took["REDUCE_GRAD"],
+            )
+        )
+    return tuple(result)

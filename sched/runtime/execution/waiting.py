@@ -1,0 +1,169 @@
+"""Explains who waits for whom, from every rank's place in its list to the rank that blocks all.
+
+All ranks know all lists, so a rank only has to publish its step, its place in its list and whether
+it waits there. The chain starts at the rank that asks and goes on to whom that one waits for, until
+a rank that does not wait, or of which nothing is known.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..compiled import Collective, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of a rank when it last published it.
+
+    `at`: its operation. `waiting`: the text of the value that it waits for, "" while it computes.
+    `since_s`: how long it has been there. `failed`: the error it has given up with. `beat`: a
+    number that grows while the rank's process runs. `silent_s`: how long the reader has not seen it
+    grow, 0 if it does.
+    """
+
+    step: int
+    at: int
+    waiting: str = ""
+    since_s: float = 0.0
+    failed: str = ""
+    beat: int = 0
+    silent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """A pipeline as all ranks know it: every rank's operations, and the barriers' collectives.
+
+    `peers`: by rank, those with which it enters collectives; all of them by default.
+    """
+
+    lists: Sequence[Sequence[Op]]
+    collectives: Mapping[str, Collective]
+    peers: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def explain(self, me: int, standings: Mapping[int, Standing]) -> str:
+        """Return a sentence that leads from a waiting rank to the one that holds it up.
+
+        `standings`: by rank; ranks of which nothing is known are left out.
+
+        >>> from ..compiled import compile_program
+        >>> from counterpoise.sched import schedule
+        >>> program = schedule("1f1b", ranks=2, microbatches=2)
+        >>> known = Pipelines([compile_program(program, rank) for rank in range(2)], {})
+        >>> print(known.explain(1, {1: Standing(7, 1, "0F0", 60.0), 0: Standing(7, 0, "", 61.0)}))
+        step 7: rank 1 at 1F0 waits since 60 s for 0F0 of rank 0; rank 0 is at 0F0 since 61 s
+        """
+        parts: list[str] = []
+        rank, seen = me, set[int]()
+        while rank not in seen:
+            seen.add(rank)
+            if (standing := standings.get(rank)) is None:
+                parts.append(f"of rank {rank} nothing is known")
+                break
+            culprits = self._awaited(rank, standing, standings)
+            parts.append(self._describe(rank, standing, culprits))
+            if not culprits:
+                break
+            # Who is not heard of holds up the others; the chain need not go through them.
+            silent = [r for r in culprits if r in standings and _is_silent(standings[r])]
+            rank = (silent or culprits)[0]
+        # Standings are old where the store is gone, and the chain may miss who is the cause.
+        parts += [
+            self._describe(other, standing, [])
+            for other, standing in sorted(standings.items())
+            if _is_silent(standing) and other not in seen
+        ]
+        return f"step {standings[me].step}: " + "; ".join(parts)
+
+    def _describe(self, rank: int, standing: Standing, culprits: Sequence[int]) -> str:
+        ops, since = self.lists[rank], f"since {standing.since_s:.0f} s"
+        whom = " and ".join(map(str, culprits)) or "nobody known"
+        if standing.at >= len(ops):
+            text = f"rank {rank} is at the end of step {standing.step} {since}"
+            text += f" and waits for rank {whom}" if culprits else ""
+        elif standing.waiting:
+            place = ops[standing.at].what
+            text = f"rank {rank} at {place} waits {since} for {standing.waiting} of rank {whom}"
+        else:
+            text = f"rank {rank} is at {ops[standing.at].what} {since}"
+        if _is_silent(standing):
+            text += f" (its process is not heard of since {standing.silent_s:.0f} s)"
+        return text
+
+    def _awaited(
+        self, rank: int, standing: Standing, standings: Mapping[int, Standing]
+    ) -> list[int]:
+        """Return the ranks that have not done their part in what a rank waits for."""
+        if _is_silent(standing):
+            return []
+        if standing.at >= len(self.lists[rank]):
+            return self._behind(rank, standing, standings)
+        if not standing.waiting:
+            return []
+        made = next((op for op in self.lists[rank] if standing.waiting in _texts(op)), None)
+        if made is not None and made.source is not None:
+            return [made.source]
+        if made is not None and made.what.kind in self.collectives:
+            return self._not_entered(rank, made, standing, standings)
+        # Its own value: a send that its receivers have not taken.
+        sends = (op for op in self.lists[rank] if op.targets and _read(op) == standing.waiting)
+        return [target for op in sends for target in op.targets]
+
+    def _behind(
+        self, rank: int, standing: Standing, standings: Mapping[int, Standing]
+    ) -> list[int]:
+        """Return the ranks that a rank at its step's end waits for: who is not there, or silent."""
+        others = {other: there for other, there in standings.items() if other != rank}
+        missing = [other for other in range(len(self.lists)) if other not in {*others, rank}]
+        silent = [other for other, there in others.items() if _is_silent(there)]
+        return self.late(standing.step, others) or sorted(silent) or missing
+
+    def late(self, step: int, standings: Mapping[int, Standing]) -> list[int]:
+        """Return the ranks that are not at the end of a step, or of a later one."""
+        return [
+            rank
+            for rank, there in sorted(standings.items())
+            if there.step < step or (there.step == step and there.at < len(self.lists[rank]))
+        ]
+
+    def _not_entered(
+        self, rank: int, entry: Op, standing: Standing, standings: Mapping[int, Standing]
+    ) -> list[int]:
+        """Return the ranks whose entry into a collective is missing."""
+        found = self.collectives[entry.what.kind]
+        peers = self.peers.get(rank, range(len(self.lists)))
+        others = [peers[found.root]] if found.operation == "broadcast" else peers
+        name = (entry.what.kind, entry.what.microbatch)
+        return [
+            other
+            for other in others
+            if other != rank and not self._has_entered(other, name, standing, standings)
+        ]
+
+    def _has_entered(
+        self,
+        rank: int,
+        name: tuple[str, int],
+        standing: Standing,
+        standings: Mapping[int, Standing],
+    ) -> bool:
+        """Return whether a rank has entered a collective, as far as is known."""
+        there = standings.get(rank)
+        if there is None or there.step < standing.step:
+            return False
+        ops = self.lists[rank]
+        entry = (at for at, op in enumerate(ops) if (op.what.kind, op.what.microbatch) == name)
+        return there.step > standing.step or there.at > next(entry, -1)
+
+
+def _is_silent(standing: Standing) -> bool:
+    """Return whether a rank's process has ended or stopped without a word."""
+    return standing.silent_s > 0 and not standing.failed
+
+
+def _texts(op: Op) -> list[str]:
+    return [str(value) for value in op.writes]
+
+
+def _read(op: Op) -> str:
+    return str(op.reads[0])

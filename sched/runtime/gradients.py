@@ -1,0 +1,378 @@
+"""Sum gradients over ranks, clip them, and drive FSDP2's own reduction.
+
+Tensors may be divided over processes (DTensors), by FSDP2 or by `parallelize_module`.
+
+Sums over ranks that hold the same part are sums of local tensors, since all of these ranks divide a
+parameter alike. Before that each gradient must be divided as its parameter is: tensor parallelism
+may leave a gradient as parts of a sum (a norm between sequence-parallel layers), and another rank,
+whose microbatches gave it none, adds zeros to whole values.
+
+Microbatches are weighted with the whole step's counts, so the plain sum over all ranks is the
+gradient of the step's loss: nothing is divided here.
+
+Sums are made of `.grad` in place. What earlier steps left there is summed already, so it would
+count once for every rank. `EarlierGradients` puts it aside for a step and adds it afterwards, as
+`backward` adds to what is there.
+
+`SharedParameters` are those that several ranks of a pipeline hold: tied layers, and layers that are
+replicated. Each rank's copy gets the gradients of the rank's own stages. Their sum is the gradient
+of the one parameter, and with the same gradients the copies stay the same.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from .links import add_up, wait_for
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process has, in the same memory; all of a plain one."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """Return this process' part of a gradient. Raises ValueError where there is none."""
+    if parameter.grad is None:
+        raise ValueError("the parameter has no gradient")
+    return local_part(parameter.grad)
+
+
+def settle(parameters: Iterable[nn.Parameter]) -> None:
+    """Divide gradients as their parameters are; the processes that these are divided over meet."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
+            continue
+        if gradient.placements != parameter.placements:
+            with torch.no_grad():
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def dividing_groups(parameter: Tensor) -> list[dist.ProcessGroup]:
+    """Return the groups of processes that a parameter is divided over, none for a plain one.
+
+    In a dimension of its mesh in which it is replicated every process has all of it.
+    """
+    if not isinstance(parameter, DTensor):
+        return []
+    mesh = parameter.device_mesh
+    return [
+        mesh.get_group(dimension)
+        for dimension, placement in enumerate(parameter.placements)
+        if not placement.is_replicate() and mesh.size(dimension) > 1
+    ]
+
+
+def likeness(parameter: nn.Parameter) -> str:
+    """Return what must be the same on all ranks that have a parameter, in words."""
+    kind = "trained" if parameter.requires_grad else "frozen"
+    found = f"{kind} {parameter.dtype} of shape {tuple(parameter.shape)}"
+    if not isinstance(parameter, DTensor):
+        return found
+    return f"{found} divided as {', '.join(map(str, parameter.placements))}"
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Return whether FSDP2 (`fully_shard`) is applied to a module or a part of it."""
+    return any(True for _ in _sharded(module))
+
+
+def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
+    return (part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> frozenset[int]:
+    """Return the `id` of the parameters of a module whose gradients FSDP2 sums.
+
+    What it does not wrap, and what tensor parallelism alone divides over `lanes`, is summed as in
+    any other module. Call it while parameters are sharded, as outside of passes they are.
+    """
+    if not is_sharded(module):
+        return frozenset()
+    own = None if lanes is None else frozenset(dist.get_process_group_ranks(lanes))
+    return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, own))
+
+
+def sharded_over(modules: Mapping[int, nn.Module], ranks: frozenset[int]) -> frozenset[int]:
+    """Return the `id` of parameters in FSDP2's modules that only these processes divide."""
+    parts = (part for module in modules.values() for part in module.modules())
+    every = (p for part in parts if isinstance(part, FSDPModule) for p in part.parameters())
+    return frozenset(id(p) for p in every if _mesh_ranks(p) == ranks)
+
+
+def _mesh_ranks(tensor: Tensor) -> frozenset[int] | None:
+    """Return the processes of a DTensor's mesh, None for a plain tensor."""
+    if not isinstance(tensor, DTensor):
+        return None
+    return frozenset(tensor.device_mesh.mesh.flatten().tolist())
+
+
+def refuse_wrapped(stages: Mapping[int, nn.Module]) -> None:
+    """Raise ValueError for a stage that DistributedDataParallel wraps.
+
+    DDP reduces in hooks of one backward per forward; with several microbatches under way, gradients
+    are wrong or the job hangs, and nothing says so.
+    """
+    for stage, module in stages.items():
+        if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
+            raise ValueError(
+                f"stage {stage} is wrapped in DistributedDataParallel, which gives wrong gradients "
+                "with several microbatches under way; give the plain module, the pipeline sums "
+                "gradients over the mesh's data-parallel ranks"
+            )
+
+
+def begin_step(module: nn.Module) -> None:
+    """Tell FSDP2 to keep parameters and gradients whole until the last backward of the step.
+
+    Gradients are summed, not averaged: the microbatches' weights have the whole step's counts.
+    """
+    for part in _sharded(module):
+        part.set_requires_gradient_sync(False, recurse=False)
+        part.set_is_last_backward(False)
+        part.set_reshard_after_backward(False, recurse=False)
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+
+
+def last_backward(module: nn.Module) -> None:
+    """Tell FSDP2 that the next backward is the step's last of this module: it reduces in it."""
+    for part in _sharded(module):
+        part.set_requires_gradient_sync(True, recurse=False)
+        part.set_is_last_backward(True)
+        part.set_reshard_after_backward(True, recurse=False)
+
+
+_BUCKET_BYTES = 32 << 20
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Gradients that are reduced as one tensor."""
+
+    gradients: list[Tensor]
+    flat: Tensor
+    work: dist.Work
+
+
+@dataclass(slots=True)
+class Reduction:
+    """The reductions of one step. `group`: of the ranks with the same parameters, None for one."""
+
+    group: dist.ProcessGroup | None
+    _buckets: list[_Bucket] = field(default_factory=list)
+    _seen: set[int] = field(default_factory=set)
+
+    def start(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Start to reduce gradients; a parameter is reduced once a step.
+
+        A trained parameter without a gradient contributes zeros, since others may have one.
+        """
+        if self.group is None or self.group.size() == 1:
+            return
+        new = []
+        for parameter in parameters:
+            if parameter.requires_grad and id(parameter) not in self._seen:
+                self._seen.add(id(parameter))
+                new.append(parameter)
+        settle(new)
+        for bucket in _fill(new):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            work = dist.all_reduce(flat, group=self.group, async_op=True)
+            self._buckets.append(_Bucket(bucket, flat, work))
+
+    def finish(self, deadline_s: float) -> None:
+        """Wait for all reductions, and put the sums into `.grad`. Raises RuntimeError."""
+        buckets, self._buckets = self._buckets, []
+        self._seen.clear()
+        for bucket in buckets:
+            wait_for(bucket.work, bucket.flat, deadline_s)
+            sizes = [gradient.numel() for gradient in bucket.gradients]
+            for gradient, part in zip(
+                bucket.gradients, torch.split(bucket.flat, sizes), strict=True
+            ):
+                gradient.copy_(part.view_as(gradient))
+
+
+def _fill(parameters: Iterable[nn.Parameter]) -> Iterator[list[Tensor]]:
+    """Yield lists of gradients of one precision, each list up to the size of a bucket."""
+    open_buckets: dict[torch.dtype, list[Tensor]] = {}
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradient = gradient_of(parameter)
+        open_buckets.setdefault(gradient.dtype, []).append(gradient)
+        sizes[gradient.dtype] = sizes.get(gradient.dtype, 0) + gradient.nbytes
+        if sizes[gradient.dtype] >= _BUCKET_BYTES:
+            yield open_buckets.pop(gradient.dtype)
+            sizes.pop(gradient.dtype)
+    yield from open_buckets.values()
+
+
+class EarlierGradients:
+    """Puts aside the gradients that parameters have before a step, which starts without any.
+
+    At its end the step's are added to them; a step that raises leaves them as they were.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        # once each, though stages may share it
+        self._kept = [(parameter, parameter.grad) for parameter in dict.fromkeys(parameters)]
+
+    def __enter__(self) -> None:
+        for parameter, _ in self._kept:
+            parameter.grad = None
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        kept, self._kept = self._kept, []
+        for parameter, earlier in kept:
+            if raised is None and earlier is not None and parameter.grad is not None:
+                earlier.add_(parameter.grad)  # in the memory of the earlier
+            if raised is not None or earlier is not None:
+                parameter.grad = earlier
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParameters:
+    """A rank's copies. `ranks`: the pipeline ranks that have each. `groups`: by their ranks."""
+
+    rank: int
+    parameters: Mapping[str, nn.Parameter]
+    ranks: Mapping[str, tuple[int, ...]]
+    groups: Mapping[tuple[int, ...], dist.ProcessGroup]
+
+    def counted_elsewhere(self) -> list[nn.Parameter]:
+        """Return the copies that another rank counts in a norm: all but the first rank's."""
+        return [p for name, p in self.parameters.items() if self.ranks[name][0] != self.rank]
+
+    def copy_values(self) -> None:
+        """Give all copies the values of the first rank's; all ranks call this together."""
+        for name in sorted(self.parameters):
+            with torch.no_grad():
+                part = local_part(self.parameters[name])
+                dist.broadcast(part, group=self.groups[self.ranks[name]], group_src=0)
+
+    def sum_gradients(self, deadline_s: float) -> None:
+        """Sum gradients over the copies. Raises RuntimeError if another rank is lost."""
+        running = []
+        # In one order on all ranks: a rank may be in several groups.
+        for ranks in sorted(self.groups):
+            names = sorted(name for name in self.parameters if self.ranks[name] == ranks)
+            reduction = Reduction(self.groups[ranks])
+            reduction.start(self.parameters[name] for name in names)
+            running.append(reduction)
+        for reduction in running:
+            reduction.finish(deadline_s)
+
+
+def in_several(modules: Sequence[nn.Module]) -> frozenset[int]:
+    """Return the `id` of the parameters that are in more than one of a rank's stages.
+
+    Their gradient is whole only when the last of these stages is done.
+    """
+    counts = Counter(
+        number for module in modules for number in {id(p) for p in module.parameters()}
+    )
+    return frozenset(number for number, count in counts.items() if count > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SummedParameters:
+    """The gradients that this rank sums, over replicas and over copies.
+
+    `stages`: by number; FSDP2 sums by itself what it shards of them. `others`: encoder layers and
+    the vocabulary's shard. `lanes`: over which tensor parallelism divides them. `late`: the `id` of
+    stages' parameters whose gradients are whole after the last pass only. `copies`: of which other
+    ranks of the pipeline have copies.
+    """
+
+    stages: Mapping[int, nn.Module]
+    others: Sequence[nn.Module]
+    lanes: dist.ProcessGroup | None
+    late: frozenset[int]
+    copies: Collection[nn.Parameter]
+
+    def of_stage(self, stage: int) -> Iterator[nn.Parameter]:
+        """Yield those of a stage that are summed over replicas right after its last pass."""
+        yield from (p for p in self._own(self.stages[stage]) if id(p) not in self.late)
+
+    def after_passes(self) -> Iterator[nn.Parameter]:
+        """Yield those that are summed over replicas when all passes are over."""
+        yield from (p for module in self.others for p in module.parameters())
+        for module in self.stages.values():
+            yield from (p for p in self._own(module) if id(p) in self.late)
+
+    def every(self, *, replicas: bool) -> Iterator[nn.Parameter]:
+        """Yield all that are summed, over `replicas` too or over copies alone."""
+        if replicas:
+            for stage in self.stages:
+                yield from self.of_stage(stage)
+            yield from self.after_passes()
+        yield from self.copies
+
+    def _own(self, module: nn.Module) -> Iterator[nn.Parameter]:
+        """Yield what FSDP2 does not sum."""
+        others = parameters_of_fsdp(module, self.lanes)
+        yield from (p for p in module.parameters() if id(p) not in others)
+
+
+def clip_gradients(
+    parameters: Iterable[nn.Parameter],
+    max_norm: float,
+    *,
+    pipelines: Sequence[dist.ProcessGroup],
+    shared: Iterable[nn.Parameter] = (),
+    deadline_s: float = 300.0,
+) -> Tensor:
+    """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
+
+    `pipelines`: the ranks that hold the other stages, in each lane of this process. `shared`:
+    parameters that another pipeline rank holds too, and counts. What several stages of this rank
+    use counts once. So do parts of a divided parameter (FSDP2, tensor parallelism): those of the
+    pipeline's own ranks in its sum, others in a sum before that. Nothing waits for the result on
+    CUDA. Raises RuntimeError if other ranks' parts do not come within the deadline.
+    """
+    unique = {id(p): p for p in parameters if p.requires_grad}
+    counted_elsewhere = {id(p) for p in shared}
+    device = next((p.device for p in unique.values()), torch.device("cpu"))
+    zero = torch.zeros((), device=device)
+    own_ranks = frozenset(dist.get_process_group_ranks(pipelines[0]))
+    # By the groups that add up before the pipeline. Processes of one enter the same ones in one
+    # order, so parameters without a gradient count: others may have one.
+    squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
+    for number, parameter in unique.items():
+        if number not in counted_elsewhere:
+            groups = tuple(g for g in dividing_groups(parameter) if not _within(g, own_ranks))
+            squares[groups] = squares.get(groups, zero) + _square(parameter, zero)
+    for groups, part in squares.items():
+        for group in groups:
+            add_up(part, [group], deadline_s)
+    total = torch.stack([*squares.values()]).sum()
+    add_up(total, pipelines, deadline_s)
+    norm = total.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for parameter in unique.values():
+        if parameter.grad is not None:
+            local = gradient_of(parameter)
+            local.mul_(factor.to(local.dtype))
+    return norm
+
+
+def _square(parameter: nn.Parameter, zero: Tensor) -> Tensor:
+    """Return the sum of squares of this rank's part of a gradient."""
+    return zero if parameter.grad is None else gradient_of(parameter).float().pow(2).sum()
+
+
+def _within(group: dist.ProcessGroup, ranks: frozenset[int]) -> bool:
+    """Return whether all processes of a group are among these."""
+    return ranks.issuperset(dist.get_process_group_ranks(group))

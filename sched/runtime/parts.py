@@ -1,0 +1,297 @@
+"""The interface between the executor and the parts of a model, and the data of a step.
+
+Sizes come from the plan, so no rank has to ask another for one: `MicrobatchData.hidden` is the same
+on all pipeline ranks of a data-parallel index, whatever fields each of them holds.
+
+The executor owns the order, the transfers and what is kept between passes; a part owns parameters
+and does the arithmetic. For each pass the executor waits for the values that it reads and hands
+them over by name; it stores what the part returns until the last pass that reads it.
+
+What vocabulary passes see and return, where a barrier's name means what its collective brought:
+
+    pass  given                    returns
+    S     CX: X (last stage)       S: this rank's statistics; logits: whatever it keeps
+    C     CS: all ranks' S         C: its part of dX, or None where nobody needs it
+    T     CS, logits               T: its part of dX (Algorithm 1)
+    IF    -                        IF: its part of the embedding
+    IB    CJ: d embedding          -
+
+What an edge of the program takes from a pass is returned by the name `X_` and its kind: an EF
+returns X_EF, features, and a B whose features' gradients an encoder waits for returns X_B beside B.
+Passes at the edges' other ends are given a tuple by that name, a tensor for each of their edges.
+
+The executor does the collective of a barrier by itself, as the barrier says: one that starts at the
+first or last stage is a broadcast from there; one that only the first or last stage waits for is a
+sum to there; any other gathers what every rank contributes, as a tensor (ranks, ...). A
+contribution of None, which all ranks must agree on, leaves the collective out.
+
+An F gets the features of every encoder (`Joint`). The gradients of those that are trained go back
+as one value, since a pass sends one: alone as it is, several one after another, flat.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..ir.program import Pass
+from .compiled import Value
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """The shape and the precision of a tensor that crosses ranks."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    def empty(self, device: torch.device | str) -> Tensor:
+        """Return a tensor of this shape with arbitrary content."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchData:
+    """One microbatch as a rank has it.
+
+    `fields`: the tensors that the loader gave this rank, by name. `weight`: what the microbatch's
+    loss, a sum over its tokens or samples, counts in the step's, such as one by the number of
+    label tokens of the whole step. `hidden`: the tensor between any two stages.
+    """
+
+    fields: Mapping[str, Tensor]
+    weight: float
+    hidden: TensorSpec
+
+
+# A microbatch of which this rank runs nothing.
+ELSEWHERE = MicrobatchData({}, 0.0, TensorSpec(()))
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """The microbatches of one step, in the program's numbering.
+
+    `input_gradient`: whether the gradient of each stage's input is wanted by anything before it,
+    and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
+    what the program's edges carry, where it is not that of hidden states. `precision`: the same for
+    the precision of what the barriers of these names bring. `training`: whether there are backward
+    passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
+    generator makes a loss of, each with what that counts in the step's.
+    """
+
+    microbatches: tuple[MicrobatchData, ...]
+    input_gradient: tuple[bool, ...]
+    edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
+    precision: Mapping[str, torch.dtype] = field(default_factory=dict)
+    training: bool = True
+    generated: Mapping[int, float] = field(default_factory=dict)
+
+    def spec(self, value: Value) -> TensorSpec:
+        """Return the size of a value that one rank sends to another, or that a barrier brings."""
+        hidden = self.edges.get(value) or self.microbatches[value.microbatch].hidden
+        dtype = self.precision.get(value.name)
+        return hidden if dtype is None else replace(hidden, dtype=dtype)
+
+
+Given = Mapping[str, Any]
+Made = Mapping[str, Any]
+
+
+class ModelPart(Protocol):
+    """Runs the passes of some kinds on one rank; one object may serve several kinds and stages."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of passes that the part runs, such as {"S", "T", "C"}."""
+
+    def begin_step(self, data: StepData) -> None:
+        """Take the microbatches of the step that starts; parts of rank 0 get the same sizes."""
+
+    def run_pass(self, what: Pass, given: Given) -> Made:
+        """Run one pass: from the values that it reads, by name, to those that it makes, by name.
+
+        A value that is not in the mapping that is returned is None.
+        """
+
+    def finish_step(self) -> Tensor | None:
+        """End the step: return the sum of the weighted losses that this rank has, or None.
+
+        Over all ranks the sums add up to the step's loss, so only one rank returns each.
+        """
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Return the modules whose parameters this rank trains; each parameter on one rank."""
+
+
+class Joint(NamedTuple):
+    """The features of one F, by encoder.
+
+    `names`: the encoders. `takes`: for each the name of what an edge brings. `returned`: whether
+    its gradient is wanted.
+    """
+
+    names: tuple[str, ...]
+    takes: tuple[str, ...]
+    returned: tuple[bool, ...]
+
+    def features(self, given: Given) -> list[Tensor]:
+        """Return the features of all encoders as leaves of the stage's graph."""
+        return [
+            given[name][0].detach().requires_grad_(wanted)
+            for name, wanted in zip(self.takes, self.returned, strict=True)
+        ]
+
+
+# By stage and microbatch of the F.
+Joints = Mapping[tuple[int, int], Joint]
+
+
+def pack(gradients: Sequence[Tensor]) -> Tensor:
+    """Return gradients as one tensor, which `unpack` takes apart."""
+    if len(gradients) == 1:
+        return gradients[0]
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def unpack(packed: Tensor, shapes: Sequence[tuple[int, ...]], which: int) -> Tensor:
+    """Return one of the gradients of these shapes that were packed."""
+    if len(shapes) == 1:
+        return packed
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    return torch.split(packed, sizes)[which].view(shapes[which])
+
+
+class MicrobatchInfo(Protocol):
+    """The description of a microbatch before it is loaded, such as the loader's StepInfo."""
+
+    @property
+    def step_label_tokens(self) -> int:
+        """The number of labels of the whole step, over all data-parallel ranks."""
+
+    @property
+    def step_samples(self) -> int:
+        """The number of samples of the whole step."""
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """The microbatch's resources, such as its tokens."""
+
+
+class StepOfMicrobatches(Protocol):
+    """A rank's microbatches of a step, such as the loader's Step."""
+
+    @property
+    def microbatches(self) -> Sequence[Mapping[str, Any]]:
+        """The fields that this rank needs, by name."""
+
+    @property
+    def infos(self) -> Sequence[Any]:
+        """A MicrobatchInfo for each microbatch, the same on all pipeline ranks."""
+
+
+# One step, or those of several data-parallel ranks.
+Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
+
+
+def list_steps(step: Steps) -> list[StepOfMicrobatches]:
+    """Return the steps that a rank is given, one for each data-parallel rank that it works for.
+
+    A step may be a tuple itself; the loader's says which ranks its microbatches are of.
+    """
+    given: Any = step
+    if not hasattr(given, "microbatches"):
+        return list(given)
+    by_rank = getattr(given, "by_rank", None)
+    return [given] if by_rank is None else list(by_rank())
+
+
+def weigh_by_token(info: MicrobatchInfo) -> float:
+    """Return the weight of a loss that is a sum over labels, for the mean over the step's.
+
+    Raises ValueError for a step without labels.
+    """
+    if not info.step_label_tokens:
+        raise ValueError(
+            "the step has no label tokens to average over; give the loader's cost= a resource "
+            "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
+        )
+    return 1.0 / info.step_label_tokens
+
+
+def weigh_by_sample(info: MicrobatchInfo) -> float:
+    """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
+    return 1.0 / max(1, info.step_samples)
+
+
+def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
+    """Return the tokens of a microbatch, by its costs or by a function of its info.
+
+    `whose`: who counts, for the error. Raises ValueError for a missing cost.
+    """
+    if getattr(info, "empty", False):
+        return 0
+    if not isinstance(tokens, Mapping):
+        return tokens(info)
+    if missing := sorted(set(tokens) - set(info.costs)):
+        raise ValueError(
+            f"{whose} counts its tokens by {', '.join(missing)}, the microbatch's costs are "
+            f"{sorted(info.costs)}; name one of them, or give a function"
+        )
+    return sum(each * info.costs[resource] for resource, each in tokens.items())
+
+
+WEIGHTS: Mapping[str, Callable[[Any], float]] = {
+    "token": weigh_by_token,
+    "sample": weigh_by_sample,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The way in which a step of the loader is read.
+
+    `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
+    precision. `weigh`: the weight of a microbatch's loss. `shifted`: the fields that are moved by
+    one place.
+    """
+
+    hidden: Callable[[Any], tuple[int, ...]]
+    dtype: torch.dtype
+    weigh: Callable[[Any], float]
+    device: torch.device
+    shifted: frozenset[str] = frozenset()
+
+    def read(
+        self,
+        step: StepOfMicrobatches,
+        input_gradient: tuple[bool, ...],
+        training: bool,
+        needed: Callable[[int], frozenset[str]],
+    ) -> StepData:
+        """Return the step for the parts, on the device. Raises ValueError for a missing field.
+
+        `needed`: the fields of a microbatch that this rank reads; others stay on the host.
+        """
+        found = []
+        for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
+            wanted = needed(number)
+            if missing := sorted(wanted - set(batch)):
+                raise ValueError(
+                    f"microbatch {number} has no field {', '.join(missing)}, which this rank "
+                    f"needs; it has {', '.join(sorted(batch))}. Pipeline.needs says what to load"
+                )
+            fields = {name: self._field(name, batch[name]) for name in wanted}
+            spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
+            found.append(MicrobatchData(fields, self.weigh(info), spec))
+        return StepData(tuple(found), input_gradient, training=training)
+
+    def _field(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            # Keyword arguments of other frameworks' models, on the device already.
+            return value
+        tensor = torch.as_tensor(value).to(self.device, non_blocking=True)
+        # What comes around to the end is the label of a sample's first token, which never counts.
+        return tensor.roll(-1, dims=-1) if name in self.shifted else tensor

@@ -1,0 +1,252 @@
+"""A generator: what a user says of it, and the part of the model that runs its passes.
+
+GF makes the microbatch's loss of the states that an edge brings from the last stage, which come
+detached; GB runs back from it, and the gradient of the states goes to the last stage's backward
+along another edge. A microbatch with nothing to generate calls no module: no states travel, and the
+gradient that the last stage waits for is empty.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from ...ir.program import Pass, Program
+from ...transforms import has_generator
+from ..compiled import Value
+from ..gradients import is_sharded
+from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
+from .calling import Calling, StateCapture, Take, call_module, make_capture
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSpec:
+    """A second head that learns from the language model's last hidden states, such as a decoder.
+
+    `module`: called with the states and the fields `inputs` of a microbatch, returns its loss, the
+    *sum* over what it generates; None on ranks that do not run it. `tokens`: the number of its
+    states in a microbatch, by cost ({"pictures": 16}) or as a function of its info; a microbatch of
+    0 has nothing to generate, and the module is not called. `width`: of a state, so states are
+    (tokens, width). `take`: called with the last hidden states and the fields of the microbatch
+    that its rank has, `marks` among them, returns the states; without it, they are the hidden
+    states. `states`: the name of the layer in the last stage's module whose output the hidden
+    states are; the stage's output by default, which with vocabulary passes they are. `weigh`: what
+    a microbatch's loss counts in the step's: "token" and "sample" as for the language model's, or a
+    function of its info. `trainable`: False freezes the module; gradients go through it. `dtype`:
+    the precision of the states. `module_name`: of the module in the whole model, under which
+    checkpoints hold it; by default `generators.NAME`.
+    """
+
+    name: str
+    module: nn.Module | None
+    tokens: Mapping[str, int] | Callable[[Any], int]
+    width: int
+    inputs: tuple[str, ...] = ()
+    take: Take | None = None
+    marks: tuple[str, ...] = ()
+    states: str = ""
+    weigh: str | Callable[[Any], float] = "sample"
+    trainable: bool = True
+    dtype: torch.dtype = torch.float32
+    module_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Freeze what is not to be trained. Raises ValueError for sharded modules."""
+        if isinstance(self.weigh, str) and self.weigh not in WEIGHTS:
+            raise ValueError(
+                f"the generator {self.name!r} weighs by {self.weigh!r}; give "
+                f"{', '.join(map(repr, WEIGHTS))}, or a function of a microbatch's info"
+            )
+        if self.module is None:
+            return
+        if is_sharded(self.module):
+            raise ValueError(
+                f"the generator {self.name!r} is sharded with FSDP2, whose collectives ranks with "
+                "nothing to generate would not enter; give the plain module, the pipeline sums its "
+                "gradients over all ranks that have a copy"
+            )
+        if not self.trainable:
+            self.module.requires_grad_(False)
+
+    @property
+    def called(self) -> str:
+        """Return the name of the module in the whole model."""
+        return self.module_name or f"generators.{self.name}"
+
+    def states_spec(self, info: Any) -> TensorSpec:
+        """Return the states of a microbatch; their gradient is alike.
+
+        Raises ValueError for a missing cost.
+        """
+        count = count_tokens(f"the generator {self.name!r}", self.tokens, info)
+        return TensorSpec((count, self.width), self.dtype)
+
+    def weight(self, info: Any) -> float:
+        """Return what the loss of a microbatch counts."""
+        return (WEIGHTS[self.weigh] if isinstance(self.weigh, str) else self.weigh)(info)
+
+
+class _Kept(NamedTuple):
+    """The states, if their gradient is wanted, and where the loss' gradient enters the graph."""
+
+    states: Tensor | None
+    edge: GradientEdge | None
+
+
+@dataclass(eq=False, slots=True)
+class GeneratorPart:
+    """Runs a generator's passes on one rank. `calling`: as for stages."""
+
+    program: Program
+    rank: int
+    generator: GeneratorSpec
+    calling: Calling = field(default_factory=Calling)
+    kinds: frozenset[str] = frozenset()
+    _data: StepData = field(default_factory=lambda: StepData((), ()))
+    _losses: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find out whether this rank runs the generator. Raises ValueError without its module."""
+        if any(item.kind == "GF" for item in self.program.ranks[self.rank]):
+            self.kinds = frozenset(("GF", "GB"))
+            if self.generator.module is None:
+                raise ValueError(
+                    f"the generator {self.generator.name!r} runs on this rank; give its module, "
+                    "not None"
+                )
+
+    def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
+        """Return the sizes of states and their gradients in a step.
+
+        `infos`: of the microbatches, None for those of which nothing comes here.
+        """
+        found = {}
+        for item in (p for row in self.program.ranks for p in row if p.kind == "GF"):
+            if (info := infos[item.microbatch]) is not None:
+                spec = self.generator.states_spec(info)
+                found[_states(self.program, item)] = spec
+                found[Value("X_GB", item.stage, item.microbatch)] = spec
+        return found
+
+    def weights(self, infos: Sequence[Any]) -> dict[int, float]:
+        """Return what the loss of each microbatch that this rank generates counts.
+
+        `infos`: as for edge_specs. Replicas on units share a program, not its microbatches.
+        """
+        own = (p.microbatch for p in self.program.ranks[self.rank] if p.kind == "GF")
+        return {n: self.generator.weight(infos[n]) for n in own if infos[n] is not None}
+
+    def begin_step(self, data: StepData) -> None:
+        """Take the step's microbatches."""
+        self._data, self._losses = data, []
+
+    def run_pass(self, what: Pass, given: Given) -> Made:
+        """Run one GF or GB."""
+        if what.kind == "GF":
+            return {"generator": self._forward(what, given)}
+        kept: _Kept = given["generator"]
+        if kept.edge is not None:
+            torch.autograd.backward([kept.edge])
+        if kept.states is None:
+            return {}
+        gradient = kept.states.grad
+        return {"X_GB": torch.zeros_like(kept.states) if gradient is None else gradient}
+
+    def finish_step(self) -> Tensor | None:
+        """Return the sum of the weighted losses, None on ranks that generate nothing."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).sum() if losses else None
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Return the generator's module, on the ranks that run it."""
+        module = self.generator.module
+        return (module,) if self.kinds and module is not None else ()
+
+    def _forward(self, what: Pass, given: Given) -> _Kept:
+        wanted, module = self._data.input_gradient[-1], self.generator.module
+        states = given[_states(self.program, what).name][0]
+        states = states.detach().requires_grad_(wanted)
+        if 0 in states.shape or module is None:
+            return _Kept(states if wanted else None, None)
+        fields = self._data.microbatches[what.microbatch].fields
+        inputs = [states, *(fields[name] for name in self.generator.inputs)]
+        with torch.set_grad_enabled(self._data.training):
+            loss = call_module(module, inputs, {}, self.calling, what)
+            if loss.dim():
+                raise ValueError(
+                    f"the generator {self.generator.name!r} returned a loss of shape "
+                    f"{tuple(loss.shape)}; return the sum over what it generates"
+                )
+            loss = loss * self._data.generated[what.microbatch]
+        self._losses.append(loss.detach())
+        edge = get_gradient_edge(loss) if loss.requires_grad else None
+        return _Kept(states if wanted else None, edge)
+
+
+def _states(program: Program, item: Pass) -> Value:
+    """Return the value that brings a generator's pass its states: the last stage's."""
+    return Value("X_F", program.stages - 1, item.microbatch)
+
+
+@dataclass(frozen=True, slots=True)
+class RankGenerator:
+    """The generator, if there is one. `ranks`: those that run it, in the program's numbering."""
+
+    spec: GeneratorSpec | None
+    rank: int
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the generator's name, "" without one."""
+        return "" if self.spec is None else self.spec.name
+
+    def named_modules(self) -> dict[str, nn.Module]:
+        """Return the module if this rank runs it, by its name in the whole model."""
+        if self.spec is None or self.rank not in self.ranks or self.spec.module is None:
+            return {}
+        return {self.spec.called: self.spec.module}
+
+    def saved_elsewhere(self) -> frozenset[str]:
+        """Return the module's name if a rank before this one has a copy, and saves it."""
+        return frozenset(self.named_modules() if self.rank != min(self.ranks, default=0) else ())
+
+    def modules(self) -> list[nn.Module]:
+        """Return the module if this rank runs it."""
+        return list(self.named_modules().values())
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return this rank's parameters by names that are the same on all ranks."""
+        return {
+            f"{name}.{inside}": parameter
+            for name, module in self.named_modules().items()
+            for inside, parameter in module.named_parameters()
+        }
+
+    def fields(self, rank: int, last: int, *, generates: bool = True) -> set[str]:
+        """Return the fields that a rank needs for it. `last`: the rank of the last stage.
+
+        `generates`: False for a microbatch that another rank generates.
+        """
+        if self.spec is None:
+            return set()
+        own = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
+        return own | (set(self.spec.marks) if rank == last else set())
+
+    def capture(self, last: nn.Module | None) -> StateCapture | None:
+        """Return how states are taken from the last stage's module, None on ranks without it."""
+        return None if self.spec is None else make_capture(self.spec.take, self.spec.states, last)
+
+
+def rank_generator(spec: GeneratorSpec | None, program: Program, rank: int) -> RankGenerator:
+    """Return the generator of a rank. Raises ValueError for passes without a generator."""
+    if spec is None and has_generator(program):
+        raise ValueError(
+            f"the schedule {program.name!r} has a generator's passes; give generator= the "
+            "GeneratorSpec that they run"
+        )
+    ranks = (at for at, row in enumerate(program.ranks) if any(p.kind == "GF" for p in row))
+    return RankGenerator(spec, rank, tuple(ranks))

@@ -1,0 +1,131 @@
+"""Ranks as real processes at a real store: none is held up by a peer, and who is lost is named."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.forking.popen import Popen
+
+SCRIPT = Path(__file__).with_name("rank_process.py")
+ENDS_WITHIN_S = 30.0
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Ranks:
+    """The processes of a job."""
+
+    def __init__(self, task: str, hosts: str) -> None:
+        port = str(free_port())
+        self.processes = [
+            Popen(
+                [sys.executable, "-W", "ignore", str(SCRIPT), task, port, hosts, str(rank)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(len(hosts))
+        ]
+
+    def wait_until_started(self) -> None:
+        """Wait for each to say so."""
+        for each in self.processes:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "started\n"
+
+    def outputs(self, *ranks: int) -> list[str]:
+        """Return what some ranks say until they end."""
+        found = []
+        for rank in ranks:
+            out, err = self.processes[rank].communicate(timeout=ENDS_WITHIN_S)
+            assert "missing" in out or "gathered" in out or not out, err
+            found.append(out)
+        return found
+
+    def kill(self) -> None:
+        """End all."""
+        for each in self.processes:
+            each.kill()
+            each.communicate()
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    made = Ranks(*request.param)
+    yield made
+    made.kill()
+
+
+@pytest.mark.parametrize("ranks", [("new_group", "aa"), ("new_group", "ab")], indirect=True)
+def test_a_group_is_made_while_a_thread_waits_for_a_peer(ranks: Ranks) -> None:
+    out, _ = ranks.outputs(0, 1)
+    assert out == "new group, waiting\ngathered 01\n"
+
+
+@pytest.mark.parametrize("ranks", [("run", "aabb")], indirect=True)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_stopped_rank_is_named_by_all_others(ranks: Ranks, rank: int) -> None:
+    ranks.wait_until_started()
+    time.sleep(0.5)
+    stopped = ranks.processes[rank]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    named = f"rank {rank} (process {rank}, host {socket.gethostname()}, pid {stopped.pid})"
+    for out in ranks.outputs(*{0, 1, 2, 3} - {rank}):
+        assert named in out
+
+
+@pytest.mark.parametrize("ranks", [("run", "aabb")], indirect=True)
+def test_a_stopped_rank_that_runs_the_store_is_named_by_all_others(ranks: Ranks) -> None:
+    ranks.wait_until_started()
+    time.sleep(0.5)
+    os.kill(ranks.processes[0].pid, signal.SIGSTOP)
+    for out in ranks.outputs(1, 2, 3):
+        assert f"rank 0 (process 0, host {socket.gethostname()}, pid" in out
+
+
+@pytest.mark.parametrize("ranks", [("late", "aab")], indirect=True)
+def test_a_rank_that_does_not_come_is_named_by_all_others(ranks: Ranks) -> None:
+    for out in ranks.outputs(0, 1):
+        assert "rank 2 (process 2, which has opened no loader)" in out
+
+
+@pytest.mark.parametrize("ranks", [("run", "aabb")], indirect=True)
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+)
+def test_nothing_hangs_or_is_left_when_a_rank_is_killed(ranks: Ranks, seed: int) -> None:
+    ranks.wait_until_started()
+    draws = random.Random(seed)
+    time.sleep(draws.random())
+    rank = draws.randrange(4)
+    lost = ranks.processes[rank]
+    lost.kill()
+    for out in ranks.outputs(*{0, 1, 2, 3} - {rank}):
+        assert f"rank {rank} (process {rank}, host" in out or "planner ended" in out
+
+
+def test_readers_and_entries_are_bounded_at_a_real_store() -> None:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("scale.py"))]
+    given = ["--hosts=8", "--steps=4", "--step-s=.5", "--processes=2"]
+    done = Popen([*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = done.communicate(timeout=ENDS_WITHIN_S)
+    assert done.returncode == 0, err
+    found = json.loads(out.splitlines()[-1])
+    assert found["readers_per_value"] == 8
+    # What each process leaves of itself and of what it opened.
+    assert found["keys_after_close"] == 2 * found["ranks"]

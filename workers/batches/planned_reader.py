@@ -1,0 +1,259 @@
+"""What a worker of a planned loop does: it loads and collates the microbatches that it is given.
+
+torch's fetcher gives the tasks to a `PlannedReader`, which stands for the data set, and its results
+to `collate`. A task is a list of whole numbers, which travels in the shortest form (see
+arena/frames.py); a batch about which there is nothing more to say is returned as it is.
+"""
+
+import time
+from collections.abc import Callable, MutableSequence, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from ..sources.interface import Source, sample_nbytes
+from ..sources.labels import IGNORED, count_label_tokens, labels_of
+from ..sources.measuring import FailedSample, Measurer, failed_sample
+from ..sources.randomness import global_randomness
+from ..sources.thread_safety import refuse_threads
+
+Collate = Callable[[list[Any]], Any]
+# Counts the label tokens of a batch, or of its samples where it has none.
+CountLabels = Callable[[Any, Sequence[Any]], int]
+# Names the randomness of a collate function: no sample has this name.
+_COLLATE = "\x00collate"
+
+
+class Load(NamedTuple):
+    """A microbatch to load and to collate.
+
+    indexes: its samples' in the source. names, costs: whether their names, and their costs as
+    loading shows them, are asked for. labels: whether labels are counted sample by sample.
+    spare: the first of the samples that can be loaded is the batch, for a loop that takes no empty
+    one. size: the bytes of the samples are asked for.
+    """
+
+    epoch: int
+    indexes: Sequence[int]
+    names: bool = False
+    costs: bool = False
+    labels: bool = False
+    spare: bool = False
+    size: bool = False
+
+    def packed(self) -> list[int]:
+        """Return the task as whole numbers."""
+        asked = self.names | self.costs << 1 | self.labels << 2 | self.spare << 3 | self.size << 4
+        return [_LOAD, self.epoch, asked, *self.indexes]
+
+
+class Measure(NamedTuple):
+    """Samples to measure, of an epoch; again: some of them a second time, as of the next epoch."""
+
+    epoch: int
+    indexes: Sequence[int]
+    again: bool = False
+
+    def packed(self) -> list[int]:
+        """Return the task as whole numbers."""
+        return [_MEASURE, self.epoch, int(self.again), *self.indexes]
+
+
+class Made(NamedTuple):
+    """A microbatch that was loaded, and what was asked about it.
+
+    batch: None where a sample ends the run. failed: the places of samples in the task that could
+    not be used, and why. labels: label tokens sample by sample, as they are counted at their token
+    and at the token before; None where no sample has labels. label_tokens: those of the batch.
+    nbytes: of the samples.
+    """
+
+    batch: Any
+    names: tuple[str, ...] = ()
+    failed: tuple[tuple[int, FailedSample], ...] = ()
+    costs: tuple[tuple[int, ...], ...] = ()
+    labels: tuple[int, int] | None = None
+    label_tokens: int | None = None
+    nbytes: int | None = None
+
+
+class Measured(NamedTuple):
+    """What samples cost, in the order of the task; differs: whether another epoch's do."""
+
+    costs: tuple[tuple[int, ...] | FailedSample, ...]
+    seconds: float
+    differs: bool = False
+
+
+_LOAD, _MEASURE = 0, 1
+# Numbers of a task before the indexes of its samples.
+TASK_HEAD = 3
+
+
+class PlannedReader(Dataset[Any]):
+    """A source, and the collate function that goes with it.
+
+    dataset: the user's, which get_worker_info() shows. skips: whether samples that cannot be used
+    are left out. takes_empty: whether collate_fn makes a batch of no samples. draws: whether
+    collate_fn may draw random numbers. count_labels: counts those of each batch.
+    progress: where the worker says which sample it works on, by its number; None: nobody asks.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        source: Source,
+        resources: Sequence[str],
+        seed: int,
+        collate_fn: Collate,
+        skips: bool = False,
+        takes_empty: bool = True,
+        draws: bool = False,
+        count_labels: CountLabels | None = None,
+        threads: int = 1,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.dataset = dataset
+        self._measurer = Measurer(source, resources, seed, sleep)
+        self._seed = seed
+        self._collate_fn = collate_fn
+        self._skips = skips
+        self._takes_empty = takes_empty
+        self._draws = draws
+        self._count_labels = count_labels
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self.progress: MutableSequence[int] | None = None
+        self.number = 0
+
+    def go_over(self) -> None:
+        """Do nothing: see prepare_worker."""
+
+    def restore(self) -> None:
+        """Refuse threads where samples are not loaded by several at once."""
+        if self._threads > 1:
+            refuse_threads(self._measurer.source, f"{self._threads} decode threads")
+
+    def __getitems__(self, task: list[int]) -> Any:
+        """Do a task: return what `collate` is to hand over."""
+        kind, epoch, asked, *indexes = task
+        if kind == _MEASURE:
+            return self._measured(Measure(epoch, indexes, bool(asked)))
+        return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
+
+    def collate(self, done: Any) -> Any:
+        """Return what was made: torch's fetcher asks for this."""
+        return done
+
+    def _made(self, task: Load) -> Any:
+        if task.spare:
+            return self._spare(task)
+        found = self._loaded(task)
+        failed = tuple(
+            (place, each) for place, each in enumerate(found) if type(each) is FailedSample
+        )
+        if failed and (not self._skips or any(each.is_io for _, each in failed)):
+            return Made(None, failed=failed)
+        good = found
+        if failed:
+            good = [each for each in found if type(each) is not FailedSample]
+        if not good and not self._takes_empty:
+            return Made(None, failed=failed)
+        batch = self._collated(task, good)
+        if not (failed or any(task[2:]) or self._count_labels):
+            return batch
+        bad = {place for place, _ in failed}
+        indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
+        return Made(
+            batch,
+            tuple(map(self._measurer.source.key, indexes)) if task.names else (),
+            failed,
+            tuple(map(self._measurer.cost_of, indexes, good)) if task.costs else (),
+            counted_labels(good) if task.labels else None,
+            None if self._count_labels is None else self._count_labels(batch, good),
+            sum(map(sample_nbytes, good)) if task.size else None,
+        )
+
+    def _spare(self, task: Load) -> Made:
+        """Make a batch of the first sample that can be loaded."""
+        for index in task.indexes:
+            sample = self._one(task.epoch, index)
+            if type(sample) is not FailedSample:
+                return Made(self._collated(task, [sample]))
+        return Made(None)
+
+    def _collated(self, task: Load, samples: list[Any]) -> Any:
+        if not self._draws:
+            return self._collate_fn(samples)
+        first = task.indexes[0] if task.indexes else ""
+        with global_randomness(self._seed, task.epoch, f"{_COLLATE} {first}"):
+            return self._collate_fn(samples)
+
+    def _loaded(self, task: Load) -> list[Any]:
+        """Load samples; FailedSample stands for one that cannot be used."""
+        if self._threads > 1:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads)
+            return list(self._pool.map(partial(self._one, task.epoch), task.indexes))
+        found = []
+        for index in task.indexes:
+            sample = self._one(task.epoch, index)
+            found.append(sample)
+            if type(sample) is FailedSample and not self._skips:
+                break
+        return found
+
+    def _one(self, epoch: int, index: int) -> Any:
+        progress = self.progress
+        if progress is not None:
+            progress[self.number] = index + 1
+        try:
+            return self._measurer.load(index, epoch)
+        except Exception as error:  # on_error says what comes of it
+            return failed_sample(self._measurer.source, index, error)
+        finally:
+            if progress is not None:
+                progress[self.number] = 0
+
+    def _measured(self, task: Measure) -> Measured:
+        since = time.perf_counter()
+        costs = tuple(self._cost(task.epoch, index) for index in task.indexes)
+        seconds = time.perf_counter() - since
+        differs = False
+        if task.again and self._measurer.decodes_first:
+            differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
+        return Measured(costs, seconds, differs)
+
+    def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
+        progress = self.progress
+        if progress is not None:
+            progress[self.number] = index + 1
+        try:
+            return self._measurer.cost(index, epoch)
+        except Exception as error:  # on_error says what comes of it
+            return failed_sample(self._measurer.source, index, error)
+        finally:
+            if progress is not None:
+                progress[self.number] = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave threads behind: a process starts its own."""
+        return {**self.__dict__, "_pool": None}
+
+
+def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the label tokens of samples, counted at their token and at the token before.
+
+    None where no sample has labels; see LabelCheck.
+
+    >>> counted_labels([{"labels": [5, 6, -100]}, {"text": "a"}])
+    (1, 2)
+    """
+    found = [each for each in map(labels_of, samples) if each is not None]
+    if not found:
+        return None
+    before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
+    return sum(map(count_label_tokens, found)), before

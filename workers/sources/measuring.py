@@ -1,0 +1,88 @@
+"""Measures samples for planning: costs by resource, without decoding where a source can do that."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+from .failures import RETRIES, kind_of, load_with_retries, reason_of
+from .interface import Probe, SampleError, Source, checked_probe, file_of, source_name
+from .labels import labels_of
+
+
+class FailedSample(NamedTuple):
+    """A sample that could not be measured or loaded.
+
+    is_io: an error of the disk or network that persisted after all retries, which says nothing
+    about the sample. source: the file that it is in, empty where that is not known.
+    """
+
+    key: str
+    reason: str
+    is_io: bool
+    source: str = ""
+
+
+def failed_sample(source: Source, index: int, error: Exception) -> FailedSample:
+    """Return what is known of a sample that raised `error`."""
+    key = error.key if isinstance(error, SampleError) else source.key(index)
+    return FailedSample(key, reason_of(error), kind_of(error) == "io", file_of(source, index))
+
+
+class Measurer:
+    """Measures the samples of a source; `resources` are the costs that are asked for, in order."""
+
+    def __init__(
+        self,
+        source: Source,
+        resources: Sequence[str],
+        seed: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.source = source
+        self.resources = tuple(resources)
+        self._load = source.load
+        self._seed = seed
+        self._sleep = sleep
+
+    @property
+    def decodes_first(self) -> bool:
+        """Return whether a sample has to be loaded to learn its cost."""
+        return bool(getattr(self.source, "decode_first", False))
+
+    def load(self, index: int, epoch: int) -> Any:
+        """Load a sample; reads that a disk fails are repeated."""
+        try:
+            return self._load(index, epoch, self._seed)
+        except OSError:  # rare: it is found out then what kind of error it is
+            return self._retried(self._load, index, epoch, self._seed)
+
+    def cost(self, index: int, epoch: int) -> tuple[int, ...]:
+        """Find what a sample costs; SampleError where it cannot be measured."""
+        if self.decodes_first:
+            return self.cost_of(index, self.load(index, epoch))
+        found = checked_probe(self._retried(self.source.probe, index), self.source.key(index))
+        return self._chosen(found)
+
+    def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
+        """Return what a loaded sample costs, of a source that has to load it."""
+        measure: Any = self.source
+        found = checked_probe(Probe(self.source.key(index), measure.measure(sample)))
+        if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
+            found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
+        return self._chosen(found)
+
+    def _chosen(self, found: Probe) -> tuple[int, ...]:
+        try:
+            return tuple([found.cost[name] for name in self.resources])
+        except KeyError:
+            missing = [name for name in self.resources if name not in found.cost]
+            raise SampleError(
+                found.key,
+                f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
+            ) from None
+
+    def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        name = partial(source_name, self.source)
+        return load_with_retries(action, self._sleep, RETRIES, name, arguments)
