@@ -169,7 +169,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=checked_fields(fields),
-            worker_restarts=checked_restarts(worker_restarts, on_error),
+            worker_restarts=checked_restarts(worker_restarts, on_error, transport),
         )  # fmt: skip
         self._given = given
         self._late = prepare_balanced(self, given)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..balancer.planning.problem.balance import DEFAULTS, Balance
 from ..balancer.planning.problem.options import COUNTED
+from ..workers.arena.transport import Transport, why_inline
 from ..workers.daemon.decode_threads import MAX_THREADS
 from ..workers.sources.interface import Source
 from ..workers.sources.thread_safety import refuse_threads
@@ -29,14 +30,18 @@ def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:
         )
 
 
-def checked_restarts(worker_restarts: int | None, on_error: str) -> int:
+def checked_restarts(worker_restarts: int | None, on_error: str, transport: Transport) -> int:
     """Return how many workers that have died are replaced; ValueError for no such number.
 
-    >>> checked_restarts(None, "skip"), checked_restarts(None, "raise")
+    By default none where there is no shared memory, which replacing them needs.
+
+    >>> checked_restarts(None, "skip", "auto"), checked_restarts(None, "raise", "auto")
     (3, 0)
+    >>> checked_restarts(None, "skip", "inline")
+    0
     """
     if worker_restarts is None:
-        return 3 if on_error == "skip" else 0
+        return 3 if on_error == "skip" and not why_inline(transport) else 0
     if type(worker_restarts) is not int or worker_restarts < 0:
         raise ValueError(f"worker_restarts is {worker_restarts!r}, allowed are 0, 1, 2 and so on")
     return worker_restarts

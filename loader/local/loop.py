@@ -307,9 +307,10 @@ class LocalLoop:
             logger.info("%s; costs that are not known are measured ahead of need", text)
         else:
             tell(
+                logger,
                 f"{text}; what a sample costs shows when it is loaded: in this epoch each is "
                 "loaded twice, once to measure it, half of the workers' time. A table of costs "
-                "(cost={...}), a column of lengths or probe(index) avoids it"
+                "(cost={...}), a column of lengths or probe(index) avoids it",
             )
 
     def _tell_bottleneck(self, waited_s: float) -> None:
@@ -321,10 +322,11 @@ class LocalLoop:
             return
         self._has_told = True
         tell(
+            logger,
             f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
             f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
             "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
-            "balancer`, whose workers decode each sample once, would help"
+            "balancer`, whose workers decode each sample once, would help",
         )
 
     @property
@@ -366,8 +368,9 @@ class LocalLoop:
             str(self._runs),
         )
         describe = partial(
-            _plain_contents, played=played, label=job.label, padded=plan.padded_columns
-        )
+            _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
+            may_be_empty=plan.empty_microbatches,
+        )  # fmt: skip
         kind = PlanningThread if settings.start.workers else Planning
         self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
         run_settings = RunSettings(
@@ -426,8 +429,15 @@ def _make_ahead(
 
 
 def _plain_contents(
-    step: PlannedStep, played: tuple[int, ...], label: int, padded: tuple[int, ...]
+    step: PlannedStep,
+    played: tuple[int, ...],
+    label: int,
+    padded: tuple[int, ...],
+    may_be_empty: bool,
 ) -> dict[Cell, Contents]:
-    """Return what a process' microbatches hold if no sample is a hole."""
-    cells = usable_cells(step, (), True)
-    return contents_of(step, cells or {}, played, label, padded)
+    """Return what a process' microbatches hold if no sample is a hole.
+
+    Nothing for a step with fewer samples than microbatches, of which none may be empty.
+    """
+    cells = usable_cells(step, (), may_be_empty)
+    return {} if cells is None else contents_of(step, cells, played, label, padded)

@@ -270,7 +270,7 @@ class LocalRun:
         self._note_known_holes(step)
         if self._skips and not is_inside:
             step.contents = None
-        elif step.all_holes:
+        elif step.all_holes or not contents:
             step.contents = self._settled(step)
         for microbatch in range(plan.microbatches):
             for number, rank in enumerate(self._settings.played):
@@ -368,7 +368,7 @@ class LocalRun:
 
     def _settled(self, step: _Step) -> dict[Cell, Contents]:
         """Return what the microbatches hold; nothing where the whole step is to be passed over."""
-        if not step.all_holes:
+        if step.plain and not step.all_holes:
             return step.plain
         plan, job = step.plan, self._settings.job
         cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
