@@ -20,7 +20,8 @@ INTRODUCTION = f"""# The protocol
 
 *Written by `make docs` from `balancer/protocol/` (`transitions.py`, `messages.py`); do not edit.*
 
-Version {messages.PROTOCOL_VERSION}. Three parties talk over ZeroMQ: **workers** and **ranks**
+Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-remote-wing): plain and
+local loops have no messages. Three parties talk over ZeroMQ: **workers** and **ranks**
 (trainer processes) each have a DEALER socket, the balancer's **coordinator** one ROUTER.
 
 A message is one header frame and its payload frames. The header is the msgpack array
@@ -31,10 +32,6 @@ with `PeerRejected`.
 
 Every message may be lost with its connection and may arrive twice: a rank that has waited for a
 second sends its open `RequestBatch`es again; a second `Ack`, result or hello changes nothing.
-
-A message costs more than what it says of a small microbatch, so several share one: a rank requests
-and acknowledges them together, and gets together those that are ready at once. None waits for
-another: see [ADR 40](adr/0040-small-microbatches-share-messages.md).
 
 Each party has one table: for a state and an event, the action and the next state, by the outcome of
 the action where it has several. Nothing else changes a state. A message for which there is no row
