@@ -72,8 +72,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
     transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "pinned", the same, registered with CUDA; "direct", pulled from other
-                   hosts; "inline", torch's way, or through the balancer; "auto", not "pinned"
+                   used again; "direct", pulled from the workers of a balancer; "inline", torch's
+                   way, or through the balancer; "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
@@ -129,8 +129,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
-        pins = pin_memory and balance is None
-        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer, pins)
+        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)

@@ -13,7 +13,6 @@ from typing import Any
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.pinned import PinnedSlots, make_pinned_slots
 from ...workers.arena.transport import uses_arena
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import is_stateful
@@ -38,7 +37,6 @@ class IteratorArguments:
     """A loader as torch's iterators see it: `ours` in place of its attributes.
 
     beginnings: of its workers, where the data set has a state; an iterator waits for them.
-    pinned: what pins its batches where they lie, and has to be settled between them.
     """
 
     def __init__(
@@ -47,11 +45,9 @@ class IteratorArguments:
         reader: Reader | None,
         ours: dict[str, Any],
         beginnings: Beginnings | None = None,
-        pinned: PinnedSlots | None = None,
     ) -> None:
         self.reader = reader
         self.beginnings = beginnings
-        self.pinned = pinned
         self._loader = loader
         self.__dict__.update(ours)
 
@@ -71,19 +67,17 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if isinstance(reader, StreamReader) and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
     context = clean_context() if _starts_clean(loader) else loader.multiprocessing_context
-    beginnings = pinned = None
+    beginnings = None
     if loader.num_workers:
         if reader is not None and is_stateful(loader.dataset):
             beginnings = Beginnings(context, TorchExceptionWrapper)
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
         if uses_arena(loader):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
-            if getattr(loader, "transport", "auto") == "pinned":
-                pinned = make_pinned_slots()
-            context = ArenaContext(context, pinned)
+            context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
         ours["multiprocessing_context"] = context
-    return IteratorArguments(loader, reader, ours, beginnings, pinned)
+    return IteratorArguments(loader, reader, ours, beginnings)
 
 
 def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None:
