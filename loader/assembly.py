@@ -21,7 +21,13 @@ from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_
 from .auto.choice import Choice
 from .auto.late import AutoSettings, LateAutoLoader
 from .auto.resolve import source_of
-from .balanced.arguments import check_plan, find_resources, make_plan, said_or_adopted
+from .balanced.arguments import (
+    check_decode_threads,
+    check_plan,
+    find_resources,
+    make_plan,
+    said_or_adopted,
+)
 from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
@@ -29,7 +35,6 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
-from .refused_arguments import check_decode_threads
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
 from .step.ranks import Place, RankArguments

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...balancer.protocol.messages import Handles, PayloadHandle, PullFailed
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.server.embedded import directory_of
-from ...balancer.server.sample_layout import why_bad_layout
+from ...workers.codec.sample_layout import why_bad_layout
 from ...workers.lending.borrower import Borrower
 from ...workers.lending.placed_payloads import PlacedPayloads
 from ..step.errors import LoaderError

@@ -21,7 +21,6 @@ from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.beginnings import Beginnings
-from ...workers.processes.context import clean_context
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import start_method
 from .indices import Indices
@@ -70,7 +69,12 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         ours |= {"dataset": reader, "collate_fn": reader.collate}
         if isinstance(reader, StreamReader) and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
-    context = clean_context() if _starts_clean(loader) else loader.multiprocessing_context
+    context = loader.multiprocessing_context
+    if _starts_clean(loader):
+        # here, for a loop that forks needs nothing of it
+        from ...workers.processes.context import clean_context
+
+        context = clean_context()
     beginnings = pinned = None
     if loader.num_workers:
         if reader is not None and is_stateful(loader.dataset):

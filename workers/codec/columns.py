@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...balancer.server.sample_layout import ALIGNMENT, DTYPES
 from .arrays import Extent, read_header
+from .fields import ALIGNMENT, DTYPES
 
 # Arrays of more elements are left to who can count them; so are empty ones of such extents.
 MOST_ELEMENTS = 1 << 40

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from ...balancer.protocol.messages import FreeSlots, PayloadHandle, ServePayloads, StopServing
 from ..codec.frames import payload_of
 from ..lending.lender import Lender
-from ..lending.room import Allocate, new_bytes
 from ..serving.server import PullServer
+from ..sources.allocation import Allocate, new_bytes
 
 logger = logging.getLogger(__name__)
 

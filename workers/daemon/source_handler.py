@@ -10,7 +10,7 @@ from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.frames import encode_packed, holds_fields
-from ..lending.room import Allocate
+from ..sources.allocation import Allocate
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import (
     Probe,

@@ -25,6 +25,7 @@ import numpy as np
 
 from ...balancer.protocol.messages import FreeSlots, PayloadHandle
 from ..arena.memory import Mapping, make_memory
+from ..sources.allocation import Allocate, new_bytes
 from .lender_book import Ask, LenderBook
 from .packets import (
     ANSWER,
@@ -38,7 +39,7 @@ from .packets import (
     packets,
     read_packet,
 )
-from .room import LEAST_BYTES, Allocate, Room, new_bytes, with_rest
+from .room import LEAST_BYTES, Room, with_rest
 from .segments import Segments
 
 # A rank that connects says its name at once.

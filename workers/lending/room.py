@@ -6,26 +6,15 @@ and gets room for the array and what usually comes behind it in a payload. If th
 with that array, only the rest is copied; if not, or if there is no room, all of it is, as ever.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...balancer.protocol.messages import PayloadHandle
 
-# Returns writable memory of that many bytes: uint8 (n,), contents undefined.
-Allocate = Callable[[int], np.ndarray]
 # A smaller array is copied in less time than room for it is made.
 LEAST_BYTES = 64 << 10
-
-
-def new_bytes(nbytes: int) -> np.ndarray:
-    """Return memory that nobody else has.
-
-    >>> new_bytes(3).shape
-    (3,)
-    """
-    return np.empty(nbytes, np.uint8)
 
 
 def with_rest(nbytes: int) -> int:

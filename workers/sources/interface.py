@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ...balancer.planning.problem.costs import MAX_COST, CostError, checked_column, checked_cost
-from ...balancer.visible_text import visible
 from .composed import part_at, whole_parts
+from .costs import MAX_COST, CostError, checked_column, checked_cost
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
 from .randomness import global_randomness
+from .visible_text import visible
 
 Sample = Any
 Cost = Mapping[str, int]

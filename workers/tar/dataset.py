@@ -19,7 +19,7 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image
-from ..lending.room import Allocate, new_bytes
+from ..sources.allocation import Allocate, new_bytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions

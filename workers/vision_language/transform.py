@@ -13,7 +13,7 @@ import numpy as np
 
 from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
 from ..images.resize import resizer, resizer_facts
-from ..lending.room import Allocate, new_bytes
+from ..sources.allocation import Allocate, new_bytes
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.transform_registry import name_of, spec_of

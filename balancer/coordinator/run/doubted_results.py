@@ -16,7 +16,7 @@ from ...protocol.parts import DecodedItem, Probed
 from ..delivery.sample import Sample
 from ..delivery.shared_payloads import SharedPayload
 
-# Returns why a payload cannot be read with its header, "" if it can: server/sample_layout.py.
+# Returns why a payload cannot be read with its header (workers/codec/sample_layout.py), or "".
 LayoutCheck = Callable[[bytes, object], str]
 # A payload cannot be larger than the largest frame; that of another host is smaller.
 MAX_PAYLOAD_BYTES = 8 << 30

@@ -34,7 +34,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
 )
 from counterpoise.balancer.server.pull_credentials import new_credentials
-from counterpoise.balancer.server.sample_layout import why_bad_layout
+from counterpoise.workers.codec.sample_layout import why_bad_layout
 from tests.balancer.protocol.own_runs import own_runs
 
 PLAN = PlanConfig(

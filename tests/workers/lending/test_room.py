@@ -13,7 +13,8 @@ from counterpoise.workers.codec.frames import decode_packed, encode_packed
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.lending.borrower import Borrower
 from counterpoise.workers.lending.lender import Lender
-from counterpoise.workers.lending.room import LEAST_BYTES, Allocate
+from counterpoise.workers.lending.room import LEAST_BYTES
+from counterpoise.workers.sources.allocation import Allocate
 from counterpoise.workers.sources.interface import SampleError
 
 NAME = b"rank-0"
