@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torch.accelerator import is_available
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, default_collate
 
@@ -18,9 +19,6 @@ from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
-from .auto.choice import Choice
-from .auto.late import AutoSettings, LateAutoLoader
-from .auto.resolve import source_of
 from .balanced.arguments import (
     check_decode_threads,
     check_plan,
@@ -32,12 +30,15 @@ from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
+from .collate.chosen import BatchMaker, WantedFields, check_collate, collate_in_worker
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
 from .step.ranks import Place, RankArguments
+
+if TYPE_CHECKING:
+    from .auto.choice import Choice
 
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
@@ -90,7 +91,7 @@ class BalancedSettings:
     given: BalancedArguments
     source: Source | None
     resources: tuple[str, ...]
-    batches: BatchMaker
+    pins: bool
     takes_empty: bool
     label_tokens: str
 
@@ -130,13 +131,12 @@ class BalancedSettings:
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
             )
         job = _job(torch.dataset, plan, given, self.label_tokens)
-        if self.batches.lay_out is not None and place.sharers == 1:
-            job = replace(job, lays_out=_lays_out(torch.start, given, job))
+        batches = self._batches(place)
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=self._connection(job, place),
-            batches=self.batches,
+            connect=self._connection(job, place, batches),
+            batches=batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -149,11 +149,27 @@ class BalancedSettings:
             spare=spare,
         )
 
-    def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
+    def _goes_remotely(self, place: Place) -> bool:
+        """Return whether samples come from a balancer; else this process' workers load them."""
+        return self.given.balancer is not None or self.source is None or place.sharers > 1
+
+    def _batches(self, place: Place) -> BatchMaker:
+        """Return what makes batches, or finishes those that workers have made."""
+        given = self.given
+        if not self._goes_remotely(place):
+            return BatchMaker(None, given.fields, pins=self.pins and is_available())
+        # here: a local loop needs nothing of it
+        from .collate.batch_maker import batch_maker
+
+        return batch_maker(given.balance, given.collate_fn, given.fields, self.pins)
+
+    def _connection(
+        self, job: JobSpec, place: Place, batches: BatchMaker
+    ) -> Callable[[], MicrobatchSource]:
         """Return what makes the connection: the local loop, or the way to a balancer."""
         torch, given, source = self.torch, self.given, self.source
-        if given.balancer is not None or source is None or place.sharers > 1:
-            return partial(_connect, torch, given, job, source, place, self.batches)
+        if self._goes_remotely(place) or source is None:
+            return partial(_connect, torch, given, job, source, place, batches)
         made = given.collate_fn or default_collate
         settings = LocalSettings(
             job=job,
@@ -203,7 +219,7 @@ def _settings(
     source: Source | None,
     resources: tuple[str, ...],
 ) -> BalancedSettings:
-    batches = batch_maker(given.balance, given.collate_fn, given.fields, loader.pin_memory)
+    check_collate(given.balance, given.collate_fn)
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
@@ -212,17 +228,22 @@ def _settings(
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
         labels = find_label_source(source, given.balance, resources, given.collate_fn)
-    return BalancedSettings(torch_arguments, given, source, resources, batches, takes_empty, labels)
+    pins = loader.pin_memory
+    return BalancedSettings(torch_arguments, given, source, resources, pins, takes_empty, labels)
 
 
 def _prepare_auto(
     loader: TorchDataLoader[Any], given: BalancedArguments, source: Source | None
 ) -> LateBalancedLoader:
     """Return what finds costs and work when the ranks are needed, and then makes the loader."""
+    # here: who says what to balance needs nothing of it
+    from .auto.late import AutoSettings, LateAutoLoader
+    from .auto.resolve import source_of
+
     whole = _settings(loader, given, source, ())
     dataset, key = whole.torch.dataset, given.key
 
-    def build(choice: Choice, balance: Balance, plan: PlanConfig, place: Place) -> BalancedLoader:
+    def build(choice: "Choice", balance: Balance, plan: PlanConfig, place: Place) -> BalancedLoader:
         source = source_of(choice, whole.source, dataset, key)
         resolved = replace(given, balance=balance)
         settings = replace(whole, given=resolved, source=source, resources=plan.resources)
@@ -256,19 +277,6 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments, label_tokens:
         buffer_bytes=given.buffer_bytes,
         label_tokens=label_tokens,
     )
-
-
-def _lays_out(start: WorkerStart, given: BalancedArguments, job: JobSpec) -> str:
-    """Return how this loader's workers lay out whole microbatches, "" where they do not.
-
-    Processes that share a rank, or count labels in samples, need these.
-    """
-    if given.balancer is not None or not start.workers or job.counts_batches:
-        return ""
-    balance = given.balance
-    if balance.layout == "torch":
-        return balance.layout
-    return f"{balance.layout}, pad_id {balance.pad_id}, dummy_tile {balance.dummy_tile}"
 
 
 def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:

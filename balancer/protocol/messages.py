@@ -24,6 +24,7 @@ from .parts import Hole as Hole
 from .parts import PayloadHandle as PayloadHandle
 from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
+from .parts import Ready as Ready
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
 from .parts import WholeMicrobatch as WholeMicrobatch
@@ -237,13 +238,6 @@ class RankBye(ArrayRecord, frozen=True):
 
 
 # --- coordinator to rank
-
-
-class Ready(ArrayRecord, frozen=True):
-    """The job can run: number of samples in the source, and the workers' fingerprint."""
-
-    count: Integer
-    fingerprint: str
 
 
 class LabelTotal(ArrayRecord, frozen=True):

@@ -10,10 +10,9 @@ from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
-from ...workers.daemon.decode_threads import MAX_THREADS
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
-from ...workers.sources.thread_safety import refuse_threads
+from ...workers.sources.thread_safety import MAX_THREADS, refuse_threads
 from ..remote_dataset import RemoteDataset
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")

@@ -7,20 +7,15 @@ timing are behind a connection, which is opened at first use.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Batch
-from ...balancer.protocol.rank_session import Arrival
 from ...workers.batches.planned_reader import Made
-from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
-from ..collate.ahead import StackedAhead
 from ..collate.chosen import BatchMaker
-from ..collate.payloads import is_laid_out, payload_buffer, read_laid_out
 from ..resume.balanced_position import (
     START,
     ResumePosition,
@@ -29,7 +24,6 @@ from ..resume.balanced_position import (
     write_position,
 )
 from ..resume.ledger import BalancedLedger
-from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.info import StepInfo
 from ..step.label_check import LabelCheck
@@ -41,6 +35,11 @@ from .followed_costs import FollowedCosts, MeasuredCosts
 from .over_budget import OverBudget
 from .spare import SpareSample
 from .step_infos import info_of
+
+if TYPE_CHECKING:
+    from ...balancer.protocol.messages import Batch
+    from ...balancer.protocol.rank_session import Arrival
+    from .decoding import Decoder
 
 logger = logging.getLogger(__name__)
 
@@ -92,12 +91,11 @@ class BalancedLoader:
     _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
-    _stacked: StackedAhead = field(init=False, repr=False)
+    _decoder: "Decoder | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
-        self._stacked = StackedAhead(self.batches, self.local)
         self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
 
     @property
@@ -261,7 +259,7 @@ class BalancedLoader:
                 "collate_fn cannot make a batch of no samples", count, self.epoch,
             )  # fmt: skip
 
-    def receive(self, at: ResumePosition) -> Arrival | LocalArrival | None:
+    def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
@@ -283,7 +281,7 @@ class BalancedLoader:
             self.close()
             raise
 
-    def release(self, arrival: Arrival | LocalArrival) -> None:
+    def release(self, arrival: "Arrival | LocalArrival") -> None:
         """Release a microbatch that is unpacked."""
         self.open().release(arrival)
 
@@ -309,7 +307,7 @@ class BalancedLoader:
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
 
-    def _is_passed_over(self, batch: Batch | MicrobatchFacts) -> bool:
+    def _is_passed_over(self, batch: "Batch | MicrobatchFacts") -> bool:
         """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
         if self.plan.empty_microbatches or batch.weights.step_samples:
             return False
@@ -340,7 +338,7 @@ class BalancedLoader:
         self._untouched = -1
         self._left_by = why
 
-    def _check_errors(self, before: Holes, holes: Holes, batch: Batch | MicrobatchFacts) -> None:
+    def _check_errors(self, before: Holes, holes: Holes, batch: "Batch | MicrobatchFacts") -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
@@ -359,36 +357,21 @@ class BalancedLoader:
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
         arrival = kept.arrival
         batch: Any = arrival.batch
-        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
+        ranks, resources = self.plan.ranks, self.job.resources
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
-        # Labels are compared in samples, or counted in their batch; else no sample need be made.
-        compares = self.job.counts_labels and self._labels.left > 0
         if isinstance(arrival, LocalArrival):
             return self._delivered_locally(arrival, info)
-        if is_laid_out(arrival):
-            made = read_laid_out(arrival)
-            if compares:
-                keys = [item.key for item in batch.items]
-                self._labels.compare_batch(made, batch.weights.label_tokens, keys)
-            return Delivered(batches.finished(made, info), info)
-        if not (compares or self.job.counts_batches):
-            stacked = self._stacked.take(arrival, info, self.open().following)
-            if stacked is not None:
-                return Delivered(batches.finished(stacked, info), info)
-        samples = [
-            decode_packed(item.header, payload_buffer(payload), self.local)
-            for item, payload in zip(batch.items, arrival.payloads, strict=True)
-        ]
-        if compares:
-            keys = [item.key for item in batch.items]
-            self._labels.compare(samples, batch.weights.label_tokens, keys)
-        if not samples and self.spare is not None:
-            spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
-            return Delivered(batches.finished(self.spare.weightless(spared), info), info)
-        collated = batches.collated(samples, info)
-        if self.job.counts_batches:
-            info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
-        return Delivered(batches.finished(collated, info), info)
+        if self._decoder is None:
+            self._decoder = self._make_decoder()
+        following = self.open().following
+        return Delivered(*self._decoder.made(arrival, info, kept.at.place.start, following))
+
+    def _make_decoder(self) -> "Decoder":
+        # here: a local loop needs nothing of it
+        from .decoding import Decoder
+
+        counts = self.job.counts_labels, self.job.counts_batches
+        return Decoder(self.batches, self.local, self._labels, *counts, self.spare)
 
     def _delivered_locally(self, arrival: LocalArrival, info: StepInfo) -> Delivered:
         """Return what is handed out of a microbatch that a worker of this process has collated."""

@@ -10,26 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
-from ...workers.codec.columns import ColumnReader
-from ...workers.daemon.handler import LayOut
 from ..step.info import StepInfo
-from . import columnar, stacking
-from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
-from .stacking import WarmCollate, is_torchs
-from .undecoded import Undecoded, collate_undecoded
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
 Collate = Callable[[list[Any], Container[str]], Any]
-Stack = Callable[[Sequence[Undecoded], Container[str]], list[Any] | None]
+Stack = Callable[[Sequence[Any], Container[str]], list[Any] | None]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -50,9 +43,10 @@ class ChosenBatch(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Makes a microbatch's batch of its samples.
+    """Makes a microbatch's batch of its samples; see `batch_maker`.
 
-    `collate` is given the samples and the names that are wanted, and may return more; `lends`:
+    `collate` is given the samples and the names that are wanted, and may return more, None where
+    the loop's workers have collated; `lends`:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
     `stack`, if there is one, may make the batches of microbatches that are not decoded and the
     names that are wanted; else it returns None. `joins`: it takes less for several at once.
@@ -60,12 +54,12 @@ class BatchMaker:
     for workers, which may make whole batches with it.
     """
 
-    collate: Collate
+    collate: Collate | None
     fields: WantedFields = None
     lends: bool = True
     pins: bool = False
     stack: Stack | None = None
-    lay_out: LayOut | None = None
+    lay_out: Any = None
     joins: bool = False
     takes_foreign: bool = False
 
@@ -76,11 +70,11 @@ class BatchMaker:
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
+        if self.collate is None:
+            raise RuntimeError("a loop's workers collate, and samples came in place of a batch")
         return self.collate(samples, self._wanted(info))
 
-    def stacked(
-        self, microbatches: Sequence[Undecoded], info: StepInfo, local: bool
-    ) -> list[Any] | None:
+    def stacked(self, microbatches: Sequence[Any], info: StepInfo, local: bool) -> list[Any] | None:
         """Return the batches of microbatches that are not decoded; None where some have to be.
 
         info: that of the first. local: they come from processes of this machine.
@@ -130,44 +124,10 @@ def checked_fields(fields: Any) -> WantedFields:
     return frozenset(fields)
 
 
-def batch_maker(
-    balance: Balance, collate_fn: CollateFn | None, fields: WantedFields, pins: bool
-) -> BatchMaker:
-    """Return what makes the batches of a layout. Raises ValueError for a collate_fn beside one."""
-    pins = pins and torch.accelerator.is_available()
-    if balance.layout == "torch":
-        made = collate_fn or default_collate
-        if made is default_collate:
-            warm = WarmCollate()
-            return BatchMaker(
-                partial(_stacked, warm),
-                fields,
-                pins=pins,
-                stack=partial(_payloads, warm),
-                lay_out=stacking.collate_together if is_torchs() else None,
-            )
-        return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
-    if collate_fn is not None:
+def check_collate(balance: Balance, collate_fn: CollateFn | None) -> None:
+    """Raise ValueError for a collate_fn beside a layout that makes the batches itself."""
+    if balance.layout != "torch" and collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
-    given: dict[str, Any] = {
-        "pad_id": balance.pad_id,
-        "dummy_tile": balance.dummy_tile,
-        "allocate": BufferPool().take,
-    }
-    collate = COLLATE_BY_LAYOUT[balance.layout]
-    lay_out = partial(
-        columnar.collate_together, balance.layout, **{**given, "allocate": BufferPool().take}
-    )
-    return BatchMaker(
-        lambda samples, wanted: collate(samples, fields=wanted, **given),
-        fields,
-        lends=False,
-        pins=pins,
-        stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
-        lay_out=lay_out,
-        joins=True,
-        takes_foreign=True,
-    )
 
 
 def collate_in_worker(
@@ -188,19 +148,11 @@ def collate_in_worker(
 
 
 def _chosen(wanted: Container[str], samples: list[Any]) -> Any:
-    return _stacked(default_collate, samples, wanted)
+    return stack_wanted(default_collate, samples, wanted)
 
 
-def _payloads(
-    warm: WarmCollate, microbatches: Sequence[Undecoded], wanted: Container[str]
-) -> list[Any] | None:
-    if wanted is not EVERY:
-        return None
-    batches = [warm.of_payloads(*each) for each in microbatches]
-    return None if any(each is None for each in batches) else batches
-
-
-def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
+def stack_wanted(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
+    """Return the batch of samples' wanted fields, or of all they are if they are no dicts."""
     if wanted is not EVERY and all(type(sample) is dict for sample in samples):
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
     return collate(samples)

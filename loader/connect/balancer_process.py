@@ -20,8 +20,8 @@ from ...workers.processes.clean_interpreter import clean_command
 from ...workers.processes.fork_client import own_pidfd
 from ...workers.processes.forked_child import ForkedProcess, fork_child
 from ...workers.processes.quiet_forks import quiet_forks
+from ..step.wait_log import FIRST_LOG_S
 from .socket_directory import make_socket_directory, remove_socket_directory
-from .wait_log import FIRST_LOG_S
 
 logger = logging.getLogger(__name__)
 START_S = 120.0

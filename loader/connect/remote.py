@@ -23,10 +23,10 @@ from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
+from ..step.wait_log import WaitLog
 from .rank_sockets import RankSockets
 from .rendezvous import Rendezvous
 from .shared_payloads import SharedPayloadReader
-from .wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
 

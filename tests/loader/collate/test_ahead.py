@@ -20,8 +20,9 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.rank_session import Arrival
 from counterpoise.loader.collate.ahead import MOST_BYTES, MOST_TOGETHER, StackedAhead
+from counterpoise.loader.collate.batch_maker import batch_maker
 from counterpoise.loader.collate.buffers import BufferPool
-from counterpoise.loader.collate.chosen import BatchMaker, batch_maker
+from counterpoise.loader.collate.chosen import BatchMaker
 from counterpoise.loader.collate.columnar import collate_together
 from counterpoise.loader.collate.fields import EVERY
 from counterpoise.loader.collate.undecoded import Undecoded, collate_undecoded
