@@ -1,7 +1,7 @@
 """What a DataLoader does where it was given `balance`; a plain loop does not import it."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
@@ -15,14 +15,12 @@ from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches, Steps
 from .collate.chosen import checked_fields
+from .remote_dataset import RemoteDataset
 from .step.info import Step
 from .step.ranks import RankArguments
 
-if TYPE_CHECKING:
-    from .dataloader import DataLoader
 
-
-def prepare(loader: "DataLoader[Any, Any]", given: BalancedArguments) -> LateBalancedLoader:
+def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     """Return what makes the balanced loader behind `loader`; see `prepare_balanced`.
 
     What stands for torch's samplers stops frameworks from making batches of the loader themselves.
@@ -53,7 +51,8 @@ def read_arguments(
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
     wanted = with_seed(as_balance(balance), order)
-    refuse_ignored(dataset, wanted, batch_size, others["cost"], others["key"])
+    is_remote = isinstance(dataset, RemoteDataset)
+    refuse_ignored(is_remote, wanted, batch_size, others["cost"], others["key"])
     places = RankArguments(rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch)
     return BalancedArguments(
         balance=wanted,
@@ -84,7 +83,7 @@ class BatchIterator:
     _feed: Any = None
     _begun = False
 
-    def __init__(self, balanced: BalancedLoader, loader: "DataLoader[Any, Any]") -> None:
+    def __init__(self, balanced: BalancedLoader, loader: Any) -> None:
         self._microbatches = Microbatches(balanced)
         self._balanced, self._loader = balanced, loader
         self._feed = loader._accelerate

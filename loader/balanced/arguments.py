@@ -13,7 +13,6 @@ from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
 from ...workers.sources.thread_safety import MAX_THREADS, refuse_threads
-from ..remote_dataset import RemoteDataset
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.
@@ -143,11 +142,14 @@ def check_order(shuffle: bool, mode: str) -> None:
 
 
 def refuse_ignored(
-    dataset: Any, balance: Balance, batch_size: int | None, cost: Any, key: Any
+    is_remote: bool, balance: Balance, batch_size: int | None, cost: Any, key: Any
 ) -> None:
-    """Raise ValueError for arguments that have no effect beside others of a balanced loader."""
+    """Raise ValueError for arguments that have no effect beside others of a balanced loader.
+
+    is_remote: whether the data set is a RemoteDataset.
+    """
     _check_batch_size(balance, batch_size)
-    if isinstance(dataset, RemoteDataset):
+    if is_remote:
         for name, value in (("cost", cost), ("key", key)):
             if value is not None:
                 raise ValueError(
