@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import size
 from tests.imports import FOLDERS, ROOT, cycles, imported, layer_graph, module_graph, modules
 
 MAY_IMPORT = {
@@ -247,6 +248,31 @@ def test_no_other_python_file_is_at_the_root(root: Path) -> None:
 def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> None:
     code = f"import sys, {name}; sys.exit(len({{'torch', 'zmq', 'numba'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+
+
+# What the processes of a loop may have of ours and of others, after an epoch with two workers.
+LOOPS = (
+    (size.PLAIN, {"zmq", "msgpack", "numba"}, ("balancer",)),
+    (
+        size.BALANCED,
+        {"zmq", "msgpack"},
+        (
+            *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
+            *("balancer.protocol.messages", "workers.codec", "workers.daemon", "loader.auto"),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("loop", "others", "ours"), LOOPS)
+def test_a_loop_imports_no_more_than_it_uses(
+    loop: str, others: set[str], ours: tuple[str, ...]
+) -> None:
+    trainer, workers = size.all_imported_by(loop)
+    found = trainer | workers
+    assert "counterpoise.loader.dataloader" in found
+    assert not others & found
+    assert not [name for name in found for each in ours if _is_in(name, f"counterpoise.{each}")]
 
 
 # Of what can be left out, what a balancer's start would wait for longest.
