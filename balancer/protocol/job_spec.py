@@ -49,7 +49,9 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error is {self.on_error!r}, allowed in a plan are {ON_ERROR}")
+            raise ValueError(
+                f"on_error is {self.on_error!r}, allowed are {ON_ERROR}; others cannot be balanced"
+            )
         # JSON was checked against the annotations; what Python code gives was not.
         if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")
