@@ -1,6 +1,6 @@
 """Checks costs as they come in: one rule and one message, whoever measured them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,3 +64,30 @@ def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> npt.NDArray
         checked = [checked_cost(name, value, str(row)) for row, value in enumerate(given)]
         return np.array(checked, dtype=np.int64)
     return column.astype(np.int64, copy=False)
+
+
+def checked_measure(found: Any) -> dict[str, int]:
+    """Return what a cost function has returned; TypeError for anything but costs by resource.
+
+    >>> checked_measure(5)
+    Traceback (most recent call last):
+    TypeError: cost(sample) returned 5 (int), needed is a mapping from each resource to a whole \
+number: return {"tokens": 5}, say
+    """
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"cost(sample) returned {found!r:.80} ({type(found).__name__}), needed is a mapping "
+            f'from each resource to a whole number: return {{"tokens": {found!r:.80}}}, say'
+        )
+    return dict(found)
+
+
+def checked_table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:
+    """Return a table of the costs of `count` samples, by resource; ValueError for another form."""
+    named = costs if isinstance(costs, Mapping) else {"cost": costs}
+    for name, row in named.items():
+        if np.shape(row) != (count,):
+            raise ValueError(
+                f"costs of {name!r} have shape {np.shape(row)}: give {count} of them, one a sample"
+            )
+    return {str(name): checked_column(str(name), row) for name, row in named.items()}
