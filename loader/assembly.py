@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.accelerator import is_available
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, default_collate
 
@@ -30,7 +29,7 @@ from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.chosen import BatchMaker, WantedFields, check_collate, collate_in_worker
+from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
 from .remote_dataset import RemoteDataset
@@ -69,6 +68,7 @@ class BalancedArguments:
     transport: Transport
     fields: WantedFields
     decode_threads: int
+    worker_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class BalancedSettings:
     given: BalancedArguments
     source: Source | None
     resources: tuple[str, ...]
-    pins: bool
+    batches: BatchMaker
     takes_empty: bool
     label_tokens: str
 
@@ -131,12 +131,12 @@ class BalancedSettings:
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
             )
         job = _job(torch.dataset, plan, given, self.label_tokens)
-        batches = self._batches(place)
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=self._connection(job, place, batches),
-            batches=batches,
+            connect=self._connection(job, place),
+            # torch's own thread pins what workers of a local loop make.
+            batches=replace(self.batches, pins=False) if self._is_local(place) else self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -149,27 +149,16 @@ class BalancedSettings:
             spare=spare,
         )
 
-    def _goes_remotely(self, place: Place) -> bool:
-        """Return whether samples come from a balancer; else this process' workers load them."""
-        return self.given.balancer is not None or self.source is None or place.sharers > 1
+    def _is_local(self, place: Place) -> bool:
+        """Return whether workers of this process load and collate what the plan gives them."""
+        has_data = self.source is not None
+        return has_data and self.given.balancer is None and place.sharers == 1
 
-    def _batches(self, place: Place) -> BatchMaker:
-        """Return what makes batches, or finishes those that workers have made."""
-        given = self.given
-        if not self._goes_remotely(place):
-            return BatchMaker(None, given.fields, pins=self.pins and is_available())
-        # here: a local loop needs nothing of it
-        from .collate.batch_maker import batch_maker
-
-        return batch_maker(given.balance, given.collate_fn, given.fields, self.pins)
-
-    def _connection(
-        self, job: JobSpec, place: Place, batches: BatchMaker
-    ) -> Callable[[], MicrobatchSource]:
+    def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
         """Return what makes the connection: the local loop, or the way to a balancer."""
         torch, given, source = self.torch, self.given, self.source
-        if self._goes_remotely(place) or source is None:
-            return partial(_connect, torch, given, job, source, place, batches)
+        if source is None or not self._is_local(place):
+            return partial(_connect, torch, given, job, source, place)
         made = given.collate_fn or default_collate
         settings = LocalSettings(
             job=job,
@@ -219,17 +208,16 @@ def _settings(
     source: Source | None,
     resources: tuple[str, ...],
 ) -> BalancedSettings:
-    check_collate(given.balance, given.collate_fn)
+    batches = batch_maker(given.balance, given.collate_fn, given.fields, loader.pin_memory)
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
-    torch_arguments = _torch_arguments(loader, given.decode_threads)
+    torch_arguments = _torch_arguments(loader, given.decode_threads, given.worker_restarts)
     # balance="auto" reads no sample here, and finds its resources later
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
         labels = find_label_source(source, given.balance, resources, given.collate_fn)
-    pins = loader.pin_memory
-    return BalancedSettings(torch_arguments, given, source, resources, pins, takes_empty, labels)
+    return BalancedSettings(torch_arguments, given, source, resources, batches, takes_empty, labels)
 
 
 def _prepare_auto(
@@ -286,14 +274,22 @@ def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     return lambda: KnownData(dataset, len(source), source.key)
 
 
-def _torch_arguments(loader: TorchDataLoader[Any], threads: int) -> TorchArguments:
+def _torch_arguments(loader: TorchDataLoader[Any], threads: int, restarts: int) -> TorchArguments:
     context: Any = loader.multiprocessing_context
     begin = loader.worker_init_fn if loader.num_workers else None
     return TorchArguments(
         dataset=loader.dataset,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin, threads),
+        start=WorkerStart(
+            loader.num_workers,
+            loader.persistent_workers,
+            context,
+            begin,
+            threads,
+            loader.pin_memory,
+            restarts if loader.num_workers else 0,
+        ),
         prefetch_factor=loader.prefetch_factor,
         timeout=loader.timeout,
     )
@@ -305,7 +301,6 @@ def _connect(
     job: JobSpec,
     source: Source | None,
     place: Place,
-    batches: BatchMaker,
 ) -> MicrobatchSource:
     """Connect to a balancer. Only here: who has none loads nothing of ZeroMQ."""
     from ..balancer.transport.keys import peer_keys
@@ -321,8 +316,6 @@ def _connect(
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
         name=given.name,
         transport=given.transport,
-        batches_lie_in_payloads=batches.lends,
-        lay_out=batches.lay_out,
     )
     return factory.connect()
 

@@ -19,6 +19,7 @@ from .plain.state import PlainState
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_max_errors,
+    checked_restarts,
     refuse_moved_arguments,
     refuse_without_balance,
     refuse_without_policy,
@@ -72,6 +73,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    hosts; "inline", torch's way, or through the balancer; "auto", not "pinned"
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
+    worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
+                   set of the same iter(); a sample that kills three is given up. By default 0, and
+                   3 with on_error="skip" and balance
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
 
@@ -118,6 +122,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         transport: Transport = "auto",
         fields: "WantedFields" = None,
         decode_threads: int = 1,
+        worker_restarts: int | None = None,
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
@@ -147,6 +152,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 name=name or None, fields=fields,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
+                worker_restarts=worker_restarts or None,
             )  # fmt: skip
             return
         from . import balancing
@@ -158,6 +164,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
+            worker_restarts=checked_restarts(worker_restarts, on_error, transport),
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 

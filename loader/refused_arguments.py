@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from ..workers.arena.transport import Transport, why_inline
+
 Given = ParamSpec("Given")
 
 
@@ -55,6 +57,23 @@ def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:
             f"dead_letter={dead_letter!r} records samples that on_error='skip' leaves out, and "
             "on_error is 'raise': give on_error='skip', or leave dead_letter"
         )
+
+
+def checked_restarts(worker_restarts: int | None, on_error: str, transport: Transport) -> int:
+    """Return how many workers that have died are replaced; ValueError for no such number.
+
+    By default none where there is no shared memory, which replacing them needs.
+
+    >>> checked_restarts(None, "skip", "auto"), checked_restarts(None, "raise", "auto")
+    (3, 0)
+    >>> checked_restarts(None, "skip", "inline")
+    0
+    """
+    if worker_restarts is None:
+        return 3 if on_error == "skip" and not why_inline(transport) else 0
+    if type(worker_restarts) is not int or worker_restarts < 0:
+        raise ValueError(f"worker_restarts is {worker_restarts!r}, allowed are 0, 1, 2 and so on")
+    return worker_restarts
 
 
 def checked_max_errors(max_errors: float | None, on_error: str) -> float | None:

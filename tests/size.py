@@ -30,7 +30,7 @@ LIMITS = {
     PRODUCT: 75_900,
     WHEEL: 76_300,
     PLAIN: 6_200,
-    BALANCED: 19_000,
+    BALANCED: 18_000,
     REMOTE: 9_100,
 }
 

@@ -70,7 +70,6 @@ ORDER = (
     "workers.serving",
     "workers.images",
     "workers.sources",
-    "workers.lending",
     "workers.discovery",
     "workers.tar",
     "workers.vision_language",
@@ -118,17 +117,17 @@ FORBIDDEN = (
     ("workers.batches", ("balancer", "workers.codec", "workers.daemon")),
     ("workers.sources", ("balancer", "workers.codec", "workers.daemon")),
     # Data sets: who carries their samples is nothing to them.
-    ("workers.tar", ("balancer", "workers.codec", "workers.daemon", "workers.lending")),
-    ("workers.vision_language", ("balancer", "workers.codec", "workers.lending")),
+    ("workers.tar", ("balancer", "workers.codec", "workers.daemon")),
+    ("workers.vision_language", ("balancer", "workers.codec")),
     # The form of payloads, whoever carries them.
-    ("workers.codec", ("balancer", "workers.lending", "workers.serving")),
+    ("workers.codec", ("balancer", "workers.serving")),
     # A balanced loop on its own machine: a planned order, and no balancer.
     (
         "loader.local",
         (
             *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
             *("balancer.protocol.messages", "balancer.protocol.wire", "workers.codec"),
-            *("workers.daemon", "workers.lending", "workers.serving"),
+            *("workers.daemon", "workers.serving"),
         ),
     ),
     # How ranks meet knows nothing of data sets or plans.
@@ -142,7 +141,6 @@ TORCH_FREE = ("balancer", "sched")
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer.server.clear_payloads",
     "balancer.server.loop",
     "balancer.transport.authentication",
     "balancer.transport.disconnect",
@@ -151,7 +149,7 @@ ZMQ_SHELLS = {
     "balancer.transport.sockets",
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
-    "workers.serving.door",
+    "workers.serving.connections",
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",

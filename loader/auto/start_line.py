@@ -1,7 +1,6 @@
 """Log once, on rank 0, the costs that `auto` has found and the plan that it makes."""
 
 import logging
-import sys
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
@@ -11,14 +10,6 @@ from .choice import Choice
 from .forecast import Outlook
 
 logger = logging.getLogger(__name__)
-
-
-def tell(text: str) -> None:
-    """Log a line at INFO; print it on standard error where the program has set up no logging."""
-    if logger.hasHandlers():
-        logger.info(text)
-    else:
-        sys.stderr.write(text + "\n")
 
 
 def start_line(

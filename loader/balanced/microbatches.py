@@ -24,6 +24,7 @@ from ..resume.balanced_position import (
     write_position,
 )
 from ..resume.ledger import BalancedLedger
+from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.info import StepInfo
 from ..step.label_check import LabelCheck
@@ -39,7 +40,6 @@ from .step_infos import info_of
 if TYPE_CHECKING:
     from ...balancer.protocol.messages import Batch
     from ...balancer.protocol.rank_session import Arrival
-    from .decoding import Decoder
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,6 @@ class BalancedLoader:
     _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
-    _decoder: "Decoder | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
@@ -357,21 +356,28 @@ class BalancedLoader:
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
         arrival = kept.arrival
         batch: Any = arrival.batch
-        ranks, resources = self.plan.ranks, self.job.resources
+        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         if isinstance(arrival, LocalArrival):
             return self._delivered_locally(arrival, info)
-        if self._decoder is None:
-            self._decoder = self._make_decoder()
-        following = self.open().following
-        return Delivered(*self._decoder.made(arrival, info, kept.at.place.start, following))
-
-    def _make_decoder(self) -> "Decoder":
         # here: a local loop needs nothing of it
-        from .decoding import Decoder
+        from ...workers.codec.frames import decode_packed
+        from ..collate.payloads import payload_buffer
 
-        counts = self.job.counts_labels, self.job.counts_batches
-        return Decoder(self.batches, self.local, self._labels, *counts, self.spare)
+        samples = [
+            decode_packed(item.header, payload_buffer(payload), self.local)
+            for item, payload in zip(batch.items, arrival.payloads, strict=True)
+        ]
+        if self.job.counts_labels and self._labels.left > 0:
+            keys = [item.key for item in batch.items]
+            self._labels.compare(samples, batch.weights.label_tokens, keys)
+        if not samples and self.spare is not None:
+            spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
+            return Delivered(batches.finished(self.spare.weightless(spared), info), info)
+        collated = batches.collated(samples, info)
+        if self.job.counts_batches:
+            info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
+        return Delivered(batches.finished(collated, info), info)
 
     def _delivered_locally(self, arrival: LocalArrival, info: StepInfo) -> Delivered:
         """Return what is handed out of a microbatch that a worker of this process has collated."""

@@ -5,24 +5,26 @@ that is left out is not copied from where its sample lies, nor padded, nor pinne
 weights are those of whole microbatches all the same, since they come with the plan.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ..step.info import StepInfo
+from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
+from .stacking import WarmCollate
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
 Collate = Callable[[list[Any], Container[str]], Any]
-Stack = Callable[[Sequence[Any], Container[str]], list[Any] | None]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -43,45 +45,19 @@ class ChosenBatch(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Makes a microbatch's batch of its samples; see `batch_maker`.
+    """Makes a microbatch's batch of its samples.
 
-    `collate` is given the samples and the names that are wanted, and may return more, None where
-    the loop's workers have collated; `lends`:
-    whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
-    `stack`, if there is one, may make the batches of microbatches that are not decoded and the
-    names that are wanted; else it returns None. `joins`: it takes less for several at once.
-    `takes_foreign`: it reads only what may come from other hosts. `lay_out`, if there is one, is
-    for workers, which may make whole batches with it.
+    `collate` is given the samples and the names that are wanted, and may return more. `pins`:
+    whether batches are pinned.
     """
 
-    collate: Collate | None
+    collate: Collate
     fields: WantedFields = None
-    lends: bool = True
     pins: bool = False
-    stack: Stack | None = None
-    lay_out: Any = None
-    joins: bool = False
-    takes_foreign: bool = False
-
-    @property
-    def takes_several(self) -> bool:
-        """Return whether several microbatches are better stacked at once."""
-        return self.joins and not callable(self.fields)
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
-        if self.collate is None:
-            raise RuntimeError("a loop's workers collate, and samples came in place of a batch")
         return self.collate(samples, self._wanted(info))
-
-    def stacked(self, microbatches: Sequence[Any], info: StepInfo, local: bool) -> list[Any] | None:
-        """Return the batches of microbatches that are not decoded; None where some have to be.
-
-        info: that of the first. local: they come from processes of this machine.
-        """
-        if self.stack is None or not (local or self.takes_foreign):
-            return None
-        return self.stack(microbatches, self._wanted(info))
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return what the process gets of a batch. Raises TypeError if that has no fields."""
@@ -124,10 +100,29 @@ def checked_fields(fields: Any) -> WantedFields:
     return frozenset(fields)
 
 
-def check_collate(balance: Balance, collate_fn: CollateFn | None) -> None:
-    """Raise ValueError for a collate_fn beside a layout that makes the batches itself."""
-    if balance.layout != "torch" and collate_fn is not None:
+def batch_maker(
+    balance: Balance, collate_fn: CollateFn | None, fields: WantedFields, pins: bool
+) -> BatchMaker:
+    """Return what makes the batches of a layout. Raises ValueError for a collate_fn beside one."""
+    pins = pins and torch.accelerator.is_available()
+    if balance.layout == "torch":
+        made = collate_fn or default_collate
+        if made is default_collate:
+            return BatchMaker(partial(_stacked, WarmCollate()), fields, pins=pins)
+        return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
+    if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
+    given: dict[str, Any] = {
+        "pad_id": balance.pad_id,
+        "dummy_tile": balance.dummy_tile,
+        "allocate": BufferPool().take,
+    }
+    collate = COLLATE_BY_LAYOUT[balance.layout]
+    return BatchMaker(
+        lambda samples, wanted: collate(samples, fields=wanted, **given),
+        fields,
+        pins=pins,
+    )
 
 
 def collate_in_worker(
@@ -148,11 +143,10 @@ def collate_in_worker(
 
 
 def _chosen(wanted: Container[str], samples: list[Any]) -> Any:
-    return stack_wanted(default_collate, samples, wanted)
+    return _stacked(default_collate, samples, wanted)
 
 
-def stack_wanted(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
-    """Return the batch of samples' wanted fields, or of all they are if they are no dicts."""
+def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
     if wanted is not EVERY and all(type(sample) is dict for sample in samples):
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
     return collate(samples)

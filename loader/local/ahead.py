@@ -44,6 +44,9 @@ class Shares(Protocol):
     def pause_s(self) -> float:
         """Return how long it makes sense to wait before the next `gather` or `poll`."""
 
+    def end(self, group: str) -> None:
+        """Need nothing more of the keys that begin with a group's name."""
+
     def why_missing(self, key: str) -> str:
         """Return which ranks have not posted a key; "" if none is missing."""
 
@@ -80,7 +83,7 @@ class PlanAhead:
         self._steps: Iterator[PlannedStep] = iter(())
         self._next: PlannedStep | None = None
         self._planned = self._taken = 0
-        self._begin = feed.start
+        self._awaits_planner = False
         self._blocks: deque[_Block] = deque()
         self._open: set[int] = set()
         # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
@@ -95,7 +98,9 @@ class PlanAhead:
 
     @property
     def awaits_ranks(self) -> bool:
-        """Return whether other ranks' parts of the next block are missing, and this one's not."""
+        """Return whether something of others is missing: their costs, or the host's plan."""
+        if self._awaits_planner:
+            return True
         return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
 
     @property
@@ -146,7 +151,11 @@ class PlanAhead:
         while self._next is None:
             if self.feed.is_over or self._known < self.feed.end:
                 return None
-            self._steps = self.feed.plan()
+            steps = self.feed.plan()
+            self._awaits_planner = steps is None
+            if steps is None:
+                return None
+            self._steps = steps
             self._next = next(self._steps, None)
         step, self._next = self._next, next(self._steps, None)
         return step

@@ -43,7 +43,7 @@ def usable_cells(
         for r, rank in enumerate(step.batch.ranks)
         for m, microbatch in enumerate(rank)
     }
-    if not holes:
+    if not holes and (may_be_empty or all(cells.values())):
         return cells
     usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
     if may_be_empty:

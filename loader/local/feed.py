@@ -28,8 +28,8 @@ class WindowPlanner(Protocol):
     def window_samples(self) -> int:
         """The number of samples of a window."""
 
-    def plan(self, window: Window) -> Planned:
-        """Return the steps of a window."""
+    def plan(self, window: Window) -> Planned | None:
+        """Return the steps of a window; None where another process plans, and has not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,10 @@ class PlanFeed:
         """The ordinal after the last of the next window."""
         return min(self.start + self.planner.window_samples, len(self.order))
 
-    def plan(self) -> Iterator[PlannedStep]:
+    def plan(self) -> Iterator[PlannedStep] | None:
         """Plan the next window, whose costs are known; return its steps from the position on.
+
+        None where another process plans it, and has not yet.
 
         Raises ValueError where its budgets cannot be met, and for a position that the plan does not
         have.
@@ -126,6 +128,8 @@ class PlanFeed:
         except OversizeError as error:
             index = int(self.order[error.ordinal])
             raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
+        if planned is None:
+            return None
         self._check_position(planned.batches)
         first, last = self.step, self.step + len(planned.batches)
         after_window = begin + planned.consumed

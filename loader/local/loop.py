@@ -21,28 +21,32 @@ from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import LocalArrival
-from ..peers import Peers, meet
 from ..resume.balanced_position import RunStart
 from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
 from ..step.label_check import COMPARED
 from ..step.ranks import Place, has_process_group
+from ..step.start_lines import tell
 from ..step.wait_log import WaitLog
-from .ahead import PlanAhead, Shares
+from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
 from .planning import Kernels, Planning, PlanningThread
 from .run import LocalRun, RunSettings
+from .shared_plans import shared_planner
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
     from ...balancer.protocol.rank_session import Arrival
+    from ..peers import Peers
 
 logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# After so long it is told if the loop has waited this part of the time for workers.
+TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 # A wait looks at the clock this often.
 WAIT_S = 1.0
 # Without a timeout ranks wait for each other as long as torch's process groups do.
@@ -95,6 +99,7 @@ class LocalLoop:
         # Whether an exception has left something half done.
         self._is_torn = False
         self._owner = os.getpid()
+        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
 
     @property
     def left_out(self) -> int:
@@ -126,6 +131,8 @@ class LocalLoop:
             self._meet(self._costs)
         if self._tasks is None:
             self._tasks = self._start_workers()
+        if self._runs == 0 and 0 in self._settings.place.played:
+            self._tell_way(self._costs)
         self._start_run(start, self._tasks)
         self._is_torn = False
 
@@ -164,7 +171,10 @@ class LocalLoop:
         run.pump()
         arrival = run.head()
         if arrival is None and not run.is_at_end:
+            since = time.monotonic()
             arrival = self._wait(run, timeout_s)
+            if not run.is_first:
+                self._tell_bottleneck(time.monotonic() - since)
         self._is_torn = False
         if isinstance(arrival, Exception):
             raise arrival
@@ -248,8 +258,7 @@ class LocalLoop:
         What shows only when a sample is loaded is compared then; otherwise the data set of new
         workers may be another.
         """
-        source, start = self._settings.source, self._settings.start
-        return start.persistent or bool(getattr(source, "decode_first", False))
+        return self._settings.start.persistent or self._measures_by_loading
 
     def _meet(self, costs: LoopCosts) -> None:
         """Meet the other ranks, and find out if all know all costs; where nobody has to, do not.
@@ -271,6 +280,9 @@ class LocalLoop:
         data = f"{source_name(settings.source)}, {len(settings.source)} samples"
         facts = {"configuration": to_json(job), "data": data}
         timeout_s = settings.timeout_s or MEET_S
+        # here: a loop on its own meets nobody
+        from ..peers import meet
+
         self._peers = meet(settings.place, settings.name, facts, timeout_s)
         self._peers.post(_KNOWN, costs.digest.encode())
         since = time.monotonic()
@@ -288,6 +300,43 @@ class LocalLoop:
                 "of rank 0, so that they would plan other batches: give all the same costs"
             )
         self._shares_costs = not all(known)
+
+    def _tell_way(self, costs: LoopCosts) -> None:
+        """Log, once, which way this loader goes, and what its costs take."""
+        workers = self._settings.start.workers
+        who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
+        text = f"local loop: no balancer was asked for, {who} load and collate what the plan says"
+        if costs.are_all_known:
+            logger.info("%s; all costs are known", text)
+        elif not self._measures_by_loading:
+            logger.info("%s; costs that are not known are measured ahead of need", text)
+        else:
+            tell(
+                logger,
+                f"{text}; what a sample costs shows when it is loaded: in this epoch each is "
+                "loaded twice, once to measure it, half of the workers' time. A table of costs "
+                "(cost={...}), a column of lengths or probe(index) avoids it",
+            )
+
+    def _tell_bottleneck(self, waited_s: float) -> None:
+        """Log, once, that workers which load each sample twice are what the loop waits for."""
+        self._waited_s += waited_s
+        elapsed = time.monotonic() - self._begun_at
+        is_late = self._measures_by_loading and self._runs == 1 and elapsed > TELL_AFTER_S
+        if self._has_told or not is_late or self._waited_s < MOST_WAITING * elapsed:
+            return
+        self._has_told = True
+        tell(
+            logger,
+            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
+            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
+            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
+            "balancer`, whose workers decode each sample once, would help",
+        )
+
+    @property
+    def _measures_by_loading(self) -> bool:
+        return bool(getattr(self._settings.source, "decode_first", False))
 
     def _start_workers(self) -> WorkerTasks | InlineTasks:
         settings, job = self._settings, self._settings.job
@@ -319,12 +368,14 @@ class LocalLoop:
             costs,
             settings.source.key,
             ahead,
-            self._peers if self._shares_costs else None,
+            self._peers,
+            self._shares_costs,
             str(self._runs),
         )
         describe = partial(
-            _plain_contents, played=played, label=job.label, padded=plan.padded_columns
-        )
+            _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
+            may_be_empty=plan.empty_microbatches,
+        )  # fmt: skip
         kind = PlanningThread if settings.start.workers else Planning
         self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
         run_settings = RunSettings(
@@ -334,7 +385,7 @@ class LocalLoop:
             ranks_elsewhere=self._peers is not None,
             named_by_index=not getattr(settings.source, "names_samples", True),
             takes_empty=settings.takes_empty,
-            checks_costs=self._runs > 1 and bool(getattr(settings.source, "decode_first", False)),
+            checks_costs=self._runs > 1 and self._measures_by_loading,
             post_at=max(1, ahead // 4),
         )
         self._run = LocalRun(run_settings, start, tasks, self._planning, self._number)
@@ -348,8 +399,9 @@ class LocalLoop:
             planning.stop()
         if self._run is not None:
             self._number = self._run.next_number
-            if self._run.costs_differ and self._costs is not None:
-                self._costs.is_lasting = False
+            if self._costs is not None:
+                # What loading draws is measured anew in each epoch.
+                self._costs.is_lasting &= not (self._run.costs_differ or self._run.changed)
 
     def _end_workers(self) -> None:
         tasks, self._tasks = self._tasks, None
@@ -364,7 +416,8 @@ def _make_ahead(
     costs: LoopCosts,
     name_of: Callable[[int], str],
     ahead: int,
-    shares: Shares | None,
+    peers: "Peers | None",
+    shares_costs: bool,
     group: str,
 ) -> PlanAhead:
     """Return the planning of an epoch from a position."""
@@ -374,13 +427,22 @@ def _make_ahead(
     except ValueError as error:
         what = "the costs that a pipeline has measured: " if start.costs else ""
         raise ValueError(f"{what}{error}") from error
-    feed = PlanFeed(start.epoch, order, planner, costs, start.at, name_of)
+    shared = shared_planner(planner, peers, group)
+    feed = PlanFeed(start.epoch, order, shared, costs, start.at, name_of)
+    shares = peers if shares_costs else None
     return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
 
 
 def _plain_contents(
-    step: PlannedStep, played: tuple[int, ...], label: int, padded: tuple[int, ...]
+    step: PlannedStep,
+    played: tuple[int, ...],
+    label: int,
+    padded: tuple[int, ...],
+    may_be_empty: bool,
 ) -> dict[Cell, Contents]:
-    """Return what a process' microbatches hold if no sample is a hole."""
-    cells = usable_cells(step, (), True)
-    return contents_of(step, cells or {}, played, label, padded)
+    """Return what a process' microbatches hold if no sample is a hole.
+
+    Nothing for a step with fewer samples than microbatches, of which none may be empty.
+    """
+    cells = usable_cells(step, (), may_be_empty)
+    return {} if cells is None else contents_of(step, cells, played, label, padded)

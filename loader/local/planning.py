@@ -9,6 +9,7 @@ No lock is held over a fork (ADR 14): the thread works only while it holds the g
 forks acquires first. While it waits, it waits outside of it.
 """
 
+import atexit
 import contextlib
 import os
 import queue
@@ -338,6 +339,13 @@ def _in_child() -> None:
     """Forget the parent's: its thread is not here."""
     _held.clear()
     _running.clear()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End the threads before the interpreter does: nothing else would wait for them."""
+    for each in list(_running):
+        each.stop()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

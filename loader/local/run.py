@@ -11,10 +11,13 @@ between microbatches (contents.py), which are then loaded again.
 """
 
 import json
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Hole
@@ -27,7 +30,9 @@ from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
-from .workers import Failed
+from .workers import MOST_DEATHS, Failed, Killed
+
+logger = logging.getLogger(__name__)
 
 # A microbatch that cannot be made is tried again at the next call; this often, its error says so.
 TRIES = 3
@@ -107,7 +112,8 @@ class LocalRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
 
     compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
-    whether measuring a sample for another epoch gave another cost.
+    whether measuring a sample for another epoch gave another cost. changed: samples that cost
+    something else than was planned, by their index in the source.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class LocalRun:
         self._sent: dict[int, tuple[_Step, _Task]] = {}
         self._under_way = 0
         self._to_measure: deque[tuple[int, int]] = deque()
-        self._measuring: dict[int, list[int]] = {}
+        self._measuring: dict[int, list[tuple[int, int]]] = {}
         self._portion = FIRST_PORTION
         self._failed: dict[int, FailedSample] = {}
         self._mean_bytes = 0
@@ -136,6 +142,7 @@ class LocalRun:
         self.left_out = 0
         self.compares = 0
         self.costs_differ = False
+        self.changed: set[int] = set()
         self.is_first = True
         self.measured = self.loaded = 0
         self.measure_s = 0.0
@@ -263,7 +270,7 @@ class LocalRun:
         self._note_known_holes(step)
         if self._skips and not is_inside:
             step.contents = None
-        elif step.all_holes:
+        elif step.all_holes or not contents:
             step.contents = self._settled(step)
         for microbatch in range(plan.microbatches):
             for number, rank in enumerate(self._settings.played):
@@ -301,7 +308,9 @@ class LocalRun:
         step.all_holes = {*step.holes}
 
     def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
-        index = plan.indexes_of([ordinal])[0]
+        return self._failed_at(plan.indexes_of([ordinal])[0], why)
+
+    def _failed_at(self, index: int, why: str) -> FailedSample:
         try:
             name = str(self._settings.source.key(index))
         except Exception:  # a data set's own naming, of a sample that is not loaded
@@ -359,7 +368,7 @@ class LocalRun:
 
     def _settled(self, step: _Step) -> dict[Cell, Contents]:
         """Return what the microbatches hold; nothing where the whole step is to be passed over."""
-        if not step.all_holes:
+        if step.plain and not step.all_holes:
             return step.plain
         plan, job = step.plan, self._settings.job
         cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
@@ -393,7 +402,7 @@ class LocalRun:
         while self._to_measure and (idle or most > 1) and len(self._measuring) < most:
             some = [self._to_measure.popleft() for _ in range(self._next_portion())]
             number = self._take_number()
-            self._measuring[number] = [ordinal for ordinal, _ in some]
+            self._measuring[number] = some
             again = self.measured == 0
             measure = Measure(self._start.epoch, [index for _, index in some], again)
             self._tasks.submit(number, measure.packed())
@@ -426,8 +435,12 @@ class LocalRun:
         return self.next_number
 
     def _take_result(self, number: int, result: Any) -> None:
+        if isinstance(result, Killed):
+            self._give_up(number, result.index)
+            return
         if number in self._measuring:
-            self._take_measured(self._measuring.pop(number), result)
+            some = self._measuring.pop(number)
+            self._take_measured([ordinal for ordinal, _ in some], result)
             return
         found = self._sent.get(number)
         if found is None or found[1].made is not None:
@@ -438,8 +451,32 @@ class LocalRun:
         self.loaded += len(task.ordinals)
         if not isinstance(result, Failed):
             self._count_bytes(step, task.made.nbytes)
+            self._compare_costs(step, task, task.made)
             self._note_failed(step, task, task.made)
         self._try_settle(step)
+
+    def _give_up(self, number: int, index: int) -> None:
+        """Give up the sample at an index, of which too many workers have died."""
+        failed = self._failed_at(
+            index, f"{MOST_DEATHS} worker processes died while they worked on it"
+        )
+        if number in self._measuring:
+            some = self._measuring.pop(number)
+            given_up = [ordinal for ordinal, other in some if other == index]
+            self._planning.measured(given_up, [failed] * len(given_up))
+            self._to_measure.extendleft([each for each in some if each[1] != index])
+            return
+        step, task = self._sent.pop(number)
+        self._under_way -= 1
+        ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
+        step.holes[ordinal] = failed
+        step.all_holes.add(ordinal)
+        if not self._skips:
+            step.fatal[ordinal] = failed
+            return
+        task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
+        task.load = self._load(step, task.ordinals)
+        self._unsent.appendleft((step, task))
 
     def _take_measured(self, ordinals: Sequence[int], result: Any) -> None:
         if isinstance(result, Failed):
@@ -463,6 +500,34 @@ class LocalRun:
                 f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
             )
         self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
+
+    def _compare_costs(self, step: _Step, task: _Task, made: Made) -> None:
+        """Note the samples that cost something else than was planned; where budgets are hard, end.
+
+        Costs of an earlier epoch are planned with: if a transform draws them, that is wrong.
+        """
+        if not made.costs:
+            return
+        bad = {place for place, _ in made.failed}
+        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
+        planned = step.plan.costs_of(good)
+        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
+        if not differ:
+            return
+        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
+        now = dict(zip(plan.resources, made.costs[place], strict=True))
+        was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
+        why = (
+            f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
+            "transform draws what it costs, or the data have changed; give a cost that is the same "
+            "in every epoch"
+        )
+        failed = self._failed_at(indexes[place], why)
+        if plan.limited:
+            step.fatal[good[place]] = failed
+        elif not self.changed:
+            logger.warning("sample %r %s", failed.key, failed.reason)
+        self.changed.update(indexes[each] for each in differ)
 
     def _note_failed(self, step: _Step, task: _Task, made: Made) -> None:
         """Note the samples that a worker could not load."""

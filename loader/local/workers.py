@@ -4,6 +4,8 @@ Processes, queues, start methods and ends are torch's. What is ours is who gets 
 says so, and the samples to measure come in between.
 """
 
+import logging
+import multiprocessing
 import os
 import queue
 import select
@@ -22,16 +24,27 @@ import torch
 from ...workers.arena.context import ArenaContext
 from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
-from ...workers.batches.planned_reader import PlannedReader
+from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import start_method, worker_context
+from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.randomness import own_generators
-from ..plain.torch_names import TorchExceptionWrapper, TorchWorkersIterator
+from ..plain.deaths import killed_worker
+from ..plain.torch_names import (
+    TorchExceptionWrapper,
+    TorchWorkersIterator,
+    child_reports,
+    worker_loop,
+)
+
+logger = logging.getLogger(__name__)
 
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
+# A sample on which this many workers have died is given up.
+MOST_DEATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class WorkerStart:
     """The way in which a loader's workers are started; `context` is its multiprocessing_context.
 
     begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
-    pins: whether torch's thread pins batches.
+    pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
     """
 
     workers: int
@@ -48,6 +61,7 @@ class WorkerStart:
     begin: Callable[[int], None] | None = None
     threads: int = 1
     pins: bool = False
+    restarts: int = 0
 
     @property
     def forks(self) -> bool:
@@ -66,6 +80,13 @@ class Failed:
         if self._error is None:
             self._wrapper.reraise()
         raise self._error or RuntimeError("a worker's error was not raised")
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """In place of a result: the task's sample at this index in the source has killed workers."""
+
+    index: int
 
 
 class InlineTasks:
@@ -110,15 +131,33 @@ class WorkerTasks(TorchWorkersIterator):
         """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
-        if not why_inline(transport):
+        why_not = why_inline(transport)
+        if start.restarts and why_not:
+            raise ValueError(
+                f"worker_restarts={start.restarts} needs shared memory, since torch's own queues "
+                f"have locks that a killed worker keeps: {why_not}; give worker_restarts=0"
+            )
+        if not why_not:
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
+        if start.restarts:
+            maker: Any = context
+            reader.progress = maker.RawArray("q", start.workers)
+        self._progress: Any = reader.progress
+        self._restarts = start.restarts
+        # By the index of a sample: how many workers have died while they worked on it.
+        self._deaths: dict[int, int] = {}
+        self._killed: deque[tuple[int, Killed]] = deque()
         self._process = os.getpid()
         self.most = prefetch * start.workers
         self._loads = [0] * start.workers
-        self._worker_of: dict[int, int] = {}
+        # By its number: a task that is under way, and who has it.
+        self._given: dict[int, tuple[int, list[int]]] = {}
+        self._template: WorkerTemplate | None = None
         with quiet_forks():  # no thread of ours is in the trainer then
             super().__init__(_arguments(reader, start, prefetch, context, init_fn))
+            if start.restarts:
+                self._template = self._start_template(context)
         # As plain loaders' iterators: torch ends its workers through these when it is deleted.
         queues = (*self._index_queues, self._worker_result_queue)
         weakref.finalize(self, _keep_until_then, queues).atexit = False
@@ -126,6 +165,8 @@ class WorkerTasks(TorchWorkersIterator):
         self._also: int | None = None
         if not self._pin_memory:
             self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
+        for each in self._workers:
+            self._poller.register(each.sentinel, select.POLLIN)
         _all.add(self)
 
     def _try_put_index(self) -> None:
@@ -135,7 +176,7 @@ class WorkerTasks(TorchWorkersIterator):
         """Give a task to the worker that has the fewest."""
         worker = self._loads.index(min(self._loads))
         self._loads[worker] += 1
-        self._worker_of[number] = worker
+        self._given[number] = worker, task
         self._index_queues[worker].put((number, task))
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
@@ -151,11 +192,11 @@ class WorkerTasks(TorchWorkersIterator):
             if found is None:
                 self._check_workers()
         if found is None:
-            return None
+            return self._killed.popleft() if self._killed else None
         number, result = found
-        worker = self._worker_of.pop(number, None)
-        if worker is not None:
-            self._loads[worker] -= 1
+        given = self._given.pop(number, None)
+        if given is not None:
+            self._loads[given[0]] -= 1
         if isinstance(result, TorchExceptionWrapper):
             result = Failed(None, result)
         return number, result
@@ -179,10 +220,59 @@ class WorkerTasks(TorchWorkersIterator):
 
     def _check_workers(self) -> None:
         """Raise RuntimeError, as torch does, where a worker has ended."""
-        ended = [each for each in self._workers if not each.is_alive()]
-        if ended:
-            pids = ", ".join(str(each.pid) for each in ended)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+        ended = [n for n, each in enumerate(self._workers) if not each.is_alive()]
+        if ended and (self._template is None or self._restarts < len(ended)):
+            killed = killed_worker(self._workers)
+            pids = ", ".join(str(self._workers[number].pid) for number in ended)
+            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+        for number in ended:
+            self._replace(number)
+
+    def _start_template(self, context: Any) -> WorkerTemplate:
+        """Start what replaces workers, and have torch's handler not raise for each death."""
+        arguments = [
+            (
+                0, self._dataset, self._index_queues[number], self._worker_result_queue,
+                self._workers_done_event, True, self._collate_fn, False, self._base_seed,
+                self._worker_init_fn, number, self._num_workers, self._persistent_workers, None,
+            )
+            for number in range(self._num_workers)
+        ]  # fmt: skip
+        child_reports._remove_worker_pids(id(self))
+        self._worker_pids_set = False
+        maker = multiprocessing.get_context() if context is None else context
+        return WorkerTemplate(maker, worker_loop, arguments)
+
+    def _replace(self, worker: int) -> None:
+        """Start a worker in the place of one that has died, and give it the tasks of that one."""
+        if self._template is None:
+            raise RuntimeError("there is no template")
+        self._restarts -= 1
+        tasks = {n: task for n, (owner, task) in self._given.items() if owner == worker}
+        index, self._progress[worker] = self._progress[worker] - 1, 0
+        logger.warning(
+            "worker %d (pid %d) has died%s, and is started again",
+            worker, self._workers[worker].pid,
+            f" while it worked on sample {index}" if index >= 0 else "",
+        )  # fmt: skip
+        queue_of: Any = self._index_queues[worker]
+        queue_of.discard()  # all of its tasks are given again
+        workers: list[Any] = self._workers
+        self._poller.unregister(workers[worker].sentinel)
+        workers[worker] = self._template.start(worker)
+        self._poller.register(workers[worker].sentinel, select.POLLIN)
+        if index >= 0:
+            self._deaths[index] = self._deaths.get(index, 0) + 1
+        for number, task in tasks.items():
+            if self._deaths.get(index, 0) >= MOST_DEATHS and index in task[TASK_HEAD:]:
+                # It is given up, and what it has cost is no other's.
+                self._restarts += MOST_DEATHS
+                self._deaths.pop(index)
+                del self._given[number]
+                self._loads[worker] -= 1
+                self._killed.append((number, Killed(index)))
+            else:
+                queue_of.put((number, task))
 
     def is_own(self) -> bool:
         """Return whether the workers are this process', which is no forked child of it."""
@@ -192,6 +282,8 @@ class WorkerTasks(TorchWorkersIterator):
         """End the workers, and wait until they have ended."""
         if self.is_own():
             self._shutdown_workers()
+            if self._template is not None:
+                self._template.close()
 
 
 def _arguments(

@@ -5,9 +5,12 @@ are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a t
 one of these.
 """
 
+from typing import Any
+
 import torch.autograd
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils.worker import _worker_loop
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
@@ -16,6 +19,8 @@ from torch.utils.data.dataloader import (
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
+child_reports: Any = signal_handling  # of which processes the end is reported
+worker_loop = _worker_loop  # what a worker process does
 DEATHS_MODULE = signal_handling.__name__  # its handler of SIGCHLD raises a worker's death
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]

@@ -120,6 +120,16 @@ class ArenaQueue:
             self._sender.close()
         self._sender = None
 
+    def discard(self) -> None:
+        """Forget what was put and nobody has read: who was to read it has ended."""
+        self._unsent.clear()
+        _waiting.pop(id(self), None)
+        while True:
+            try:
+                self._reader.recv(frames.MOST_BYTES)
+            except BlockingIOError:
+                return
+
     def cancel_join_thread(self) -> None:
         """Do nothing: there is no thread."""
 

@@ -89,6 +89,8 @@ class Measured(NamedTuple):
 
 
 _LOAD, _MEASURE = 0, 1
+# Numbers of a task before the indexes of its samples.
+TASK_HEAD = 3
 
 
 class PlannedReader(Dataset[Any]):
