@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 75_900,
-    WHEEL: 76_300,
+    PRODUCT: 75_700,
+    WHEEL: 76_100,
     PLAIN: 6_200,
     BALANCED: 18_000,
-    REMOTE: 9_100,
+    REMOTE: 7_700,
 }
 
 _LOOP = """
