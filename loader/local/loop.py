@@ -245,7 +245,8 @@ class LocalLoop:
 
     @property
     def _keeps_workers(self) -> bool:
-        return self._tasks is not None and self._settings.start.persistent and not self._is_lost
+        is_own = self._owner == os.getpid() and not self._is_lost
+        return self._tasks is not None and self._settings.start.persistent and is_own
 
     _is_lost = False
 
