@@ -53,25 +53,28 @@ def persistently(source: Iterator[Any], allowed: Any, seen: list[Any]) -> list[A
             seen.append(error)
 
 
-# Each process counts its own calls; two workers make enough microbatches for all three.
-@pytest.mark.parametrize(("workers", "raised"), [(0, 3), (1, 3), (2, 6)])
-def test_the_microbatch_whose_collate_fn_raises_comes_again(workers: int, raised: int) -> None:
-    made = loader(workers, Collate(3, 6, 7))
+# Each process counts its own calls, and of two nobody knows how many the other makes.
+COUNTS = [(0, {3}), (1, {3}), (2, {1, 2, 3, 4})]
+
+
+@pytest.mark.parametrize(("workers", "raised"), COUNTS)
+def test_the_microbatch_whose_collate_fn_raises_comes_again(workers: int, raised: set[int]) -> None:
+    made = loader(workers, Collate(3, 8) if workers > 1 else Collate(3, 8, 9))
     seen: list[MemoryError] = []
     found = persistently(iter(made), MemoryError, seen)
     made.close()
     assert found == list(loader(0))
-    assert len(seen) == raised
+    assert len(seen) in raised
 
 
-@pytest.mark.parametrize(("workers", "raised"), [(0, 3), (1, 3), (2, 6)])
-def test_a_step_that_was_begun_is_finished(workers: int, raised: int) -> None:
-    made = loader(workers, Collate(3, 6, 7))
+@pytest.mark.parametrize(("workers", "raised"), COUNTS)
+def test_a_step_that_was_begun_is_finished(workers: int, raised: set[int]) -> None:
+    made = loader(workers, Collate(3, 8) if workers > 1 else Collate(3, 8, 9))
     seen: list[MemoryError] = []
     found = persistently(made.steps(), MemoryError, seen)
     made.close()
     assert [step.microbatches for step in found] == [s.microbatches for s in loader(0).steps()]
-    assert len(seen) == raised
+    assert len(seen) in raised
 
 
 def test_the_third_time_in_a_worker_says_that_it_will_not_go_away() -> None:
