@@ -34,8 +34,10 @@ BENCHES = {
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
-    "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
-    "transports": ("loading.transports", "Balanced loops by transport: arena against inline."),
+    "transports": (
+        "loading.transports",
+        "Processes that share a rank: direct and inline, beside torch.",
+    ),
     "vocab": (
         "vocabulary.simulated",
         "Vocabulary passes against the paper's models and measurements.",

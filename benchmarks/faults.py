@@ -11,8 +11,6 @@ from rich.table import Table
 from counterpoise.tools.console.reporting import emit, progress_console
 from tests.simulation.trial import FAULTS, Verdict, trial
 from tests.simulation.variants import (
-    LAID_OUT_VARIANTS,
-    LENT_VARIANTS,
     PULLED_VARIANTS,
     SHARED_VARIANTS,
     VARIANTS,
@@ -24,8 +22,6 @@ from tests.simulation.variants import (
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
 @click.option("--shared", is_flag=True, help="Only jobs whose ranks several processes share.")
-@click.option("--lent", is_flag=True, help="Only jobs whose workers lend memory to ranks.")
-@click.option("--laid-out", is_flag=True, help="Only jobs whose workers lay out microbatches.")
 @click.option("--pulled", is_flag=True, help="Only jobs whose ranks pull payloads from workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
@@ -33,8 +29,6 @@ def command(
     first: int,
     seed: int | None,
     shared: bool,
-    lent: bool,
-    laid_out: bool,
     pulled: bool,
     as_json: bool,
 ) -> int:
@@ -42,20 +36,18 @@ def command(
 
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
     cluster; with --shared several processes play each rank, come late, fall behind and die; with
-    --lent payloads lie in workers' memory, and handles are of nothing; with --laid-out workers also
-    lay out whole microbatches; with --pulled ranks pull payloads, and pulls are lost, late or gone.
-    Exit status 1 if anything was lost, came twice, came in another batch or never came. With real
-    processes: `make faults RUNS=3`.
+    --pulled ranks pull payloads, and pulls are lost, late or gone. Exit status 1 if anything was
+    lost, came twice, came in another batch or never came. With real processes: `make faults`.
 
     \b
-    Example:
-      make bench NAME=faults ARGS='--seeds 1000'
-      make bench NAME=faults ARGS='--seed 17'
-      make bench NAME=faults ARGS='--laid-out --seeds 200'
+    Examples:
+      make bench NAME=faults ARGS="--seeds 1000"
+      make bench NAME=faults ARGS="--seed 17"
+      make bench NAME=faults ARGS="--pulled --seeds 200"
     """  # noqa: D301
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
-    variants = _variants(shared, lent, laid_out, pulled)
+    variants = _variants(shared, pulled)
     if seed is not None:
         return _replay(seed, variants)
     report, wrong = _simulated(range(first, first + seeds), variants)
@@ -63,19 +55,13 @@ def command(
     return 1 if wrong else 0
 
 
-def _variants(shared: bool, lent: bool, laid_out: bool, pulled: bool) -> Sequence[str]:
+def _variants(shared: bool, pulled: bool) -> Sequence[str]:
     """Return the names of the jobs that are tried."""
-    asked = {
-        SHARED_VARIANTS: shared,
-        LENT_VARIANTS: lent,
-        LAID_OUT_VARIANTS: laid_out,
-        PULLED_VARIANTS: pulled,
-    }
-    if sum(asked.values()) > 1:
-        raise ValueError(
-            "give one of --shared, --lent, --laid-out and --pulled: some jobs are of several kinds"
-        )
-    return next((variants for variants, is_asked in asked.items() if is_asked), VARIANTS)
+    if shared and pulled:
+        raise ValueError("give one of --shared and --pulled: some jobs are of both kinds")
+    if shared:
+        return SHARED_VARIANTS
+    return PULLED_VARIANTS if pulled else VARIANTS
 
 
 def _simulated(seeds: range, variants: Sequence[str]) -> tuple[dict[str, object], int]:

@@ -126,8 +126,6 @@ class BalancedSettings:
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
             )
         job = _job(torch.dataset, plan, given, self.label_tokens)
-        if self.batches.lay_out is not None and place.sharers == 1:
-            job = replace(job, lays_out=_lays_out(torch.start, given, job))
         return BalancedLoader(
             job=job,
             ranks=place.played,
@@ -158,7 +156,7 @@ class BalancedSettings:
         """Return what makes the connection: the local loop, or the way to a balancer."""
         torch, given, source = self.torch, self.given, self.source
         if source is None or not self._is_local(place):
-            return partial(_connect, torch, given, job, source, place, self.batches)
+            return partial(_connect, torch, given, job, source, place)
         made = given.collate_fn or default_collate
         settings = LocalSettings(
             job=job,
@@ -263,19 +261,6 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments, label_tokens:
     )
 
 
-def _lays_out(start: WorkerStart, given: BalancedArguments, job: JobSpec) -> str:
-    """Return how this loader's workers lay out whole microbatches, "" where they do not.
-
-    Processes that share a rank, or count labels in samples, need these.
-    """
-    if given.balancer is not None or not start.workers or job.counts_batches:
-        return ""
-    balance = given.balance
-    if balance.layout == "torch":
-        return balance.layout
-    return f"{balance.layout}, pad_id {balance.pad_id}, dummy_tile {balance.dummy_tile}"
-
-
 def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     """Return what tells which data a loader has, as they are when it is asked."""
     if source is None:
@@ -310,7 +295,6 @@ def _connect(
     job: JobSpec,
     source: Source | None,
     place: Place,
-    batches: BatchMaker,
 ) -> MicrobatchSource:
     """Connect to a balancer. Only here: who has none loads nothing of ZeroMQ."""
     from ..balancer.transport.keys import peer_keys
@@ -326,8 +310,6 @@ def _connect(
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
         name=given.name,
         transport=given.transport,
-        batches_lie_in_payloads=batches.lends,
-        lay_out=batches.lay_out,
     )
     return factory.connect()
 

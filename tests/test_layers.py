@@ -65,7 +65,6 @@ ORDER = (
     # workers
     "workers.signals",
     "workers.arena",
-    "workers.lending",
     "workers.codec",
     "workers.serving",
     "workers.images",
@@ -113,7 +112,6 @@ TORCH_FREE = ("balancer", "sched")
 RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer.server.clear_payloads",
     "balancer.server.loop",
     "balancer.transport.authentication",
     "balancer.transport.disconnect",
@@ -122,7 +120,7 @@ ZMQ_SHELLS = {
     "balancer.transport.sockets",
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
-    "workers.serving.door",
+    "workers.serving.connections",
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",

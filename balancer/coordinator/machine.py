@@ -7,9 +7,9 @@ action, and sets the state that the row has for the handler's outcome: states ch
 the coordinator *settles*: it plans what can be planned, sends every microbatch that is asked for
 and ready, and leases samples to idle workers.
 
-The parts, from the outside in: `WorkerHandlers` and `RankHandlers` have the actions, `RankChecks`
-what depends on the time, `RunControl` starts and stops the run, `EpochRun` is one run, and
-`CoordinatorState` is the data that they share.
+The parts, from the outside in: `WorkerHandlers` and `RankHandlers` have a method for each action,
+`RankChecks` what depends on the time, `RunControl` starts and stops the run, `EpochRun` is one run,
+and `CoordinatorState` is the data that they share.
 """
 
 import math
@@ -28,12 +28,12 @@ from ..protocol.messages import (
     RequestBatch,
     Revoke,
 )
-from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
-from .effects import Send
+from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
+from .delivery.sample import SampleFailure
+from .effects import Handler, Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
 from .peers.records import RankPeer
-from .pull_handlers import PullHandlers
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
 from .run.doubted_results import LayoutCheck
@@ -95,11 +95,16 @@ class Coordinator:
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        pulls = PullHandlers(self.state, self.runs, self._apply)
-        self.handlers = {**self.workers.table(), **self.ranks.table(), **pulls.table()}
+        self.handlers = {action: self._handler_of(action) for action in Action}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False
+
+    def _handler_of(self, action: Action) -> Handler:
+        """Return the method that is named as an action of the table."""
+        name = action.replace(" ", "_")
+        handler: Handler = getattr(self.workers, name, None) or getattr(self.ranks, name)
+        return handler
 
     # --- events in, effects out
 
@@ -130,14 +135,8 @@ class Coordinator:
         return self._settle()
 
     def tick(self, now: float) -> list[Send]:
-        """Handle the passing of time: heartbeat timeouts, expired leases, keepalives.
-
-        With nothing to send meanwhile the next run may be prepared; then the rest comes next time.
-        """
+        """Handle the passing of time: heartbeat timeouts, expired leases, keepalives."""
         self.state.now = now
-        if self.runs.maker.is_due():
-            self.runs.maker.prepare()
-            return []
         self._check_heartbeats()
         self._expire_leases()
         self._admit_postponed()
@@ -162,8 +161,6 @@ class Coordinator:
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called."""
-        if self.runs.maker.is_due():
-            return self.state.now
         if self._has_changed:
             return min(self._deadline, self._ticked_at + TICK_S)
         return self._deadline
@@ -253,24 +250,12 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        if not self._send_first():
-            self.runs.guard(EpochRun.plan_ahead)
-            self._answer_requests()
+        self.runs.guard(EpochRun.plan_ahead)
+        self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
         self._say_goodbye()
         return self.state.take_outbox(may_wait)
-
-    def _send_first(self) -> bool:
-        """Send the run's first microbatch, if it is ready; return whether it was.
-
-        A rank waits for that and has nothing else to do: others are planned with the next message.
-        """
-        run = self.state.run
-        if run is None or run.delivery.has_sent:
-            return False
-        self._answer_requests()
-        return run.delivery.has_sent
 
     def _answer_requests(self) -> None:
         """Send what was asked for: a microbatch that is ready, the end of the epoch, a failure."""
@@ -313,15 +298,14 @@ class Coordinator:
             return False
         if batch.fatal is not None:
             sample = batch.fatal
-            place = f" of {sample.source}" if sample.source else ""
-            self.runs.fail("data", f"sample {sample.key!r}{place}: {sample.reason}")
+            failure = sample.failure or SampleFailure("")
+            place = f" of {failure.source}" if failure.source else ""
+            self.runs.fail("data", f"sample {sample.key!r}{place}: {failure.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
             is_alone = sharers.is_alone(rank)
             waiting = () if is_alone else sharers.waiting_for(rank, (step, microbatch), run.number)
-            run.delivery.mark_sent(
-                rank, step, microbatch, self.state.now, peer, waiting, batch.runs
-            )
+            run.delivery.mark_sent(rank, step, microbatch, self.state.now, peer, waiting)
         return True
 
     def _revoke_useless_leases(self) -> None:
@@ -343,14 +327,14 @@ class Coordinator:
             peer := state.pool.next_free(run.leases.count)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
-            rank = run.delivery.decoding.next_rank(home)
+            nearest = run.delivery.decoding.nearest(home)
+            rank = None if nearest is None else nearest[0][2]
             if rank not in (None, home):
                 peer = state.pool.nearest(peer, rank, run.job.ranks)
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
-            usual_ms = state.pool.usual_decode_ms
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank, usual_ms)
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank)
             if lease is None:
                 return
             state.send(peer, lease)

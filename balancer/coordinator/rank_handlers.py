@@ -8,7 +8,7 @@ before may be noticed late. So when a rank comes back, the processes that may be
 launch are ended or asked to introduce themselves again; see `peers/launches.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec import structs
 
@@ -20,25 +20,29 @@ from ..protocol.messages import (
     LabelCount,
     PeerRejected,
     Ping,
+    PullFailed,
     RankBye,
     RankHello,
     Ready,
     RequestBatch,
     RunFailed,
     StartRun,
+    StopServing,
     UnknownPeer,
 )
-from ..protocol.transitions import Action, Event, Outcome
-from .delivery.rank_progress import RankProgress
-from .effects import Handler
+from ..protocol.transitions import Event, Outcome
+from .delivery.planned_steps import RankProgress
 from .notices import send_pong, waiting_reason
 from .peers.admission import why_apart, why_rank_refused
-from .peers.records import NOTHING, RankPeer
+from .peers.records import NOTHING, RankPeer, WorkerPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 from .status_report import make_status_report
+from .worker_handlers import MAX_RUBBISH
 
+# Characters of a rank's reason that are kept.
+MAX_REASON = 300
 REPLACED = RunFailed(
     "protocol",
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
@@ -50,36 +54,16 @@ class RankHandlers:
     """The actions of the table that concern ranks."""
 
     def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]
+        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
     ) -> None:
-        """`apply` applies an event to another peer than the one whose message is handled."""
+        """`apply(peer, event, content)` applies an event to another peer than the message's."""
         self.state = state
         self.runs = runs
         self.apply = apply
 
-    def table(self) -> Mapping[Action, Handler]:
-        """Return the handler of each action that concerns ranks."""
-        return {
-            Action.GREET_RANK: self.greet,
-            Action.ADMIT_RANK: self.admit,
-            Action.CHECK_RANK: self.check_hello,
-            Action.START_RUN: self.start_run,
-            Action.RECORD_REQUEST: self.record_request,
-            Action.ACKNOWLEDGE: self.acknowledge,
-            Action.ADD_LABELS: self.add_labels,
-            Action.IDENTIFY_RANK: self.identify,
-            Action.ANSWER_PING: self.answer_ping,
-            Action.REPORT_STATUS: self.report_status,
-            Action.RELEASE_RANK: self.release,
-            Action.LOSE_RANK: self.lose,
-            Action.CONFIRM_LOSS: self.confirm_loss,
-            Action.END_REPLACED_RANK: self.end_replaced,
-            Action.END_DOUBTED_RANK: self.end_doubted,
-        }
-
     # --- joining
 
-    def greet(self, peer: bytes, hello: RankHello) -> Outcome:
+    def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if ranks of another job are connected, find out first if they are here."""
         state = self.state
         is_other_job = state.job is not None and hello.job != to_json(state.job)
@@ -89,9 +73,9 @@ class RankHandlers:
                 send_pong(self.runs, rank.peer)
             state.postponed[peer] = hello
             return Outcome.POSTPONED
-        return self.admit(peer, hello)
+        return self.admit_rank(peer, hello)
 
-    def admit(self, peer: bytes, hello: RankHello) -> Outcome:
+    def admit_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank to the job; the first one may bring it."""
         state = self.state
         reason = why_rank_refused(state.job, hello, state.plan_with)
@@ -112,14 +96,14 @@ class RankHandlers:
         self._send_ready(peer)
         return Outcome.ADMITTED
 
-    def check_hello(self, peer: bytes, hello: RankHello) -> Outcome:
+    def check_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Answer a repeated hello; a process cannot change its ranks or its job."""
         if self.state.ranks[peer].hello == hello:
             self._send_ready(peer)
             return Outcome.REPEATED
         reason = "this rank is registered with another hello: restart this trainer process"
         self.state.send(peer, PeerRejected(reason))
-        self.lose(peer)
+        self.lose_rank(peer)
         return Outcome.REFUSED
 
     def _start_job(self, job: JobSpec) -> None:
@@ -174,13 +158,13 @@ class RankHandlers:
             ):
                 self.apply(old.peer, Event.DOUBTED)
 
-    def end_replaced(self, peer: bytes, _: object = None) -> None:
+    def end_replaced_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that another process now plays, and stop the run that it was in."""
         launch = self.state.ranks[peer].launch
         self._end(peer, REPLACED)
         self.state.launches.replace(peer, launch)
 
-    def end_doubted(self, peer: bytes, _: object = None) -> None:
+    def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
         self._end(peer, UnknownPeer())
 
@@ -226,26 +210,23 @@ class RankHandlers:
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
     def record_request(self, peer: bytes, request: RequestBatch) -> None:
-        """Record which microbatches a rank waits for, and what it acknowledges with that.
+        """Record which microbatch a rank waits for.
 
         If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
         rank = self.state.ranks[peer]
-        if request.ack is not None:
-            self.acknowledge(peer, request.ack)
         known = request.run if rank.started is None else rank.started.run
         # One of a run that the rank has left was on its way meanwhile.
         if request.rank not in rank.hello.ranks or request.run < known:
             return
         run = self.state.run
         if request.lost and run is not None and run.number == request.run:
-            for microbatch in request.microbatches:
-                run.delivery.lose_sent(request.rank, request.step, microbatch, peer)
+            run.delivery.lose_sent(request.rank, request.step, request.microbatch, peer)
         self.state.requests.add(peer, request, self.state.now)
         if request.run > known:
             self.state.send(peer, UnknownPeer())
 
-    def identify(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
+    def identify_rank(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
         replaced = self.state.launches.is_replaced(peer)
         self.state.send(peer, REPLACED if replaced else UnknownPeer())
@@ -297,9 +278,40 @@ class RankHandlers:
         report = make_status_report(self.state, question.number, waiting_reason(self.state))
         self.state.send(peer, report)
 
+    # --- pulls
+
+    def judge_pull(self, peer: bytes, failed: PullFailed) -> None:
+        """Blame a worker whose payloads are rubbish; have one that is out of reach send inline."""
+        worker = self.state.servers.find(failed.token)
+        if worker is None:
+            return  # it is gone, or has said hello again since
+        if failed.is_rubbish:
+            worker.rubbish += 1
+            if worker.rubbish >= MAX_RUBBISH:
+                self.apply(worker.peer, Event.TURNED_AWAY, failed.reason[:MAX_REASON])
+        elif worker.why_inline:
+            # It still serves: it may not have heard it.
+            self.state.send(worker.peer, StopServing(worker.why_inline))
+        else:
+            name = self.state.ranks[peer].hello.name or f"rank {self.state.ranks[peer].hello.ranks}"
+            self._stop_serving(worker, f"{name} cannot pull: {failed.reason}"[:MAX_REASON])
+
+    def _stop_serving(self, worker: WorkerPeer, reason: str) -> None:
+        """Have a worker send inline; what only it has, and no rank was sent, is decoded again."""
+        worker.why_inline = reason
+        self.state.send(worker.peer, StopServing(reason))
+        if self.state.job is not None and self.state.job.transport == "direct":
+            self.runs.fail(
+                "worker",
+                f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
+                'worker --serve), or leave transport="direct"',
+            )
+        elif self.state.run is not None:
+            self.state.run.delivery.decoding.drop_those_of(worker.peer)
+
     # --- leaving
 
-    def release(self, peer: bytes, _: RankBye) -> None:
+    def release_rank(self, peer: bytes, _: RankBye) -> None:
         """Forget a rank that says goodbye, and answer it when no other rank needs this run."""
         state = self.state
         rank = state.ranks[peer]
@@ -308,7 +320,7 @@ class RankHandlers:
         state.leaving.add(peer)
         self._continue_without()
 
-    def lose(self, peer: bytes, _: object = None) -> None:
+    def lose_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that cannot be reached; one that was in a run ends its launch.
 
         If others share its rank they wait for it to come back, though not for long.

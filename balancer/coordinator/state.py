@@ -15,10 +15,10 @@ from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import Lease, Message, RankHello, RunFailed
+from ..protocol.messages import Lease, Message, PayloadsFreed, RankHello, RunFailed
 from ..protocol.transitions import ABSENT, W_READY, State
-from .delivery.shared_payloads import SharedPayloads
-from .effects import Outbox, Send
+from .delivery.sample import WorkerPayloads
+from .effects import Send
 from .peers.label_totals import LabelTotals
 from .peers.launches import LaunchHistory
 from .peers.payload_servers import MakeCredentials, PayloadServers
@@ -108,7 +108,7 @@ class CoordinatorState:
         self.leaving: set[bytes] = set()
         self.launches, self.sharers = LaunchHistory(), Sharers()
         self.requests, self.labels = PendingRequests(), LabelTotals()
-        self.pool, self.shared, self.costs = WorkerPool(), SharedPayloads(), CostMemory()
+        self.pool, self.kept, self.costs = WorkerPool(), WorkerPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
@@ -118,7 +118,7 @@ class CoordinatorState:
         self.diagnostics = Diagnostics()
         self.dropped = 0
         self.now = 0.0
-        self._outbox = Outbox()
+        self._outbox: list[Send] = []
 
     # --- the peers
 
@@ -137,17 +137,13 @@ class CoordinatorState:
         worker = self.workers.pop(peer, None)
         if worker is not None:
             self.pool.remove(worker)
-            self.shared.forget_worker(peer)
+            self.kept.forget_worker(peer)
             self.servers.remove(worker)
         return worker
 
     def workers_ready(self) -> int:
         """Return how many workers have the source open."""
         return self.pool.ready
-
-    def told_costs(self) -> set[tuple[int, ...]]:
-        """Return what workers have said that each sample costs, who have opened the source."""
-        return {worker.cost for worker in self.workers.values() if worker.fingerprint}
 
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
@@ -179,11 +175,6 @@ class CoordinatorState:
     # --- the job
 
     @property
-    def has_started_workers(self) -> bool:
-        """Return whether workers are started with their source, by whom the balancer is."""
-        return self.job_is_fixed and self.job is not None and not self.job.source
-
-    @property
     def is_ready(self) -> bool:
         """Return whether a run can start: a worker has said how many samples there are."""
         return bool(self.fingerprint)
@@ -192,7 +183,7 @@ class CoordinatorState:
 
     def send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:
         """Put a message into the outbox."""
-        self._outbox.add(peer, message, payloads)
+        self._outbox.append(Send(peer, message, payloads))
         known = self.ranks.get(peer) or self.workers.get(peer)
         if known is not None:
             known.sent_at = self.now
@@ -200,21 +191,21 @@ class CoordinatorState:
     def take_outbox(self, may_wait: bool = False) -> list[Send]:
         """Return the messages to send, and forget them.
 
-        What was freed travels with leases. With `may_wait` a worker that has leases is told with
-        its next one, or later: it is at work, and a message costs as much as several samples.
+        What workers may forget travels with leases. With `may_wait` a worker that has leases is
+        told with its next one, or later: it is at work, and a message costs as much as several
+        samples.
         """
         self._tell_freed(may_wait)
-        return self._outbox.take()
+        sends, self._outbox = self._outbox, []
+        return sends
 
     def _tell_freed(self, may_wait: bool) -> None:
-        lately, run = self.shared.freed_lately(), self.run
         # Leases first: what travels with them needs no message of its own.
-        self._outbox.replace_leases(self._with_freed)
-        for worker in lately if may_wait else self.shared.all_freed():
+        for place, effect in enumerate(self._outbox):
+            if isinstance(effect.message, Lease) and (freed := self.kept.take_freed(effect.peer)):
+                lease = structs.replace(effect.message, freed=freed)
+                self._outbox[place] = Send(effect.peer, lease)
+        run = self.run
+        for worker in self.kept.workers_to_tell():
             if not (may_wait and run is not None and run.leases.count(worker)):
-                for each in self.shared.take_freed(worker):
-                    self.send(worker, each)
-
-    def _with_freed(self, worker: bytes, lease: Lease) -> Lease:
-        freed = self.shared.take_freed(worker)
-        return structs.replace(lease, freed=freed) if freed else lease
+                self.send(worker, PayloadsFreed(self.kept.take_freed(worker)))

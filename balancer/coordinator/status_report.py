@@ -105,7 +105,7 @@ def cut(text: str) -> str:
 
 def _lacking(samples: Iterable[Sample]) -> str:
     """Return how many samples are not decoded, and how many of these no worker has."""
-    open_samples = [s for s in samples if s.payload is None and not s.reason]
+    open_samples = [s for s in samples if s.is_missing]
     leased = sum(sample.reserved > 0 for sample in open_samples)
     if leased == len(open_samples):
         return f"{leased}"
@@ -123,17 +123,17 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         unresponsive=worker.unresponsive,
         last_message_ms=_ago_ms(state.now, worker.heard_at),
         leases=leases,
-        samples=done.probed + done.decoded,
-        probed=done.probed,
-        decoded=done.decoded,
-        failed=done.failed,
-        nbytes=done.nbytes,
+        samples=done["probed"] + done["decoded"],
+        probed=done["probed"],
+        decoded=done["decoded"],
+        failed=done["failed"],
+        nbytes=done["nbytes"],
         recent_ms=round(1000 * recent_s),
-        recent_probed=recent.probed,
-        recent_decoded=recent.decoded,
-        recent_bytes=recent.nbytes,
-        recent_probe_ms=recent.probe_ms,
-        recent_decode_ms=recent.decode_ms,
+        recent_probed=recent["probed"],
+        recent_decoded=recent["decoded"],
+        recent_bytes=recent["nbytes"],
+        recent_probe_ms=recent["probe_ms"],
+        recent_decode_ms=recent["decode_ms"],
         ahead_us=worker.clock.ahead_us,
         error_us=worker.clock.error_us,
         transport=cut(how_carried(worker, state.job.transport if state.job else "auto")),

@@ -4,7 +4,7 @@ Each is named in a row of `protocol/transitions.py` and returns the outcome that
 worker's next state, or None where there is only one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
+    DecodedItem,
     DecodeDone,
     HeartbeatAck,
     PeerRejected,
@@ -28,11 +29,9 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, UNASKED, WorkInProgress
-from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
-from .delivery.announced import take_announced
-from .delivery.shared_payloads import SharedPayload, size_of
-from .effects import Handler
+from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
+from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.payload_servers import instruction, why_not_direct
 from .peers.records import WorkerPeer
@@ -51,7 +50,7 @@ MAX_RUBBISH = 3
 
 
 class DecodedSamples(msgspec.Struct, frozen=True):
-    """Decoded samples as they arrived: the message, and a buffer for each without a handle."""
+    """Decoded samples as they arrived: the message, and a frame for each without a serial."""
 
     message: DecodeDone
     payloads: Sequence[Any]
@@ -68,29 +67,9 @@ class WorkerHandlers:
         self.runs = runs
         self.apply = apply
 
-    def table(self) -> Mapping[Action, Handler]:
-        """Return the handler of each action that concerns workers."""
-        return {
-            Action.REGISTER_WORKER: self.register,
-            Action.SEND_JOB: self.send_job,
-            Action.IGNORE: self.ignore,
-            Action.CLOSE_SOURCE: self.close_source,
-            Action.ACCEPT_WORKER: self.accept,
-            Action.CONFIRM_WORKER: self.confirm,
-            Action.REPORT_WORKER_FAILURE: self.report_failure,
-            Action.STORE_COSTS: self.store_costs,
-            Action.STORE_PAYLOADS: self.store_payloads,
-            Action.STORE_FAILURE: self.store_failure,
-            Action.RELEASE_WORKER: self.release,
-            Action.RELEASE_ENDED_WORKERS: self.release_ended,
-            Action.LOSE_WORKER: self.lose,
-            Action.TURN_AWAY: self.turn_away,
-            Action.RECORD_HEARTBEAT: self.record_heartbeat,
-        }
-
     # --- joining
 
-    def register(self, peer: bytes, hello: WorkerHello) -> Outcome:
+    def register_worker(self, peer: bytes, hello: WorkerHello) -> Outcome:
         """Register a worker process, and forget those that it replaces."""
         state = self.state
         known = state.workers.get(peer)
@@ -99,17 +78,17 @@ class WorkerHandlers:
         reason = why_other_version(hello.version)
         if reason:
             self._reject(peer, hello.name, reason)
-            self.lose(peer)
+            self.lose_worker(peer)
             return Outcome.REFUSED
         same_name = state.pool.named(hello.name)
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
             state.send(peer, Bye())
-            self.lose(peer)
+            self.lose_worker(peer)
             return Outcome.REFUSED
         for old in same_name:
             if old.peer == peer:
-                self.lose(peer)
+                self.lose_worker(peer)
             else:
                 self.apply(old.peer, Event.REPLACED)
         self._see(hello.name, hello.incarnation)
@@ -133,20 +112,13 @@ class WorkerHandlers:
     def ignore(self, _: bytes, __: object) -> None:
         """Do nothing: a hello was repeated that was answered already."""
 
-    def accept(self, peer: bytes, ready: WorkerReady) -> Outcome:
-        """Accept a worker that has opened the source, if its data are those of the others.
-
-        One that says so unasked is not refused for it: the data may have changed, and what the
-        trainer says of the workers before may come later, but before the answer to the Welcome.
-        """
+    def accept_worker(self, peer: bytes, ready: WorkerReady) -> Outcome:
+        """Accept a worker that has opened the source, if its data are those of the others."""
         state = self.state
-        is_unasked = ready.number == UNASKED and state.has_started_workers
-        if ready.number != state.last_welcome and not is_unasked:
+        if ready.number != state.last_welcome:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
-        if reason and is_unasked:
-            return Outcome.OUTDATED
         if not reason and (why := why_not_direct(state.workers[peer], state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
@@ -155,7 +127,7 @@ class WorkerHandlers:
             state.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
-        state.workers[peer].fingerprint, state.workers[peer].cost = ready.fingerprint, ready.cost
+        state.workers[peer].fingerprint = ready.fingerprint
         # The job can be done: those that cannot do it have the wrong data or settings.
         for worker in [each for each in state.workers.values() if each.failure]:
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
@@ -173,12 +145,12 @@ class WorkerHandlers:
             self.state.set_unresponsive(worker, True)
             self.send_job(peer)
 
-    def confirm(self, peer: bytes, ready: WorkerReady) -> None:
+    def confirm_worker(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
         if ready.number == self.state.last_welcome:
             self.state.set_unresponsive(self.state.workers[peer], False)
 
-    def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
+    def report_worker_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.
 
         While nobody has, the job may be wrong and not the worker: it waits for the next job. The
@@ -198,7 +170,7 @@ class WorkerHandlers:
         """Send a worker away for good, and give its work to others."""
         name = self.state.workers[peer].hello.name
         self._reject(peer, name, f"this worker cannot do what others can: {reason}")
-        self.release(peer)
+        self.release_worker(peer)
         if not self.state.workers:
             self.runs.fail("worker", f"worker {name}: {reason}; no other worker is left")
 
@@ -230,26 +202,31 @@ class WorkerHandlers:
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
-        state = self.state
-        server = state.workers[peer].serves
-        message, payloads = take_announced(
-            state.shared, peer, server, decoded.message, decoded.payloads
-        )
-        sizes = [size_of(payload) for payload in payloads]
-        self._count_results(peer, decoded=len(payloads), nbytes=sum(sizes))
-        self.state.workers[peer].stats.note_decoding(message.usual_us)
+        state, worker, message = self.state, self.state.workers[peer], decoded.message
+        frames = iter(decoded.payloads)
+        announced: list[tuple[DecodedItem, Payload]] = []
+        for item in message.items:
+            payload = (
+                state.kept.announce(peer, worker.serves, item)
+                if item.serial
+                else _framed(item, next(frames))
+            )
+            if payload is not None:
+                announced.append((item, payload))
+        nbytes = sum(payload.nbytes for _, payload in announced)
+        self._count_results(peer, decoded=len(announced), nbytes=nbytes)
+        worker.stats.note_decoding(message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message, payloads, sizes, self.state.now)
+            peer, lambda run: run.store_payloads(peer, message.lease, announced, state.now)
         )
-        for payload in payloads if decoded.message.handles.runs else ():
-            if type(payload) is SharedPayload and not payload.is_held:
-                payload.free()
+        for _, payload in announced:
+            if payload.serial and not payload.is_held:
+                state.kept.free(payload)
         return outcome
 
     def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
-        """Free what a worker has announced that may not announce anything now."""
-        for handle in message.handles.runs:
-            self.state.shared.free_unknown(peer, handle)
+        """Have a worker forget what it has announced that may not announce anything now."""
+        self.state.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
@@ -288,7 +265,7 @@ class WorkerHandlers:
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
 
-    def release(self, peer: bytes, _: object = None) -> None:
+    def release_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
         worker = self.state.remove_worker(peer)
         if self.state.run is not None:
@@ -297,7 +274,7 @@ class WorkerHandlers:
         if worker is not None and not worker.failure:
             self._fail_without_workers()
 
-    def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
+    def release_ended_workers(self, peer: bytes, ended: WorkersEnded) -> None:
         """Forget the workers that a trainer has ended: no sample is suspected of their end.
 
         With them goes what is known of samples' costs, and with the last that has its source open
@@ -315,7 +292,7 @@ class WorkerHandlers:
         elif state.is_ready:
             state.send(peer, Ready(state.count, state.fingerprint))
 
-    def lose(self, peer: bytes, _: object = None) -> None:
+    def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
         worker = self.state.remove_worker(peer)
         if worker is None:
@@ -392,3 +369,7 @@ class WorkerHandlers:
     def _see(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: a new one shows that the one before died."""
         self.runs.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
+
+
+def _framed(item: DecodedItem, frame: Any) -> Payload:
+    return Payload(item.header, memoryview(getattr(frame, "buffer", frame)).nbytes, frame)

@@ -9,9 +9,6 @@ from ..planning.problem.config import PlanConfig
 from .records import read_record
 
 BUFFER_BYTES = 1 << 30
-# Payloads that ranks have released and not acknowledged yet: so many bytes of each, and of all no
-# more than this part of the byte budget.
-UNTOLD_BYTES, UNTOLD_PART = 1 << 20, 32
 # Bounds far above any training: a balancer allocates what a job asks for.
 MAX_RANKS = 1 << 16
 MAX_MICROBATCHES = 1 << 16
@@ -31,9 +28,8 @@ class JobSpec:
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
-    no resource of that name): ranks count them in their batches. transport: how payloads of workers
-    elsewhere travel; "direct" or "inline" forces it. lays_out: how workers on this machine lay out
-    the batches of microbatches whose samples they have, as text; "" where they do not.
+    no resource of that name): ranks count them in their batches. transport: how payloads travel;
+    "direct" or "inline" forces it.
     """
 
     plan: PlanConfig
@@ -45,7 +41,6 @@ class JobSpec:
     mixed_workers: bool = False
     label_tokens: str = LABEL_TOKENS
     transport: str = "auto"
-    lays_out: str = ""
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error, no_refill=BALANCED)
@@ -66,11 +61,6 @@ class JobSpec:
     def ranks(self) -> int:
         """Data-parallel ranks that the job serves."""
         return self.plan.ranks
-
-    @property
-    def untold_bytes(self) -> int:
-        """Bytes of released payloads from which on a rank's process acknowledges them at once."""
-        return min(UNTOLD_BYTES, self.buffer_bytes // (UNTOLD_PART * self.ranks))
 
     @property
     def resources(self) -> tuple[str, ...]:

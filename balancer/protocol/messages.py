@@ -1,40 +1,33 @@
 """Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
-worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady (at
-once, too, where it was started with that source); then it receives leases (samples to probe or to
-decode) and answers them, in one or several messages. A rank sends RankHello with the job, starts a
-run (an epoch, from a position), requests microbatches some way ahead, and acknowledges those that
-it has copied. Every message may be repeated: a second request or a second answer changes nothing.
+worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
+it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
+rank sends RankHello with the job, starts a run (an epoch, from a position), requests microbatches
+some way ahead, and acknowledges those that it has copied. Every message may be repeated: a second
+request or a second answer changes nothing.
 
-Payloads (decoded samples) are not part of a record: they are raw frames behind it, or lie in memory
-that workers share with ranks: see its `handles`. `WITH_PAYLOADS` lists the kinds that carry any.
+Payloads (decoded samples) are not part of a record: a worker keeps them for ranks to pull, or they
+are raw frames behind it. `WITH_PAYLOADS` lists the kinds that carry any.
 """
 
 from typing import get_args
 
-from .parts import NO_HANDLES as NO_HANDLES
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
 from .parts import Cost as Cost
 from .parts import DecodedItem as DecodedItem
 from .parts import EpochPosition as EpochPosition
-from .parts import Handles as Handles
 from .parts import Hole as Hole
-from .parts import PayloadHandle as PayloadHandle
 from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
-from .parts import WholeMicrobatch as WholeMicrobatch
-from .payload_messages import LAID_OUT as LAID_OUT
 from .payload_messages import Ack as Ack
 from .payload_messages import Batch as Batch
-from .payload_messages import Batches as Batches
-from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
 from .payload_messages import DecodeDone as DecodeDone
-from .payload_messages import FreeSlots as FreeSlots
 from .payload_messages import Lease as Lease
+from .payload_messages import PayloadsFreed as PayloadsFreed
 from .payload_messages import ProbeDone as ProbeDone
 from .payload_messages import PulledPayloads as PulledPayloads
 from .payload_messages import PullFailed as PullFailed
@@ -50,7 +43,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 
 # --- worker to coordinator
@@ -78,16 +71,12 @@ class WorkerHello(ArrayRecord, frozen=True):
 class WorkerReady(ArrayRecord, frozen=True):
     """The worker's source is open; it has `count` samples, produced by code with this fingerprint.
 
-    number: that of the Welcome that it answers; repeated when that is. UNASKED (-1) in one that
-    goes with the hello of a worker that was started with its source, and saves it the way there and
-    back; the Welcome is answered as well. cost: what each of them costs, where all cost the same
-    and that is known beforehand.
+    number: that of the Welcome that it answers; repeated when that is.
     """
 
     count: Integer
     fingerprint: str
     number: Integer = 0
-    cost: tuple[Cost, ...] = ()
 
 
 class WorkerHeartbeat(ArrayRecord, frozen=True):
@@ -323,7 +312,7 @@ FromWorker = (
     | WorkerBye
 )
 ToWorker = (
-    Welcome | Lease | Revoke | FreeSlots | ServePayloads | StopServing
+    Welcome | Lease | Revoke | PayloadsFreed | ServePayloads | StopServing
     | UnknownPeer | PeerRejected | Bye
 )  # fmt: skip
 FromRank = (
@@ -341,7 +330,6 @@ FromRank = (
 ToRank = (
     Ready
     | Batch
-    | Batches
     | LabelTotal
     | EpochEnd
     | RunFailed
@@ -352,13 +340,12 @@ ToRank = (
     | Bye
 )
 ToOthers = HeartbeatAck | StatusReport
-BetweenShells = ClearPayloadOffer
 BetweenPeers = PullPayloads | PulledPayloads
-Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells | BetweenPeers
+Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenPeers
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
 TO_OTHERS, BETWEEN_PEERS = get_args(ToOthers), get_args(BetweenPeers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
-# The kinds whose header is followed by a frame for each of its `items` that is in no run.
+# The kinds whose header is followed by a frame for each of its `items` that has no serial.
 WITH_PAYLOADS = (DecodeDone, Batch)

@@ -1,7 +1,5 @@
 """Defines the records inside messages: samples of leases and batches, holes, epoch positions."""
 
-import operator
-from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -22,19 +20,19 @@ class SampleRef(ArrayRecord, frozen=True):
     index: Integer
 
 
-class WholeMicrobatch(ArrayRecord, frozen=True):
-    """A microbatch all of whose samples a lease has: so many, from this one of its samples on."""
-
-    first: Integer
-    samples: Integer
-
-
 class BatchItem(ArrayRecord, frozen=True):
-    """A sample in a delivered microbatch: its name and the layout of its payload frame."""
+    """A sample in a delivered microbatch: its name, the layout of its payload, and where that is.
+
+    token, serial: the worker from which it is pulled, and its number there; serial 0: it is a frame
+    of the message. nbytes: of a payload that is pulled, else 0.
+    """
 
     ordinal: Integer
     key: str
     header: bytes
+    token: Count
+    serial: Count
+    nbytes: Count
 
 
 class Hole(ArrayRecord, frozen=True):
@@ -56,33 +54,24 @@ class Probed(ArrayRecord, frozen=True):
 
 
 class DecodedItem(ArrayRecord, frozen=True):
-    """A decoded sample: name, costs as in Probed (none if probed before), layout of its payload."""
+    """A decoded sample: name, costs as in Probed (none if probed before), layout of its payload.
+
+    serial, nbytes: of a payload that the worker keeps for ranks to pull: its number there, which is
+    never used again, and its size; (0, 0) where it is a frame of the message.
+    """
 
     ordinal: Integer
     key: str
     cost: tuple[Cost, ...]
     header: bytes
-
-
-class PayloadHandle(ArrayRecord, frozen=True):
-    """The place of a run of payloads in a worker's memory: see workers/lending/, workers/serving/.
-
-    A run has one payload or several, side by side. token: the worker process' memory, serial: the
-    run, never the same twice there; segment, offset, nbytes: its bytes, of a payload that is pulled
-    (a run of its own) only their number.
-    """
-
-    token: Count
     serial: Count
-    segment: Count
-    offset: Count
     nbytes: Count
 
 
 class PayloadServer(ArrayRecord, frozen=True):
     """A worker from which ranks pull payloads, and what they connect with: see workers/serving/.
 
-    token: as in the handles of its payloads. key: the worker's public key, empty where nothing is
+    token: as in `BatchItem`. key: the worker's public key, empty where nothing is
     encrypted. public, secret: the ranks' key pair under CURVE (Z85), else an empty key and a
     password.
     """
@@ -92,43 +81,6 @@ class PayloadServer(ArrayRecord, frozen=True):
     key: bytes
     public: bytes
     secret: bytes
-
-
-class Handles(ArrayRecord, frozen=True):
-    """The places of a message's payloads in runs; empty if all of them are in frames.
-
-    run_of: for each item the number of its run among `runs`, -1 where its payload is in a frame.
-    offsets, lengths: the place of its bytes in that run, (0, 0) without one.
-    """
-
-    runs: tuple[PayloadHandle, ...]
-    run_of: tuple[Integer, ...]
-    offsets: tuple[Count, ...]
-    lengths: tuple[Count, ...]
-
-    def places(self) -> Iterator[tuple[int, int, int]]:
-        """Return the number of its run, the offset and the length of each item."""
-        return zip(self.run_of, self.offsets, self.lengths, strict=True)
-
-    def problem(self, items: int) -> str:
-        """Return why these cannot be the handles of `items` items, "" if they can."""
-        if not self.run_of and not self.offsets and not self.lengths and not self.runs:
-            return ""
-        if not len(self.run_of) == len(self.offsets) == len(self.lengths) == items:
-            return f"handles of {len(self.run_of)} items, not of {items}"
-        if items and len(self.runs) == 1 and self.run_of.count(0) == items:  # most often
-            is_behind = max(map(operator.add, self.offsets, self.lengths)) > self.runs[0].nbytes
-            return "a payload that ends behind its run" if is_behind else ""
-        if items and not -1 <= min(self.run_of) <= max(self.run_of) < len(self.runs):
-            return f"a payload in another than {len(self.runs)} runs"
-        sizes = [*(run.nbytes for run in self.runs), 0]  # the last is found as number -1
-        ends = map(operator.add, self.offsets, self.lengths)
-        if any(map(operator.gt, ends, map(sizes.__getitem__, self.run_of))):
-            return "a payload that ends behind its run"
-        return ""
-
-
-NO_HANDLES = Handles((), (), (), ())
 
 
 class Weights(ArrayRecord, frozen=True):
@@ -152,8 +104,6 @@ class EpochPosition(ArrayRecord, frozen=True):
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)
-# The number of a WorkerReady that answers no Welcome.
-UNASKED = -1
 # The label tokens that ranks count are kept for this many steps, on both sides.
 COUNTED_STEPS = 32
 

@@ -4,29 +4,24 @@ Sans-IO: messages in, messages out. A rank receives microbatches strictly in ord
 within a step microbatch by microbatch, within a microbatch rank by rank where one process serves
 several. It requests those of `prefetch` steps ahead, so that a trainer can take a whole step at
 once. The number of microbatches in a step is known once the first of them has arrived.
-
-What a rank has released it acknowledges together with its next requests: at the end of a step, when
-half of what it may request is released, or when the payloads are large, as they count in the
-balancer's byte budget until then. Nothing stays *untold* while it waits for a microbatch.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
 
-from .label_counts import LabelCounts
 from .messages import (
     Ack,
     BalancerStops,
     Batch,
-    Batches,
     Bye,
     EpochEnd,
     EpochPosition,
+    LabelCount,
+    LabelTotal,
     Message,
-    PayloadHandle,
     PeerRejected,
     Ping,
     Pong,
@@ -38,7 +33,8 @@ from .messages import (
     UnknownPeer,
     WorkersEnded,
 )
-from .payload_messages import microbatches_ahead, requests_in_ranges, with_acks
+from .parts import COUNTED_STEPS
+from .payload_messages import microbatches_ahead
 from .transitions import BEGIN, RANK, Outcome, RankAction
 
 Position = tuple[int, int, int]
@@ -46,9 +42,51 @@ Position = tuple[int, int, int]
 KNOWN_STEPS = 32
 
 
+class LabelCounts:
+    """The label tokens that a process has counted in its batches, and the totals of all ranks.
+
+    A rank counts those of a whole step, and hands out nothing of it before the balancer has
+    answered with the total. So it is at most one step ahead of another rank, and a balancer that
+    was restarted needs the counts of two steps; processes that share a rank may be further apart.
+    """
+
+    def __init__(self) -> None:
+        # By (run, step): of runs before this one too, whose last step others may still be at.
+        self._sent: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
+        self._totals: dict[tuple[int, int], int] = {}
+
+    def count(self, run: int, step: int, tokens: Mapping[int, int]) -> tuple[Message, ...]:
+        """Return what tells the balancer the label tokens of a step, by rank; it is kept."""
+        sent = tuple(LabelCount(run, rank, step, found) for rank, found in tokens.items())
+        self._sent[run, step] = sent
+        while len(self._sent) > COUNTED_STEPS:
+            oldest = min(self._sent)
+            del self._sent[oldest]
+            self._totals.pop(oldest, None)
+        return sent
+
+    def store(self, message: LabelTotal) -> None:
+        """Store the total of a step that was counted here."""
+        if (message.run, message.step) in self._sent:
+            self._totals[message.run, message.step] = message.tokens
+
+    def total(self, run: int, step: int) -> int | None:
+        """Return the label tokens of a step on all ranks, None while that is not known."""
+        return self._totals.get((run, step))
+
+    def unanswered(self) -> list[Message]:
+        """Return the counts of steps whose total is not known."""
+        open_steps = (each for at, each in self._sent.items() if at not in self._totals)
+        return [count for counts in open_steps for count in counts]
+
+    def all(self) -> list[Message]:
+        """Return all counts that are kept: a new balancer has none."""
+        return [count for counts in self._sent.values() for count in counts]
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A microbatch that has arrived, with its payload frames, or with its payloads once read."""
+    """A microbatch that has arrived, with its payload frames, or with all its payloads."""
 
     batch: Batch
     payloads: Collection[object]
@@ -65,8 +103,6 @@ class RankSession:
     left_out = 0
     # Whether the balancer was asked to end, and no other has been heard from.
     awaits_restart = False
-    # Of the payloads of what is untold.
-    _untold_bytes = 0
     # Why the run cannot continue.
     failure = ""
     dropped = 0
@@ -84,12 +120,11 @@ class RankSession:
         microbatches: int = 0,
         sharer: int = 0,
         name: str = "",
-        untold_bytes: int = 0,
     ) -> None:
         """`prefetch` counts steps, or microbatches where steps differ in how many they have.
 
         `microbatches` is their number in every step if that is known beforehand, else 0; `sharer`
-        and `name` are those of RankHello; `untold_bytes` is the job's.
+        and `name` are those of RankHello.
         """
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
@@ -103,10 +138,8 @@ class RankSession:
         self._counts: dict[int, int] = {}
         self._requested: dict[Position, bool] = {}
         self._arrived: dict[Position, Arrival] = {}
-        # The last acknowledgement of each rank, and those that the balancer was not sent yet.
+        # The last acknowledgement of each rank.
         self._acks: dict[int, Ack] = {}
-        self._untold: dict[int, Ack] = {}
-        self._most_untold = untold_bytes
         self._reintroduction: list[Message] = []
         self._labels = LabelCounts()
         self._has_returned = False
@@ -122,7 +155,6 @@ class RankSession:
         return {
             RankAction.STORE_READY: self._store_ready,
             RankAction.STORE_BATCH: self._store_batch,
-            RankAction.STORE_BATCHES: self._store_batches,
             RankAction.STORE_LABELS: self._labels.store,
             RankAction.STORE_END: self._store_end,
             RankAction.STORE_STATUS: self._store_status,
@@ -166,7 +198,6 @@ class RankSession:
         self._requested.clear()
         self._arrived.clear()
         self._acks.clear()
-        self._untold.clear()
         self._reintroduction.clear()
         self._start = (at.step, at.microbatch)
         self._next = self._frontier = (*self._start, served)
@@ -192,22 +223,17 @@ class RankSession:
         return [WorkersEnded(names)]
 
     def new_requests(self) -> list[Message]:
-        """Return what is untold, and the requests that may be sent now; each is returned once."""
+        """Return the requests that may be sent now; each is returned once."""
         if self.state != "running":
             return []
         new, self._reintroduction = self._reintroduction, []
-        positions = []
         while len(self._requested) + len(self._arrived) < self.prefetch:
             position = self._skip_to_existing(self._frontier)
             if position is None or (self.end is not None and position[0] >= self.end):
                 break
             self._requested[position] = True
             self._frontier = self._after(position)
-            positions.append(position)
-        requests = requests_in_ranges(self.run, self.ranks, positions)
-        new += with_acks(self._untold.values(), requests)
-        self._untold.clear()
-        self._untold_bytes = 0
+            new.append(self._request(position))
         return new
 
     def unanswered(self) -> list[Message]:
@@ -231,15 +257,8 @@ class RankSession:
         position = self._skip_to_existing(self._next)
         return None if position is None else self._arrived.get(position)
 
-    def following(self, arrival: Arrival) -> Iterator[Arrival]:
-        """Return the microbatches behind one that have arrived, up to the first that has not."""
-        last = self._position(arrival.batch)
-        while (position := self._skip_to_existing(self._after(last))) in self._arrived:
-            yield self._arrived[position]
-            last = position
-
     def release(self, arrival: Arrival) -> list[Message]:
-        """Go on to the microbatch after this one; return what is to be sent now, if anything.
+        """Go on to the microbatch after this one; return what is to be sent for that.
 
         A trainer's signal may end this at any line, and it is called again: what is done before the
         last line may be done twice.
@@ -251,24 +270,15 @@ class RankSession:
         for step in [s for s in self._counts if s < batch.step]:
             self._counts.pop(step, None)
         ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
-        self._acks[batch.rank] = self._untold[batch.rank] = ack
-        self._untold_bytes += _nbytes(self._arrived.get(position, arrival))
+        self._acks[batch.rank] = ack
         self._advance(batch)
         self._requested.pop(position, None)
         self._arrived.pop(position, None)
         self._next = self._after(position)
-        return self.new_requests() if self._is_telling_due(batch) else []
-
-    def _is_telling_due(self, released: Batch) -> bool:
-        """Return whether the balancer must hear now of what is untold, this microbatch the last."""
-        if self._untold_bytes >= self._most_untold or self._reintroduction:
-            return True
-        if released.microbatch + 1 == released.microbatches and released.rank == self.ranks[-1]:
-            return True
-        return 2 * (len(self._requested) + len(self._arrived)) <= self.prefetch
+        return [ack, *self.new_requests()]
 
     def lose(self, arrival: Arrival) -> list[Message]:
-        """Ask again for a microbatch that has arrived, and whose handles are of no use."""
+        """Ask again for a microbatch that has arrived, and of which payloads cannot be pulled."""
         batch = arrival.batch
         position = self._position(batch)
         if batch.run != self.run or position not in self._arrived:
@@ -281,10 +291,6 @@ class RankSession:
     def batches(self) -> list[Batch]:
         """Return the microbatches that have arrived and are not released, first those used next."""
         return [self._arrived[position].batch for position in sorted(self._arrived)]
-
-    def handles(self) -> Iterator[PayloadHandle]:
-        """Return the handles in microbatches that have arrived and are not released."""
-        return (handle for each in self.batches() for handle in each.handles.runs)
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
         """Return what tells the balancer how many label tokens each rank here has in a step."""
@@ -311,8 +317,11 @@ class RankSession:
 
     def _open_messages(self) -> list[Message]:
         """Return acknowledgements and open requests, which a new balancer has not received."""
-        requests = requests_in_ranges(self.run, self.ranks, sorted(self._requested))
-        return [*self._acks.values(), *requests]
+        return [*self._acks.values(), *map(self._request, sorted(self._requested))]
+
+    def _request(self, position: Position) -> RequestBatch:
+        step, microbatch, index = position
+        return RequestBatch(self.run, self.ranks[index], step, microbatch)
 
     def _return_to_balancer(self, _: UnknownPeer) -> Outcome:
         """Introduce this process again, once: the balancer does not know it (any more)."""
@@ -367,10 +376,6 @@ class RankSession:
             self._arrived[position] = arrival
             self._requested.pop(position, None)
 
-    def _store_batches(self, message: Batches) -> None:
-        for batch in message.batches:
-            self._store_batch(Arrival(batch, ()))
-
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:
             self.end, self.left_out = message.steps, message.left_out
@@ -387,10 +392,3 @@ class RankSession:
 
     def _fail(self, message: RunFailed | PeerRejected) -> None:
         self.failure = message.reason
-
-
-def _nbytes(arrival: Arrival) -> int:
-    """Return the bytes of a microbatch's payloads, in runs and in frames."""
-    frames: list[Any] = [getattr(each, "buffer", each) for each in arrival.payloads]
-    inline = sum([memoryview(each).nbytes for each in frames])
-    return sum(arrival.batch.handles.lengths) + inline

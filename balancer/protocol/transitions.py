@@ -97,7 +97,7 @@ class WorkerAction(StrEnum):
     OPEN_SOURCE = "open source"
     QUEUE_LEASE = "queue lease"
     DROP_LEASE = "drop lease"
-    FREE_SLOTS = "free slots"
+    FREE_PAYLOADS = "free payloads"
     CHANGE_CARRIAGE = "change carriage"
     SAY_HELLO = "say hello"
     END = "end"
@@ -109,7 +109,6 @@ class RankAction(StrEnum):
     BEGIN = "begin"
     STORE_READY = "store ready"
     STORE_BATCH = "store batch"
-    STORE_BATCHES = "store batches"
     STORE_LABELS = "store labels"
     STORE_END = "store end"
     STORE_STATUS = "store status"
@@ -137,6 +136,16 @@ def _to(action: A, state: State) -> Transition[A]:
     return Transition(action, {Outcome.DONE: state})
 
 
+WORKER_STATES = (W_WAITING, W_PREPARING, W_READY)
+# How a worker is forgotten, whatever its state.
+WORKER_ENDS = (
+    (Event.TURNED_AWAY, Action.TURN_AWAY),
+    ("WorkerBye", Action.RELEASE_WORKER),
+    (Event.ENDED, Action.RELEASE_WORKER),
+    (Event.HEARTBEAT_TIMEOUT, Action.LOSE_WORKER),
+    (Event.UNREACHABLE, Action.LOSE_WORKER),
+    (Event.REPLACED, Action.LOSE_WORKER),
+)
 # After a worker's result; it is refused when the worker has sent too much rubbish.
 RESULT = {Outcome.DONE: W_READY, Outcome.REFUSED: ABSENT}
 COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
@@ -156,9 +165,6 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (W_PREPARING, "WorkerHello"): _to(Action.SEND_JOB, W_PREPARING),
     (W_READY, "WorkerHello"): _to(Action.IGNORE, W_READY),
     (W_WAITING, Event.JOB_STARTED): _to(Action.SEND_JOB, W_PREPARING),
-    (W_WAITING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
-    (W_PREPARING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
-    (W_READY, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
     (W_PREPARING, "WorkerReady"): Transition(
         Action.ACCEPT_WORKER,
         {
@@ -175,24 +181,8 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (W_READY, "ProbeDone"): Transition(Action.STORE_COSTS, RESULT),
     (W_READY, "DecodeDone"): Transition(Action.STORE_PAYLOADS, RESULT),
     (W_READY, "SampleFailed"): Transition(Action.STORE_FAILURE, RESULT),
-    (W_WAITING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
-    (W_PREPARING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
-    (W_READY, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
-    (W_WAITING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_PREPARING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_READY, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_WAITING, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_PREPARING, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_READY, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
-    (W_WAITING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
-    (W_PREPARING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
-    (W_READY, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
-    (W_WAITING, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
-    (W_PREPARING, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
-    (W_READY, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
-    (W_WAITING, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
-    (W_PREPARING, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
-    (W_READY, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
+    **{(state, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING) for state in WORKER_STATES},
+    **{(s, event): _to(action, ABSENT) for event, action in WORKER_ENDS for s in WORKER_STATES},
     # Heartbeats come over a connection of their own, whose peer has no state.
     (ABSENT, "WorkerHeartbeat"): _to(Action.RECORD_HEARTBEAT, ABSENT),
     (ABSENT, "RankHello"): Transition(
@@ -244,53 +234,48 @@ WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
     (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
     (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
     (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
-    (JOINING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, JOINING),
-    (SERVING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, SERVING),
-    (JOINING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
-    (SERVING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, SERVING),
-    (JOINING, "StopServing"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
-    (SERVING, "StopServing"): _to(WorkerAction.CHANGE_CARRIAGE, SERVING),
-    (JOINING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, JOINING),
-    (SERVING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, SERVING),
-    (JOINING, "PeerRejected"): _to(WorkerAction.END, ENDED),
-    (SERVING, "PeerRejected"): _to(WorkerAction.END, ENDED),
-    (JOINING, "Bye"): _to(WorkerAction.END, ENDED),
-    (SERVING, "Bye"): _to(WorkerAction.END, ENDED),
+    **{
+        (state, message): _to(action, after or state)
+        for message, action, after in (
+            ("PayloadsFreed", WorkerAction.FREE_PAYLOADS, ""),
+            ("ServePayloads", WorkerAction.CHANGE_CARRIAGE, ""),
+            ("StopServing", WorkerAction.CHANGE_CARRIAGE, ""),
+            ("UnknownPeer", WorkerAction.SAY_HELLO, ""),
+            ("PeerRejected", WorkerAction.END, ENDED),
+            ("Bye", WorkerAction.END, ENDED),
+        )
+        for state in (JOINING, SERVING)
+    },
 }
 
 ATTACHED, RUNNING, FAILED = "attached", "running", "failed"
 # The rank's own event: its training loop starts the next run.
 BEGIN = "begin"
 RANK: dict[tuple[State, str], Transition[RankAction]] = {
-    (JOINING, BEGIN): _to(RankAction.BEGIN, RUNNING),
-    (ATTACHED, BEGIN): _to(RankAction.BEGIN, RUNNING),
-    (RUNNING, BEGIN): _to(RankAction.BEGIN, RUNNING),
-    (FAILED, BEGIN): _to(RankAction.BEGIN, RUNNING),
+    **{
+        (state, BEGIN): _to(RankAction.BEGIN, RUNNING)
+        for state in (JOINING, ATTACHED, RUNNING, FAILED)
+    },
     (JOINING, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
     (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
     (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
-    (RUNNING, "Batches"): _to(RankAction.STORE_BATCHES, RUNNING),
     (RUNNING, "LabelTotal"): _to(RankAction.STORE_LABELS, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
     # A rank that has not begun a run has nothing that it could tell a new balancer.
     (RUNNING, "UnknownPeer"): Transition(
         RankAction.RETURN, {Outcome.DONE: RUNNING, Outcome.REFUSED: FAILED}
     ),
-    (JOINING, "RunFailed"): _to(RankAction.FAIL, FAILED),
-    (ATTACHED, "RunFailed"): _to(RankAction.FAIL, FAILED),
-    (RUNNING, "RunFailed"): _to(RankAction.FAIL, FAILED),
-    (JOINING, "Pong"): _to(RankAction.STORE_STATUS, JOINING),
-    (ATTACHED, "Pong"): _to(RankAction.STORE_STATUS, ATTACHED),
-    (RUNNING, "Pong"): _to(RankAction.STORE_STATUS, RUNNING),
-    (JOINING, "BalancerStops"): _to(RankAction.AWAIT_RESTART, JOINING),
-    (ATTACHED, "BalancerStops"): _to(RankAction.AWAIT_RESTART, ATTACHED),
-    (RUNNING, "BalancerStops"): _to(RankAction.AWAIT_RESTART, RUNNING),
-    (JOINING, "PeerRejected"): _to(RankAction.FAIL, FAILED),
-    (ATTACHED, "PeerRejected"): _to(RankAction.FAIL, FAILED),
-    (RUNNING, "PeerRejected"): _to(RankAction.FAIL, FAILED),
-    (JOINING, "Bye"): _to(RankAction.LEAVE, ENDED),
-    (ATTACHED, "Bye"): _to(RankAction.LEAVE, ENDED),
-    (RUNNING, "Bye"): _to(RankAction.LEAVE, ENDED),
+    **{
+        (state, message): _to(action, after or state)
+        for message, action, after in (
+            ("RunFailed", RankAction.FAIL, FAILED),
+            ("Pong", RankAction.STORE_STATUS, ""),
+            ("BalancerStops", RankAction.AWAIT_RESTART, ""),
+            ("PeerRejected", RankAction.FAIL, FAILED),
+            ("Bye", RankAction.LEAVE, ENDED),
+        )
+        for state in (JOINING, ATTACHED, RUNNING)
+    },
     (FAILED, "Bye"): _to(RankAction.LEAVE, ENDED),
 }

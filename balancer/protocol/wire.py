@@ -21,9 +21,6 @@ from .messages import (
     KINDS,
     PROTOCOL_VERSION,
     WITH_PAYLOADS,
-    Batch,
-    Batches,
-    DecodeDone,
     Message,
     PulledPayloads,
 )
@@ -35,7 +32,6 @@ HEADER_BYTES = {
     "ProbeDone": 32 << 20,
     "Lease": 32 << 20,
     "Batch": 64 << 20,
-    "Batches": 64 << 20,
     "PullPayloads": 1 << 20,
     "PulledPayloads": 1 << 20,
 }
@@ -150,25 +146,12 @@ def _read_plain(header: bytes | memoryview) -> Message:
 
 
 def payload_frames(message: Message) -> int:
-    """Return the number of payload frames that follow a message's header.
-
-    Raises WireError if its handles are not those of its items.
-    """
+    """Return the number of payload frames that follow a message's header."""
     if isinstance(message, PulledPayloads):
         return len(message.serials)
-    if isinstance(message, Batches):
-        if any(map(_frames, message.batches)):
-            raise WireError("Batches with a payload in no run")
-        return 0
-    return _frames(message) if isinstance(message, WITH_PAYLOADS) else 0
-
-
-def _frames(message: Batch | DecodeDone) -> int:
-    """Return the number of payload frames of a message with items; see `payload_frames`."""
-    items, handles = len(message.items), message.handles
-    if problem := handles.problem(items):
-        raise WireError(f"{type(message).__name__} with {problem}")
-    return handles.run_of.count(-1) if handles.run_of else items
+    if isinstance(message, WITH_PAYLOADS):
+        return [item.serial for item in message.items].count(0)
+    return 0
 
 
 def _peek_kind(header: bytes | memoryview) -> str:

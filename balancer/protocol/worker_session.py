@@ -12,9 +12,9 @@ import msgspec
 
 from .messages import (
     Bye,
-    FreeSlots,
     Lease,
     Message,
+    PayloadsFreed,
     PeerRejected,
     Revoke,
     SampleRef,
@@ -59,9 +59,9 @@ class EndWorker:
 
 @dataclass(frozen=True, slots=True)
 class FreePayloads:
-    """Free payloads in this process' memory."""
+    """Free payloads that this process keeps."""
 
-    freed: tuple[FreeSlots, ...]
+    serials: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,13 @@ Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | En
 
 
 class SampleTask(msgspec.Struct, frozen=True, gc=False):
-    """One sample to probe or to decode under a lease; `alone` as in Lease.
-
-    whole: it is the first of so many that make a microbatch, all of them under this lease; else 0.
-    """
+    """One sample to probe or to decode under a lease; `alone` as in Lease."""
 
     lease: int
     kind: str
     epoch: int
     ref: SampleRef
     alone: bool = False
-    whole: int = 0
 
 
 class WorkerSession:
@@ -103,7 +99,7 @@ class WorkerSession:
             WorkerAction.OPEN_SOURCE: self._open_source,
             WorkerAction.QUEUE_LEASE: self._queue_lease,
             WorkerAction.DROP_LEASE: self._drop_lease,
-            WorkerAction.FREE_SLOTS: lambda message: FreePayloads((message,)),
+            WorkerAction.FREE_PAYLOADS: self._free_payloads,
             WorkerAction.CHANGE_CARRIAGE: CarryPayloads,
             WorkerAction.SAY_HELLO: self._say_hello,
             WorkerAction.END: self._end,
@@ -129,19 +125,6 @@ class WorkerSession:
             taken.append(self.tasks.popleft())
         return taken
 
-    def next_whole(self, most: int) -> list[list[SampleTask]]:
-        """Return the microbatches that are next, all their samples: several of up to `most`.
-
-        They are of one lease. Empty where the next sample does not begin one.
-        """
-        taken: list[list[SampleTask]] = []
-        while self.tasks and (size := self.tasks[0].whole):
-            if taken and (size > most or self.tasks[0].lease != taken[0][0].lease):
-                break
-            taken.append([self.tasks.popleft() for _ in range(size)])
-            most -= size
-        return taken
-
     def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
         if message == self._welcome:
             return RepeatReady()
@@ -151,16 +134,11 @@ class WorkerSession:
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
         lease, kind, epoch, alone = message.lease, message.kind, message.epoch, message.alone
-        # One that does not fit is no microbatch of these samples.
-        left = len(message.refs)
-        sizes = {w.first: w.samples for w in message.whole if 1 < w.samples <= left - w.first}
-        self.tasks.extend(
-            [
-                SampleTask(lease, kind, epoch, ref, alone, sizes.get(number, 0))
-                for number, ref in enumerate(message.refs)
-            ]
-        )
+        self.tasks.extend([SampleTask(lease, kind, epoch, ref, alone) for ref in message.refs])
         return FreePayloads(message.freed) if message.freed else None
+
+    def _free_payloads(self, message: PayloadsFreed) -> FreePayloads:
+        return FreePayloads(message.serials)
 
     def _drop_lease(self, message: Revoke) -> None:
         self.tasks = deque(task for task in self.tasks if task.lease != message.lease)

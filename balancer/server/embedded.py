@@ -1,13 +1,14 @@
-"""The balancer as a process beside a trainer: a new interpreter, or a fork of the trainer.
+"""The balancer as a process beside a trainer: a new interpreter.
 
-It needs only the job. A new interpreter imports neither torch nor the trainer's main module: so it
-is ready sooner than any other that is new, and has nothing of the trainer's. Its standard input is
-the lifeline: the job's JSON in one line, and then nothing until the trainer ends or lets go, which
-ends this process at once, whatever it is doing. A fork has a pipe of its own for that.
+It needs only the job, and imports neither torch nor the trainer's main module: so it is ready
+sooner, and has nothing of the trainer's. Its standard input is the lifeline: the job's JSON in one
+line, and then nothing until the trainer ends or closes it, which ends this process at once,
+whatever it is doing.
 """
 
 import contextlib
 import ctypes
+import functools
 import gc
 import math
 import os
@@ -25,6 +26,7 @@ from ..planning.kernels.jit import interpreted_by
 from ..protocol.job_spec import from_json
 from .loop import serve
 from .malloc import keep_freed_memory
+from .pull_credentials import new_credentials
 
 ENDPOINT = "balancer"
 # The report of a balancer that serves; any other says why there is none.
@@ -47,30 +49,23 @@ def directory_of(endpoint: str) -> str:
 
 
 def main(directory: str, listening: int, report: int) -> None:
-    """Serve the job on standard input, as `serve_job` does: the main function of an interpreter."""
+    """Serve the job on standard input at `listening`, a socket bound in `directory`.
+
+    Ends the process with the trainer. Writes READY to `report`, or why there cannot be a balancer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     text = sys.stdin.buffer.readline().decode()
     watched = [sys.stdin.fileno()]
     with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
         watched.append(os.pidfd_open(os.getppid()))
-    serve_job(text, directory, listening, report, watched)
-
-
-def serve_job(
-    text: str, directory: str, listening: int, report: int, watched: Sequence[int]
-) -> None:
-    """Serve a job, given as JSON, at `listening`, a socket bound in `directory`.
-
-    Ends the process when one of `watched` is readable. Writes READY to `report`, or why there
-    cannot be a balancer.
-    """
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
     keep_freed_memory()
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
         job = from_json(text)
-        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
+        credentials = functools.partial(new_credentials, has_keys=False)
+        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         with interpreted_by(interpreter_of(job.plan, time.thread_time)):
             serve(

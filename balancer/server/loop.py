@@ -15,16 +15,14 @@ import zmq
 
 from ..coordinator.effects import Send
 from ..coordinator.machine import Coordinator
-from ..protocol.messages import Bye, ClearPayloadOffer, Message, PeerRejected
+from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.software_version import VERSION
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
 from ..transport.disconnect import Connections
 from ..transport.keys import ServerKeys
-from ..transport.sealing import EMPTY_OFFER
 from ..transport.sockets import LINGER_MS, NO_NAME, decode_from, listen, receive_frames, send
-from .clear_payloads import ClearPayloadServer
 from .conduct import PeerConduct
 from .gate import ConnectionGate
 from .malloc import IdleTrimmer, keep_freed_memory
@@ -49,21 +47,20 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     refused: Callable[[str], None] = lambda _: None,
     keys: ServerKeys | None = None,
-    clear_address: str = "",
     descriptor: int | None = None,
 ) -> None:
     """Serve a coordinator on an address until `stop` returns True (asked after every wait).
 
     Calls `ready` with the address that was bound, `refused` with a reason for each peer that is
-    rejected and each that sends in vain (once). With keys only peers on the allow-list may connect;
-    with keys and a `clear_address` payloads travel there, unencrypted (sealing.py). `descriptor` is
-    a socket that listens at the address already. Raises OSError if an address cannot be bound.
+    rejected and each that sends in vain (once). With keys only peers on the allow-list may connect.
+    `descriptor` is a socket that listens at the address already. Raises OSError if the address
+    cannot be bound.
     """
     keep_freed_memory()
     diagnostics = coordinator.state.diagnostics
     diagnostics.software = SOFTWARE
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
-    with open_shell(coordinator, listening, keys, clear_address, refused) as shell:
+    with open_shell(coordinator, listening, keys, refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
@@ -78,7 +75,6 @@ def open_shell(
     coordinator: Coordinator,
     listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
-    clear_address: str,
     log: Callable[[str], None],
 ) -> Iterator["_Shell"]:
     """Give a shell with its sockets and poller, and close them at the end.
@@ -95,31 +91,11 @@ def open_shell(
         zmq.Context(_io_threads(keys)) as context,
         open_authenticator(context, keys, refused) as authenticator,
         listening(context) as socket,
-        _open_clear_payloads(context, clear_address, authenticator, refused) as clear,
     ):
-        for each in (socket, clear.socket) if clear is not None else (socket,):
-            authenticator.watch(each, poller)
-            poller.register(each, zmq.POLLIN)
+        authenticator.watch(socket, poller)
+        poller.register(socket, zmq.POLLIN)
         connections = Connections(socket)
-        yield _Shell(
-            coordinator, socket, poller, authenticator, keys, refused, log, clear, connections
-        )
-
-
-@contextmanager
-def _open_clear_payloads(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    address: str,
-    authenticator: KeyAuthenticator,
-    refused: Callable[[str], None],
-) -> Iterator[ClearPayloadServer | None]:
-    """Give the server of clear channels if there is an address for it, and close it at the end."""
-    clear = ClearPayloadServer(context, address, authenticator, refused) if address else None
-    try:
-        yield clear
-    finally:
-        if clear is not None:
-            clear.close(LINGER_MS["balancer"])
+        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, log, connections)
 
 
 def _io_threads(keys: ServerKeys | None) -> int:
@@ -139,7 +115,6 @@ class _Shell(msgspec.Struct, frozen=True):
     keys: ServerKeys | None
     refused: Callable[[str], None]
     log: Callable[[str], None]
-    clear: ClearPayloadServer | None
     connections: Connections
     trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
     conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
@@ -189,14 +164,6 @@ class _Shell(msgspec.Struct, frozen=True):
             read += 1
             is_readable = read < MAX_PER_TURN
         self.gate.end_turn(read, is_more=read == MAX_PER_TURN)
-        while self.clear is not None and (received := self.clear.receive()) is not None:
-            peer, key, content = received
-            if isinstance(content, WireError):
-                # The channel may be under attack, the peer is not to blame: only the channel ends.
-                self.refused(str(content))
-                self._end_clear_channel(peer)
-            elif reason := self._handle(peer, key, *content):
-                self._reject(peer, reason)
 
     def send_all(self, effects: list[Send]) -> None:
         """Send messages; report unreachable peers to the coordinator and send its answers too.
@@ -209,20 +176,20 @@ class _Shell(msgspec.Struct, frozen=True):
             if isinstance(effect.message, PeerRejected):
                 self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
             try:
-                self._send(effect)
+                send(self.socket, effect.message, effect.payloads, to=effect.peer)
                 if effect.payloads:
                     self.trimmer.note_payload(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
-                self._forget(effect.peer)
+                self.authenticator.forget(effect.peer)
                 now = time.monotonic()
                 waiting.extend(self.coordinator.unreachable(effect.peer, effect.message, now))
 
     def drop(self, peers: list[bytes]) -> None:
         """Disconnect peers whose key is not allowed any more."""
         for peer in peers:
-            self._forget(peer)
+            self.authenticator.forget(peer)
             self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
             self._reject(peer, NOT_ALLOWED)
 
@@ -240,10 +207,6 @@ class _Shell(msgspec.Struct, frozen=True):
         peer, key, content = decode_from(frames, self.keys)
         if isinstance(content, WireError):
             is_banned = self._record_fault(peer, str(content))
-        elif isinstance(content[0], ClearPayloadOffer):
-            # An empty offer from a peer: it does not use its clear channel any more.
-            self._end_clear_channel(peer)
-            is_banned = self.conduct.record_useless(peer, 0, now)
         else:
             is_banned = self._serve(peer, key, *content)
         if is_banned:
@@ -256,9 +219,6 @@ class _Shell(msgspec.Struct, frozen=True):
         reason = self._handle(peer, key, message, frames)
         if reason:
             return self._record_fault(peer, reason)
-        if self.clear is not None:
-            offer = self.clear.offer(peer, key, message, now)
-            self.send_all([Send(peer, offer)] if offer is not None else [])
         is_stranger = self.coordinator.state.state_of(peer) == ABSENT
         if is_stranger or self.coordinator.state.dropped > dropped:
             return self.conduct.record_useless(peer, nbytes, now)
@@ -291,26 +251,9 @@ class _Shell(msgspec.Struct, frozen=True):
         last = self.conduct.last_fault(peer)
         why = f" (last: {last})" if last else ""
         self.refused(f"{_shown(peer)} is not served: it sends too much that is of no use{why}")
-        self._forget(peer)
+        self.authenticator.forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
         self.connections.reset(frame)
-
-    def _send(self, effect: Send) -> None:
-        if self.clear is not None and self.clear.is_used_for(effect.peer):
-            if self.clear.send(effect):
-                return
-            self._end_clear_channel(effect.peer)
-        send(self.socket, effect.message, effect.payloads, to=effect.peer)
-
-    def _end_clear_channel(self, peer: bytes) -> None:
-        """Give up a peer's clear channel, if it has one, and tell it to use CURVE."""
-        if self.clear is not None and self.clear.give_up(peer):
-            self.send_all([Send(peer, EMPTY_OFFER)])
-
-    def _forget(self, peer: bytes) -> None:
-        self.authenticator.forget(peer)
-        if self.clear is not None:
-            self.clear.forget(peer)
 
     def _reject(self, peer: bytes, reason: str) -> None:
         self.refused(reason)
@@ -319,7 +262,7 @@ class _Shell(msgspec.Struct, frozen=True):
     def _tell_reason(self, peer: bytes, reason: str) -> None:
         """Tell a peer why a message of it is rejected, if it can be reached."""
         with contextlib.suppress(zmq.ZMQError):
-            self._send(Send(peer, PeerRejected(reason)))
+            send(self.socket, PeerRejected(reason), to=peer)
 
 
 def _shown(peer: bytes) -> str:

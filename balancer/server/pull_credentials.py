@@ -1,6 +1,6 @@
 """Makes what ranks connect with to workers from which they pull payloads."""
 
-import secrets
+import os
 
 from ..coordinator.peers.payload_servers import PullCredentials
 from ..transport.keys import new_pair
@@ -14,4 +14,4 @@ def new_credentials(key: bytes, has_keys: bool) -> PullCredentials | None:
     if key:
         pair = new_pair("trainer")
         return PullCredentials(pair.public, pair.secret)
-    return None if has_keys else PullCredentials(b"", secrets.token_hex(16).encode())
+    return None if has_keys else PullCredentials(b"", os.urandom(16).hex().encode())

@@ -48,8 +48,6 @@ class KeyAuthenticator:
     ) -> None:
         self._allowed = AllowList(keys.allowed) if keys is not None else None
         self._roles = self._allowed.roles() if self._allowed is not None else {}
-        # Name and password of each clear channel (PLAIN mechanism).
-        self.passwords: dict[bytes, bytes] = {}
         self._rejected = rejected
         self._keys: dict[bytes, bytes] = {}
         self._checked_at = 0.0
@@ -129,18 +127,9 @@ class KeyAuthenticator:
         requests.send_multipart([version, number, status, text, user, b""])
 
     def _authenticate(self, where: str, mechanism: bytes, credentials: list[bytes]) -> bytes:
-        """Return the user with these credentials (a key, or a clear channel); empty if rejected."""
+        """Return the user with these credentials; empty if they are rejected."""
         if mechanism == b"NULL" and self._allowed is None:
             return ANYBODY
-        if mechanism == b"PLAIN":
-            name, password = credentials
-            import hmac  # here: it would delay each start
-
-            # compare_digest: the time of the comparison must not show how much of it was right.
-            if hmac.compare_digest(self.passwords.get(name, b""), password) and password:
-                return name
-            self._rejected(f"a peer at {where} gave a password that is not (or no longer) known")
-            return b""
         key = public_text(credentials[0]) if mechanism == b"CURVE" and credentials else b""
         if self._allowed is not None:
             self._roles = self._allowed.roles()

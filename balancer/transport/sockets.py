@@ -54,18 +54,16 @@ def listen(
     context: "zmq.Context[zmq.Socket[bytes]]",
     address: str,
     keys: ServerKeys | None = None,
-    passwords: bool = False,
     descriptor: int | None = None,
 ) -> "zmq.Socket[bytes]":
     """Return a ROUTER bound to an address; OSError if it cannot be bound.
 
     `descriptor` is a socket that listens there already; it now belongs to the ROUTER.
 
-    With keys, or with passwords instead, it accepts only peers that an authenticator on the same
-    context accepts; with passwords nothing is encrypted. On tcp an authenticator also decides when
-    connections are let in, keys or not.
+    With keys it accepts only peers that an authenticator on the same context accepts. On tcp that
+    also decides when connections are let in, keys or not.
     """
-    socket = open_router(context, keys.own if keys is not None else None, passwords)
+    socket = open_router(context, keys.own if keys is not None else None)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
         # Each connection waits for the answer of an authenticator, if the context has one.
@@ -77,9 +75,12 @@ def listen(
 
 
 def open_router(
-    context: "zmq.Context[zmq.Socket[bytes]]", own: KeyPair | None, passwords: bool
+    context: "zmq.Context[zmq.Socket[bytes]]", own: KeyPair | None, passwords: bool = False
 ) -> "zmq.Socket[bytes]":
-    """Return a ROUTER that is not bound yet, with the keys of its own, if any; see `listen`."""
+    """Return a ROUTER that is not bound yet, with the keys of its own, if any; see `listen`.
+
+    With passwords instead an authenticator decides by them, and nothing is encrypted.
+    """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
     socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)

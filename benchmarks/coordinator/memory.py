@@ -177,5 +177,7 @@ def _answers(message: Message, index: Any) -> Iterator[tuple[bytes, Message, lis
         )
         yield WORKER, ProbeDone(message.lease, tuple(found), 1), []
     elif isinstance(message, Lease):
-        items = [DecodedItem(r.ordinal, f"sample-{r.index:09d}", (), b"") for r in message.refs]
+        items = [
+            DecodedItem(r.ordinal, f"sample-{r.index:09d}", (), b"", 0, 0) for r in message.refs
+        ]
         yield WORKER, DecodeDone(message.lease, tuple(items), usual_us=1), [b"pixels"] * len(items)

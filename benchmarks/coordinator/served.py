@@ -1,7 +1,7 @@
 """`make bench NAME=coordinator ARGS='--tcp'`: CPU time of a balancer's process, by payloads' way.
 
 A balancer in a process of its own, over tcp on the loopback, with workers that answer at once and
-ranks that take at once, all in this process. Payloads go inline, or are announced by handles, as
+ranks that take at once, all in this process. Payloads go inline, or stay with workers, as
 those that ranks pull: these nobody pulls here, since that is nothing to the balancer. Counted is
 all CPU time of its process, planning and ZeroMQ's threads too, from a quarter of the epoch on.
 """

@@ -10,24 +10,20 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    NO_HANDLES,
     Ack,
     Batch,
-    Batches,
     DecodedItem,
     DecodeDone,
     EpochPosition,
-    Handles,
     Lease,
     Message,
-    PayloadHandle,
     PeerRejected,
     Probed,
     ProbeDone,
     RankHello,
     RequestBatch,
     RunFailed,
-    ServePayloads,
+    SampleRef,
     StartRun,
     UnknownPeer,
     Welcome,
@@ -44,12 +40,16 @@ ADDRESS = "tcp://127.0.0.1:9"
 
 @dataclass(slots=True)
 class RankStandIn:
-    """A trainer process: it takes each microbatch at once, and asks for the one after the next."""
+    """A trainer process: it takes microbatches at once, and asks for the one after the next.
+
+    arrived: those that it has been sent; it has taken those before `next`.
+    """
 
     number: int
     microbatches: int
     asked: int = 0
-    taken: set[int] = field(default_factory=set)
+    next: int = 0
+    arrived: set[int] = field(default_factory=set)
 
     def place(self, nth: int) -> tuple[int, int]:
         """Return the step and the microbatch of its nth microbatch."""
@@ -57,7 +57,7 @@ class RankStandIn:
 
     def open_requests(self) -> list[RequestBatch]:
         """Return the requests that are not answered, which a rank repeats every second."""
-        waited = (nth for nth in range(self.asked) if nth not in self.taken)
+        waited = (nth for nth in range(self.asked) if nth not in self.arrived)
         return [RequestBatch(0, self.number, *self.place(nth)) for nth in waited]
 
     def ask(self) -> RequestBatch:
@@ -72,7 +72,7 @@ class StandIns(ABC):
     """All peers of a coordinator, and the samples that ranks were `delivered`.
 
     microbatch: its samples, where a rank has so many of a step. payload, header: each sample's.
-    is_direct: payloads are announced by handles. key: the workers' public key for pulls.
+    is_direct: payloads are announced for ranks to pull. key: the workers' public key for pulls.
     """
 
     ranks: int
@@ -105,7 +105,6 @@ class StandIns(ABC):
         }
         self.worker_names = [b"w%d" % number for number in range(self.workers)]
         self.ready: set[bytes] = set()
-        self._tokens: dict[bytes, int] = {}
         self._serial = 0
 
     @abstractmethod
@@ -138,11 +137,6 @@ class StandIns(ABC):
             self._do_lease(peer, message)
         elif isinstance(message, Batch):
             self._take(peer, message)
-        elif isinstance(message, Batches):
-            for batch in message.batches:
-                self._take(peer, batch)
-        elif isinstance(message, ServePayloads):
-            self._tokens[peer] = message.token
         elif isinstance(message, Welcome):
             self.ready.add(peer)
             self.post(peer, WorkerReady(self.count, "same", message.number))
@@ -157,33 +151,30 @@ class StandIns(ABC):
             )
             self.post(peer, ProbeDone(lease.lease, found, usual_us=0))
             return
-        items = tuple(
-            DecodedItem(ref.ordinal, str(ref.index), (), self.header) for ref in lease.refs
-        )
-        handles = self._handles(peer, len(items)) if self.is_direct else NO_HANDLES
+        items = tuple(self._decoded(ref) for ref in lease.refs)
         payloads = () if self.is_direct else (self.payload,) * len(items)
-        self.post(peer, DecodeDone(lease.lease, items, handles, usual_us=0), *payloads)
+        self.post(peer, DecodeDone(lease.lease, items, usual_us=0), *payloads)
 
-    def _handles(self, peer: bytes, items: int) -> Handles:
-        """Return the handles of payloads that are pulled, each a run of its own."""
-        serials = range(self._serial + 1, self._serial + items + 1)
-        self._serial += items
-        nbytes = len(self.payload)
-        runs = tuple(PayloadHandle(self._tokens[peer], s, 0, 0, nbytes) for s in serials)
-        return Handles(runs, tuple(range(items)), (0,) * items, (nbytes,) * items)
+    def _decoded(self, ref: SampleRef) -> DecodedItem:
+        self._serial += self.is_direct
+        serial, nbytes = (self._serial, len(self.payload)) if self.is_direct else (0, 0)
+        return DecodedItem(ref.ordinal, str(ref.index), (), self.header, serial, nbytes)
 
     def _take(self, peer: bytes, batch: Batch) -> None:
-        if self.is_direct and (-1 in batch.handles.run_of or not batch.handles.runs):
-            raise RuntimeError("a payload came inline that was announced by a handle")
+        if self.is_direct and not all(item.serial for item in batch.items):
+            raise RuntimeError("a payload came inline that was announced to be pulled")
         rank = self.rank_stand_ins[peer]
         nth = batch.step * rank.microbatches + batch.microbatch
-        if nth in rank.taken:
+        if nth in rank.arrived:
             return  # it was asked for again while it was on its way
-        rank.taken.add(nth)
+        rank.arrived.add(nth)
         self.delivered += len(batch.items)
-        self.post(peer, Ack(0, batch.rank, batch.step, batch.microbatch))
-        if rank.place(rank.asked)[0] < self.steps:
-            self.post(peer, rank.ask())
+        # In order: an acknowledgement is of all before it, too.
+        while rank.next in rank.arrived:
+            self.post(peer, Ack(0, batch.rank, *rank.place(rank.next)))
+            rank.next += 1
+            if rank.place(rank.asked)[0] < self.steps:
+                self.post(peer, rank.ask())
 
 
 def heartbeat(peer: bytes, nth: int) -> WorkerHeartbeat:

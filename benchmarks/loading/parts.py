@@ -1,6 +1,6 @@
 """`make bench NAME=fields`: bytes and CPU time of batches by what a rank needs of them.
 
-One worker lends samples of pixels and tokens, packed. A process that gets whole batches is compared
+One worker has samples of pixels and tokens, packed. A process that gets whole batches is compared
 with those that get what a part of a job needs: stages of a pipeline with an encoder in its bubbles,
 whose images are dealt to its ranks, and ranks of units. They take turns.
 """
@@ -71,7 +71,7 @@ class Pictured:
 @click.option("--microbatches", type=click.IntRange(4), default=8, show_default=True)
 @click.option("--steps", type=click.IntRange(2), default=6, show_default=True, help="Of a pass.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--inline", is_flag=True, help="Samples through the balancer, not in lent memory.")
+@click.option("--inline", is_flag=True, help="Samples through the balancer, not pulled.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     tiles: int,

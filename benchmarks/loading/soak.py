@@ -1,7 +1,7 @@
 """`make bench NAME=soak`: shows what grows while loaders run at full speed for long.
 
 A trainer in a process of its own takes batches without a pause, by a plain loader, a balanced one,
-one whose workers lay out its microbatches of small samples, or by balanced ones that are made anew
+one of small samples, or by balanced ones that are made anew
 for each epoch. Memory, descriptors and threads of it and of all processes below it are looked at
 from outside; what counts is their slope.
 """
@@ -16,19 +16,20 @@ from statistics import median
 from typing import Any
 
 import click
+import numpy as np
 from rich.table import Table
 
+from counterpoise import Balance, DataLoader
 from counterpoise.tools.console.reporting import emit
 
-from . import transports
 from .overhead import OverheadCell, loader_of
 from .systems.cell import Cell, parse_cell
 from .systems.peers import open_system
 from .usage import PARTS, Usage, usage_by_part
 
-KINDS = ("plain", "balanced", "laid out", "remade")
-# Samples of a microbatch that workers lay out, and of an epoch of such.
-LAID_OUT, LAID_OUT_SAMPLES = 16, 12_800
+KINDS = ("plain", "balanced", "small", "remade")
+# Samples of a microbatch of small ones, and of an epoch of such.
+SMALL, SMALL_SAMPLES = 16, 12_800
 # In so many epochs some step has far more than the average.
 ROOM = 2.5
 FIGURES = ("nbytes", "descriptors", "threads")
@@ -156,9 +157,40 @@ def _epoch(kind: str, cell: Cell, kept: Any) -> int:
 def _loader(kind: str, cell: Cell) -> Any:
     if kind == "plain":
         return open_system("ours", cell)
-    if kind == "laid out":
-        return loader_of(OverheadCell(LAID_OUT, LAID_OUT_SAMPLES, cell.workers), "known", ROOM)
-    return transports.loader_of("arena", cell)
+    if kind == "small":
+        return loader_of(OverheadCell(SMALL, SMALL_SAMPLES, cell.workers), "known", ROOM)
+    return _balanced(cell)
+
+
+class _Pictures:
+    """Sixteen samples with pixels and a few tokens, again and again."""
+
+    def __init__(self, nbytes: int, count: int) -> None:
+        self._count = count
+        self._text = {"input_ids": np.arange(8), "tiles_per_image": np.ones(1, np.int64)}
+        shape = (1, 1, 8, nbytes // 8)
+        self._tiles = [np.full(shape, n, np.uint8) for n in range(16)]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**self._text, "pixel_values": self._tiles[index % 16]}
+
+
+def _balanced(cell: Cell) -> Any:
+    """Return a balanced loader of arrays, packed."""
+    count = cell.batches * cell.batch_size
+    return DataLoader(
+        _Pictures(cell.sample_bytes, count),
+        batch_size=cell.batch_size,
+        shuffle=True,
+        num_workers=cell.workers,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+        balance=Balance("fixed", layout="packed"),
+        cost={"tokens": [1 + n % 7 for n in range(count)]},
+    )
 
 
 def _table(report: dict[str, Any]) -> Table:

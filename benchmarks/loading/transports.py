@@ -1,177 +1,141 @@
-"""`make bench NAME=transports`: CPU time of a balanced loop, by process and transport.
+"""`make bench NAME=transports`: the remote wing beside torch's DataLoader, on one host.
 
-The dataset's samples are arrays that exist, in the packed layout, so what is left is the loader's
-own work. One loader for each transport is open, with persistent workers; they take turns.
+Two processes share a data-parallel rank (`topology={"tp": 2}`), so that one decode serves both,
+over an embedded balancer; the first has the workers that are counted, the second some of its own.
+Samples go direct (pulled from the worker that has them) or inline (through the balancer). torch's
+DataLoader takes turns, in one process. CPU time is that of all processes, for each sample that a
+process gets.
 """
 
+import json
 import os
+import socket
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import click
+import numpy as np
+import torch
+import torch.distributed as dist
 from rich.table import Table
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
 
-from counterpoise.tools.bench.processes import cpu_s
+from counterpoise import Balance, DataLoader
+from counterpoise.tools.bench.processes import cpu_s_below
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.console.spread import spread
 
-from .systems.cell import Cell, cells, parse_cell
+CELLS = ((1_000, 16), (150_000, 16), (602_112, 16))
+WAYS = ("torch", "direct", "inline")
+TRANSPORT_OF: dict[str, Any] = {"direct": "auto", "inline": "inline"}
+# Of a pass, so that none takes much longer than a second or two.
+MOST_SAMPLES, MOST_BYTES = 20_000, 1 << 30
+# The first and the last part of an epoch are not counted: processes start and end.
+EDGE = 8
 
-TRANSPORTS = ("arena", "inline")
-CELLS = ((150_000, 32), (602_112, 32))
-PARTIES = ("trainer", "balancer", "workers")
+
+class Copies(Dataset[torch.Tensor]):
+    """Samples that are copies of one tensor."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self.count = count
+        self.bytes = torch.from_numpy(np.random.default_rng(0).integers(0, 255, nbytes, np.uint8))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.bytes.clone()
 
 
 @click.command("transports")
-@click.option("--workers", type=int, multiple=True, default=(1, 2), show_default=True)
-@click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--pairs", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(workers: tuple[int, ...], pairs: int, cell: tuple[str, ...], as_json: bool) -> None:
-    """Compare the CPU time of balanced loops, arena against inline.
+def command(workers: int, pairs: int, as_json: bool) -> None:
+    """Compare processes that share a rank, direct and inline, with torch's DataLoader.
 
-    Example: make bench NAME=transports ARGS="--pairs 10 --json"
+    Example: make bench NAME=transports ARGS="--pairs 5 --json"
     """
-    wanted = cells([parse_cell(each) for each in cell] or CELLS, workers, ("touch",))
-    passes: dict[Cell, dict[str, list[BalancedPass]]] = {
-        each: {name: [] for name in TRANSPORTS} for each in wanted
-    }
-    for each, name, measured in measure(wanted, pairs):
-        passes[each][name].append(measured)
-    found = report(passes, pairs)
-    emit(found, as_json, table(found))
+    found = [
+        {"bytes": nbytes, "batch": batch, "workers": workers}
+        | dict(_compare(nbytes, batch, workers, pairs))
+        for nbytes, batch in CELLS
+    ]
+    table = Table("bytes", "batch", "way", "samples/s", "CPU us a sample", box=None)
+    for cell in found:
+        for way in WAYS:
+            shown = (f"{cell[way][name]:,.0f}" for name in ("samples_per_s", "cpu_us"))
+            table.add_row(str(cell["bytes"]), str(cell["batch"]), way, *shown)
+    emit({"cells": found}, as_json, table)
 
 
-@dataclass(frozen=True, slots=True)
-class BalancedPass:
-    """One pass: samples per second, and CPU microseconds per sample of each kind of process."""
-
-    rate: float
-    trainer: float
-    balancer: float
-    workers: float
-
-    @property
-    def all(self) -> float:
-        """CPU microseconds per sample of all processes together."""
-        return self.trainer + self.balancer + self.workers
+def _compare(nbytes: int, batch: int, workers: int, pairs: int) -> Iterator[tuple[str, Any]]:
+    """Yield each way with the medians of its passes, which take turns."""
+    passes: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(pairs):
+        for way, of_way in passes.items():
+            of_way.append(_one_pass(way, nbytes, batch, workers))
+    for way, of_way in passes.items():
+        yield way, {name: statistics.median(each[name] for each in of_way) for name in of_way[0]}
 
 
-def measure(wanted: Sequence[Cell], rounds: int) -> Iterator[tuple[Cell, str, BalancedPass]]:
-    """Yield (cell, transport, pass) in turns, after a first pass of each that warms it up."""
-    for cell in wanted:
-        loaders = {name: loader_of(name, cell) for name in TRANSPORTS}
-        try:
-            for loader in loaders.values():
-                _one_pass(loader)
-            for number in range(rounds):
-                for name in TRANSPORTS[number % 2 :] + TRANSPORTS[: number % 2]:
-                    yield cell, name, _one_pass(loaders[name])
-        finally:
-            for loader in loaders.values():
-                loader.close()
-
-
-class _Pictures:
-    """Sixteen samples with pixels and a few tokens, again and again."""
-
-    def __init__(self, nbytes: int, count: int) -> None:
-        import numpy as np
-
-        self._count = count
-        self._text = {"input_ids": np.arange(8), "tiles_per_image": np.ones(1, np.int64)}
-        shape = (1, 1, 8, nbytes // 8)
-        self._tiles = [np.full(shape, n, np.uint8) for n in range(16)]
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**self._text, "pixel_values": self._tiles[index % 16]}
-
-
-def loader_of(transport: Any, cell: Cell) -> Any:
-    """Return a balanced loader of arrays, packed, by a transport."""
-    from counterpoise.balancer.planning.problem.balance import Balance
-    from counterpoise.loader import DataLoader
-
-    count = cell.batches * cell.batch_size
-    return DataLoader(
-        _Pictures(cell.sample_bytes, count),
-        batch_size=cell.batch_size,
-        shuffle=True,
-        num_workers=cell.workers,
-        persistent_workers=True,
-        multiprocessing_context="fork",
-        balance=Balance("fixed", layout="packed"),
-        cost={"tokens": [1 + n % 7 for n in range(count)]},
-        transport=transport,
-    )
-
-
-def _one_pass(loader: Any) -> BalancedPass:
-    batches = iter(loader)
-    first = next(batches)
-    pids = _processes(loader)
-    begun, own, samples = time.perf_counter(), time.process_time(), 0
-    before = [cpu_s(each) for each in pids]
-    del first
-    for batch in batches:
-        samples += batch["tiles_per_image"].numel()
-        batch["pixel_values"][0, 0, 0, 0].item()
-    seconds, own = time.perf_counter() - begun, time.process_time() - own
-    spent = [cpu_s(each) - since for each, since in zip(pids, before, strict=True)]
-    each_us = [1e6 * value / samples for value in (own, *spent)]
-    return BalancedPass(samples / seconds, *each_us)
-
-
-def _processes(loader: Any) -> tuple[list[int], list[int]]:
-    """Return the process ids of a balanced loader's balancer, and of its workers."""
-    processes = loader._balanced._connection._processes
-    supervisor = processes.pool.supervisor_pid
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
-    return [processes.balancer.pid], [int(each) for each in children.split()]
-
-
-def report(passes: dict[Cell, dict[str, list[BalancedPass]]], rounds: int) -> dict[str, Any]:
-    """Return the figures of every cell: CPU per sample, and ratios of the rounds."""
+def _one_pass(way: str, nbytes: int, batch: int, workers: int) -> dict[str, float]:
+    """Run an epoch in new processes; return what the first of them says."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world = 1 if way == "torch" else 2
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    words = [sys.executable, "-P", "-m", __name__, way, str(nbytes), str(batch), str(workers)]
+    processes = [
+        subprocess.Popen(
+            words, env={**os.environ, **shared, "RANK": str(rank)}, stdout=subprocess.PIPE
+        )
+        for rank in range(world)
+    ]
+    said = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"a process of the pass {way!r} of {nbytes} bytes has failed")
+    parts = [json.loads(each) for each in said]
+    got = sum(part["samples"] for part in parts)
     return {
-        "rounds": rounds,
-        "cells": [asdict(cell) | _figures(found) for cell, found in passes.items()],
-        "load_average": os.getloadavg()[0],
+        "samples_per_s": parts[0]["samples"] / parts[0]["seconds"],
+        "cpu_us": 1e6 * sum(part["cpu_s"] for part in parts) / got,
     }
 
 
-def _figures(found: dict[str, list[BalancedPass]]) -> dict[str, Any]:
-    pairs = list(zip(found["arena"], found["inline"], strict=True))
-    ratios = {
-        "rate": [a.rate / b.rate for a, b in pairs],
-        "cpu": [a.all / b.all for a, b in pairs],
-    }
-    medians = {
-        name: {party: statistics.median(getattr(p, party) for p in each) for party in PARTIES}
-        for name, each in found.items()
-    }
-    return medians | {f"{name}_ratio": spread(found) for name, found in ratios.items()}
+def _measure(way: str, nbytes: int, batch: int, workers: int) -> dict[str, float]:
+    """Go through an epoch; return what it took, without its edges."""
+    count = min(MOST_SAMPLES, MOST_BYTES // nbytes) // (4 * batch) * (4 * batch)
+    data: Any = Copies(count, nbytes)
+    given: Any = {"shuffle": True, "num_workers": workers}
+    if way == "torch":
+        loader: Any = TorchDataLoader(data, batch, **given)
+    else:
+        dist.init_process_group("gloo")
+        loader = DataLoader(
+            data, batch, **given, balance=Balance(grouping="fixed", accumulate=4),
+            cost={"tokens": np.arange(count) % 97 + 1}, topology={"tp": 2},
+            transport=TRANSPORT_OF[way],
+        )  # fmt: skip
+    batches = count // batch
+    begin, end, looks = batches // EDGE, batches - batches // EDGE, list[tuple[float, float]]()
+    for number, _ in enumerate(loader):
+        if number in (begin, end):
+            below = sum(cpu_s_below(os.getpid()).values())
+            looks.append((time.perf_counter(), time.process_time() + below))
+    (began, before), (ended, after) = looks
+    if dist.is_initialized():
+        loader.close()
+        dist.destroy_process_group()
+    got = (end - begin) * batch
+    return {"samples": got, "seconds": ended - began, "cpu_s": after - before}
 
 
-def table(found: dict[str, Any]) -> Table:
-    """Return the report as a table, one row for each cell and transport."""
-    made = Table(title="balanced loops: CPU microseconds a sample; ratios are arena / inline")
-    for column in ("sample", "batch", "workers", "transport", *PARTIES, "samples/s", "CPU"):
-        made.add_column(column, justify="right")
-    for cell in found["cells"]:
-        for name in TRANSPORTS:
-            ratios = [cell[f"{kind}_ratio"] for kind in ("rate", "cpu")]
-            texts = [f"{r['median']:.2f} ({r['low']:.2f} to {r['high']:.2f})" for r in ratios]
-            made.add_row(
-                *(str(cell[each]) for each in ("sample_bytes", "batch_size", "workers")),
-                name,
-                *(f"{cell[name][party]:.0f}" for party in PARTIES),
-                *(texts if name == "arena" else ("", "")),
-            )
-    return made
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:]
+    sys.stdout.write(json.dumps(_measure(name, *map(int, numbers))))

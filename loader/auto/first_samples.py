@@ -33,7 +33,7 @@ from .resolve import FoundSource, padded_if_said, plan_of, said_work
 
 # Samples that are looked at, and the bytes of them that are held; collating takes this many
 # microbatches' samples.
-FIRST, FIRST_BYTES, COLLATED = 256, 1 << 28, 4
+FIRST, FIRST_BYTES, COLLATED = 64, 1 << 28, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ..step.start_lines import tell
 from .choice import Choice
 from .first_samples import FIRST, Answer, Question
 from .resolve import padded_if_said, plan_of, said_work
-from .start_line import start_line, warn_of_means
+from .start_line import logger, start_line, warn_of_means
 from .worker import ask_worker
 
 Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]
@@ -71,7 +71,7 @@ class AutoSettings:
         if 0 in place.played and not self._told:
             count = None if self.source is None else len(self.source)
             whose = self.model if balance.time_ns and self.balance.time_ns is None else ""
-            tell(start_line(self.choice, plan, told, count, self.batch_size, whose))
+            tell(logger, start_line(self.choice, plan, told, count, self.batch_size, whose))
             warn_of_means(self.choice, balance)
             self._told = True
         loader = self.build(self.choice, balance, plan, place)

@@ -7,7 +7,7 @@ again: a microbatch is fetched *at* a position, and at the same position it is t
 unpacked once. The source is told of it (`release`) when it is unpacked; until then it has it, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,9 +52,6 @@ class MicrobatchSource(Protocol):
 
     def next(self, timeout_s: float | None = None) -> Arrival | LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run."""
-
-    def following(self, arrival: Any, /) -> Iterable[Arrival]:
-        """Return the microbatches behind one that are here, if they are: with their payloads."""
 
     def release(self, arrival: Any) -> None:
         """Release a microbatch, and ask for those after it; does nothing the second time."""

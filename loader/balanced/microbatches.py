@@ -18,9 +18,8 @@ from ...workers.batches.planned_reader import Made
 from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
-from ..collate.ahead import StackedAhead
 from ..collate.chosen import BatchMaker
-from ..collate.payloads import is_laid_out, payload_buffer, read_laid_out
+from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import (
     START,
     ResumePosition,
@@ -92,12 +91,10 @@ class BalancedLoader:
     _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
-    _stacked: StackedAhead = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
-        self._stacked = StackedAhead(self.batches, self.local)
         self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
 
     @property
@@ -361,25 +358,13 @@ class BalancedLoader:
         batch: Any = arrival.batch
         ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
-        # Labels are compared in samples, or counted in their batch; else no sample need be made.
-        compares = self.job.counts_labels and self._labels.left > 0
         if isinstance(arrival, LocalArrival):
             return self._delivered_locally(arrival, info)
-        if is_laid_out(arrival):
-            made = read_laid_out(arrival)
-            if compares:
-                keys = [item.key for item in batch.items]
-                self._labels.compare_batch(made, batch.weights.label_tokens, keys)
-            return Delivered(batches.finished(made, info), info)
-        if not (compares or self.job.counts_batches):
-            stacked = self._stacked.take(arrival, info, self.open().following)
-            if stacked is not None:
-                return Delivered(batches.finished(stacked, info), info)
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
         ]
-        if compares:
+        if self.job.counts_labels and self._labels.left > 0:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
         if not samples and self.spare is not None:

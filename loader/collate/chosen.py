@@ -5,7 +5,7 @@ that is left out is not copied from where its sample lies, nor padded, nor pinne
 weights are those of whole microbatches all the same, since they come with the plan.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,21 +15,16 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
-from ...workers.codec.columns import ColumnReader
-from ...workers.daemon.handler import LayOut
 from ..step.info import StepInfo
-from . import columnar, stacking
 from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
-from .stacking import WarmCollate, is_torchs
-from .undecoded import Undecoded, collate_undecoded
+from .stacking import WarmCollate
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
 Collate = Callable[[list[Any], Container[str]], Any]
-Stack = Callable[[Sequence[Undecoded], Container[str]], list[Any] | None]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -52,42 +47,17 @@ class ChosenBatch(dict[str, Any]):
 class BatchMaker:
     """Makes a microbatch's batch of its samples.
 
-    `collate` is given the samples and the names that are wanted, and may return more; `lends`:
-    whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
-    `stack`, if there is one, may make the batches of microbatches that are not decoded and the
-    names that are wanted; else it returns None. `joins`: it takes less for several at once.
-    `takes_foreign`: it reads only what may come from other hosts. `lay_out`, if there is one, is
-    for workers, which may make whole batches with it.
+    `collate` is given the samples and the names that are wanted, and may return more. `pins`:
+    whether batches are pinned.
     """
 
     collate: Collate
     fields: WantedFields = None
-    lends: bool = True
     pins: bool = False
-    stack: Stack | None = None
-    lay_out: LayOut | None = None
-    joins: bool = False
-    takes_foreign: bool = False
-
-    @property
-    def takes_several(self) -> bool:
-        """Return whether several microbatches are better stacked at once."""
-        return self.joins and not callable(self.fields)
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self.collate(samples, self._wanted(info))
-
-    def stacked(
-        self, microbatches: Sequence[Undecoded], info: StepInfo, local: bool
-    ) -> list[Any] | None:
-        """Return the batches of microbatches that are not decoded; None where some have to be.
-
-        info: that of the first. local: they come from processes of this machine.
-        """
-        if self.stack is None or not (local or self.takes_foreign):
-            return None
-        return self.stack(microbatches, self._wanted(info))
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return what the process gets of a batch. Raises TypeError if that has no fields."""
@@ -138,14 +108,7 @@ def batch_maker(
     if balance.layout == "torch":
         made = collate_fn or default_collate
         if made is default_collate:
-            warm = WarmCollate()
-            return BatchMaker(
-                partial(_stacked, warm),
-                fields,
-                pins=pins,
-                stack=partial(_payloads, warm),
-                lay_out=stacking.collate_together if is_torchs() else None,
-            )
+            return BatchMaker(partial(_stacked, WarmCollate()), fields, pins=pins)
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
@@ -155,18 +118,10 @@ def batch_maker(
         "allocate": BufferPool().take,
     }
     collate = COLLATE_BY_LAYOUT[balance.layout]
-    lay_out = partial(
-        columnar.collate_together, balance.layout, **{**given, "allocate": BufferPool().take}
-    )
     return BatchMaker(
         lambda samples, wanted: collate(samples, fields=wanted, **given),
         fields,
-        lends=False,
         pins=pins,
-        stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
-        lay_out=lay_out,
-        joins=True,
-        takes_foreign=True,
     )
 
 
@@ -189,15 +144,6 @@ def collate_in_worker(
 
 def _chosen(wanted: Container[str], samples: list[Any]) -> Any:
     return _stacked(default_collate, samples, wanted)
-
-
-def _payloads(
-    warm: WarmCollate, microbatches: Sequence[Undecoded], wanted: Container[str]
-) -> list[Any] | None:
-    if wanted is not EVERY:
-        return None
-    batches = [warm.of_payloads(*each) for each in microbatches]
-    return None if any(each is None for each in batches) else batches
 
 
 def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:

@@ -22,7 +22,7 @@ over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the r
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import attrgetter
 
 import numpy as np
@@ -40,9 +40,8 @@ from .fields import (
     collate_images,
     collate_others,
     empty_array,
-    filled_array,
+    filled_tensor,
 )
-from .parts import Parts
 
 
 def collate_padded(
@@ -66,7 +65,7 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
-    texts = padded_texts(tokens, labels, pad_id, allocate, fields)
+    texts = _padded_texts(tokens, labels, pad_id, allocate, fields)
     return {
         **{name: torch.from_numpy(array) for name, array in texts.items()},
         **collate_images(samples, dummy_tile, allocate, fields),
@@ -74,7 +73,7 @@ def collate_padded(
     }
 
 
-def padded_texts(
+def _padded_texts(
     tokens: Sequence[Array],
     labels: Sequence[Array],
     pad_id: int,
@@ -120,44 +119,36 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     tokens, labels = _texts(samples, pad_id)
-    part = Parts([len(tokens)])
-    packed_texts(tokens, labels, part, allocate, fields)
     return {
-        **part.batches[0],
+        **_packed_texts(tokens, labels, allocate, fields),
         **collate_images(samples, dummy_tile, allocate, fields),
         **collate_others(samples, allocate, fields),
     }
 
 
-def packed_texts(
-    tokens: Sequence[Array],
-    labels: Sequence[Array],
-    parts: Parts,
-    allocate: Allocate,
-    fields: Container[str],
-) -> None:
-    """Put the wanted fields that follow from tokens and labels, which have been checked."""
+def _packed_texts(
+    tokens: Sequence[Array], labels: Sequence[Array], allocate: Allocate, fields: Container[str]
+) -> Batch:
+    """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
-    # Of all microbatches' samples in one row; each microbatch gets its part of it.
     begins = [*accumulate(lengths, initial=0)]
-    rows = [(1, total) for total in parts.sums(lengths)]
+    batch: Batch = {}
     for name in ("input_ids", "labels", "position_ids"):
         if name in fields:
-            row = empty_array(allocate, (begins[-1],), np.int64)
+            row = empty_array(allocate, (1, begins[-1]), np.int64)
             if name == "input_ids":
-                np.concatenate(tokens, out=row, casting="unsafe")
+                np.concatenate(tokens, out=row[0], casting="unsafe")
             elif name == "labels":
-                _fill_packed_labels(row, labels, lengths)
-                row[begins[:-1]] = IGNORED
+                _fill_packed_labels(row[0], labels, lengths)
+                row[0, begins[:-1]] = IGNORED
             else:
-                np.concatenate(_positions(lengths), out=row)
-            parts.deal(name, row, rows)
+                np.concatenate(_positions(lengths), out=row[0])
+            batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
-        ends = [[*accumulate(each, initial=0)] for each in parts.of_each(lengths)]
-        joined = filled_array(allocate, [*chain.from_iterable(ends)], np.int32)
-        parts.deal("cu_seq_lens", joined, [(len(each),) for each in ends])
+        batch["cu_seq_lens"] = filled_tensor(allocate, begins, np.int32)
     if "max_length" in fields:
-        parts.put("max_length", [*map(max, parts.of_each(lengths))])
+        batch["max_length"] = max(lengths)
+    return batch
 
 
 def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:

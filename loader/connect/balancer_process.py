@@ -7,19 +7,11 @@ import os
 import select
 import signal
 import subprocess
-import threading
 import weakref
-from pathlib import Path
-
-import numpy as np
-import torch
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
-from ...workers.processes.fork_client import own_pidfd
-from ...workers.processes.forked_child import ForkedProcess, fork_child
-from ...workers.processes.quiet_forks import quiet_forks
 from .socket_directory import make_socket_directory, remove_socket_directory
 from .wait_log import FIRST_LOG_S
 
@@ -30,8 +22,6 @@ _MESSAGE_BYTES = 4096
 # OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
 # where workers are being forked. Planning multiplies no matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-# Memory that a fork may keep beside the trainer's. To copy the page tables of more takes long.
-MOST_BYTES = 512 << 20
 
 
 class EmbeddedBalancer:
@@ -40,12 +30,9 @@ class EmbeddedBalancer:
     A forked copy of the trainer has a handle that does nothing.
     """
 
-    def __init__(self, job: JobSpec, forks: bool = False) -> None:
-        """Start the process and return at once; workers may connect to `endpoint` already.
-
-        forks: whether it may be a fork of this process, where that is harmless.
-        """
-        self._ends = _start(job, forks)
+    def __init__(self, job: JobSpec) -> None:
+        """Start the process and return at once; workers may connect to `endpoint` already."""
+        self._ends = _start(job)
         self.endpoint = embedded.endpoint_in(self._ends.directory)
         self._finalizer = weakref.finalize(self, _end, self._ends)
         self._finalizer.atexit = False  # _end_all is later than the end of connections
@@ -114,33 +101,12 @@ class EmbeddedBalancer:
         return f"the balancer's process (pid {process.pid}) ended {how}"
 
 
-def can_be_forked() -> bool:
-    """Return whether this process may be forked for one that lives as long as its job.
-
-    It has one thread of Python's, no CUDA, and its own memory is small.
-    """
-    uses_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if uses_cuda or threading.active_count() > 1:
-        return False
-    return _private_bytes() <= MOST_BYTES
-
-
-def _private_bytes() -> float:
-    """Return the size of the memory that is in no file; infinity where the kernel does not say."""
-    try:
-        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
-    except (OSError, ValueError):
-        return float("inf")
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-
-
-_Process = subprocess.Popen[bytes] | ForkedProcess
-
-
 class _Ends:
     """The trainer's ends of the balancer's pipes."""
 
-    def __init__(self, process: _Process, lifeline: int, report: int, directory: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], lifeline: int, report: int, directory: str
+    ) -> None:
         self.process = process
         self.lifeline = lifeline
         self.report = report
@@ -159,14 +125,13 @@ class _Ends:
 _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
-def _start(job: JobSpec, forks: bool) -> _Ends:
+def _start(job: JobSpec) -> _Ends:
     directory = make_socket_directory()
-    start = _fork if forks and can_be_forked() else _start_clean
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
     try:
         with embedded.listen_in(directory) as listening:
-            process = start(to_json(job), directory, listening.fileno(), report, watching)
+            process = _start_clean(directory, listening.fileno(), report, watching)
     except BaseException:
         os.close(lifeline)
         os.close(reading)
@@ -177,29 +142,13 @@ def _start(job: JobSpec, forks: bool) -> _Ends:
         os.close(report)
     ends = _Ends(process, lifeline, reading, directory)
     _open.add(ends)
-    if start is _start_clean:
-        _send(lifeline, to_json(job).encode() + b"\n")
+    _send(lifeline, to_json(job).encode() + b"\n")
     return ends
 
 
-def _fork(text: str, directory: str, listening: int, report: int, lifeline: int) -> _Process:
-    """Start the balancer as a fork of this process, which has no thread of ours at that moment."""
-    trainer = own_pidfd()
-    watched = [lifeline, *trainer]
-
-    def serve() -> None:
-        np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")  # numpy's default
-        embedded.serve_job(text, directory, listening, report, watched)
-
-    try:
-        with quiet_forks():
-            return fork_child(serve, kept=(listening, report, *watched))
-    finally:
-        for descriptor in trainer:
-            os.close(descriptor)
-
-
-def _start_clean(_: str, directory: str, listening: int, report: int, lifeline: int) -> _Process:
+def _start_clean(
+    directory: str, listening: int, report: int, lifeline: int
+) -> subprocess.Popen[bytes]:
     """Start the balancer as a new interpreter, which reads its job from the lifeline."""
     return subprocess.Popen(
         clean_command(embedded.__name__, f"m.main({directory!r}, {listening}, {report})"),

@@ -5,6 +5,7 @@ their own, started as torch would start them: anew for every run (so that they h
 it is then), or once if they are persistent.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,9 @@ from torch.utils.data import _utils
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.server.embedded import directory_of
-from ...workers.arena.transport import Transport, why_inline
-from ...workers.daemon.handler import LayOut
 from ...workers.daemon.identity import local_identity, local_name
 from ...workers.daemon.loop import run_worker
-from ...workers.daemon.payloads import Payloads, lent_in
+from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, begin_pool
 from ...workers.processes.pool_job import (
@@ -30,8 +29,9 @@ from ...workers.processes.pool_job import (
 )
 from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import start_method
+from ...workers.serving.server import PullServer
 from ...workers.sources.fingerprint import software
-from ...workers.sources.interface import Source, accepts
+from ...workers.sources.interface import Source
 from ...workers.sources.randomness import find_generators, own_generators
 from ..local.workers import WorkerStart
 from .balancer_process import EmbeddedBalancer
@@ -46,26 +46,21 @@ _torch_worker: Any = _utils.worker
 class WorkerConfig:
     """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
 
-    transport: how its payloads are to travel. threads: those that decode, in each worker. lay_out:
-    as in SourceHandler.
+    threads: those that decode, in each worker.
     """
 
     job: JobSpec
     source: Source
     endpoint: str
     begin: Callable[[int], None] | None = None
-    transport: Transport = "auto"
     threads: int = 1
-    lay_out: LayOut | None = None
 
 
 def start_pool_of(start: WorkerStart, config: WorkerConfig) -> Pool:
     """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
-    # Here, and kept: each worker would look for the versions anew, and try memory files.
-    accepts(config.source.load, "allocate")
+    # Here, and kept: each worker would look for the versions anew.
     software()
     find_generators()
-    why_inline(config.transport)
     job = PoolJob(work=_work, payload=config, workers=start.workers, restart=RESTARTS)
     with quiet_forks():
         return begin_pool(job, start_method(start.context))
@@ -164,22 +159,13 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     )
     if config.begin is not None:
         _begin(config.begin, slot.index)
-    payloads = _payloads(config, slot.workers)
-    handler = SourceHandler(
-        config.source,
-        config.job.resources,
-        seed,
-        local=True,
-        threads=config.threads,
-        allocator=payloads.allocator,
-        lay_out=config.lay_out,
-    )
+    payloads = _payloads(config)
+    resources = config.job.resources
+    handler = SourceHandler(config.source, resources, seed, local=True, threads=config.threads)
     identity = local_identity(slot.index, slot.incarnation)
     try:
         with own_generators():
-            reason = run_worker(
-                config.endpoint, identity, handler, payloads=payloads, has_source=True
-            )
+            reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
     finally:
         payloads.close()
     if reason:
@@ -187,15 +173,13 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
         raise PoolEndedError(reason)
 
 
-def _payloads(config: WorkerConfig, workers: int) -> Payloads:
-    """Return how this worker's payloads travel; its balancer is on this machine.
-
-    `workers` of this loader together lend no more than the byte budget.
-    """
-    reason = why_inline(config.transport)
-    if reason:
-        return Payloads(None, reason)
-    return lent_in(directory_of(config.endpoint), config.job.buffer_bytes // workers)
+def _payloads(config: WorkerConfig) -> Payloads:
+    """Return this worker's payloads, which ranks of this machine pull over a unix socket."""
+    address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
+    try:
+        return served_by(PullServer(address, config.job.buffer_bytes, keys=None), address)
+    except OSError as error:
+        return Payloads(None, f"no socket: {error}")
 
 
 def _begin(begin: Callable[[int], None], number: int) -> None:

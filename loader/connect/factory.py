@@ -13,7 +13,6 @@ import torch.distributed as dist
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
-from ...workers.daemon.handler import LayOut
 from ...workers.sources.interface import Source, source_name
 from ..balanced.fetching import MicrobatchSource
 from ..local.workers import WorkerStart
@@ -61,11 +60,8 @@ class LocalConnection(Connection):
             return
         with self._sockets.lock:
             self._report_ended(self._processes.finish())
-            # Nobody answers workers between epochs: see Borrower.
-            if self._processes.are_kept():
-                self._payloads.rest()
-            else:
-                self._payloads.close()
+            if not self._processes.are_kept():
+                self._puller.close()
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
@@ -134,11 +130,7 @@ atexit.register(_close_shared)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """Makes the connection; `source` is None if only remote workers can read the data.
-
-    `batches_lie_in_payloads`: whether tensors that a trainer writes to may be in what workers lend.
-    lay_out: what workers lay out whole microbatches with, if the job says so.
-    """
+    """Makes the connection; `source` is None if only remote workers can read the data."""
 
     job: JobSpec
     source: Source | None
@@ -149,8 +141,6 @@ class ConnectionFactory:
     keys: PeerKeys | None = None
     name: str = ""
     transport: Transport = "auto"
-    batches_lie_in_payloads: bool = True
-    lay_out: LayOut | None = None
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -159,7 +149,7 @@ class ConnectionFactory:
         LoaderError and ValueError that say what to do.
         """
         if self.balancer is not None:
-            job = to_json(replace(self.job, transport=self.transport))
+            job = to_json(self._carried_job)
             return Connection(self.balancer, self._party(), job, self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
@@ -175,10 +165,16 @@ class ConnectionFactory:
             )
         return self._together(meeting, self.source)
 
+    @property
+    def _carried_job(self) -> JobSpec:
+        """The job, with how payloads travel."""
+        ways = {"direct": "direct", "inline": "inline"}
+        return replace(self.job, transport=ways.get(self.transport, "auto"))
+
     def _alone(self, source: Source) -> MicrobatchSource:
         if self.start.workers == 0:
             return InProcessConnection(self.job, source, self.place.played)
-        balancer = EmbeddedBalancer(self.job, self.start.forks)
+        balancer = EmbeddedBalancer(self._carried_job)
         return self._local(source, balancer.endpoint, balancer)
 
     def _together(self, meeting: Meeting, source: Source) -> MicrobatchSource:
@@ -188,12 +184,12 @@ class ConnectionFactory:
         same are the same the workers' fingerprints say.
         """
         data = digest(source_name(source), str(len(source)))
-        rank, job = self.place.played[0], to_json(self.job)
+        rank, job = self.place.played[0], to_json(self._carried_job)
         peers = Rendezvous(meeting, self.name, rank, data, job)
         if not peers.claim():
             return self._local(source, peers.wait_for_address(), None, peers)
         try:
-            balancer = EmbeddedBalancer(self.job, self.start.forks)
+            balancer = EmbeddedBalancer(self._carried_job)
             balancer.wait_ready()
         except Exception as error:
             peers.give_up(str(error))
@@ -209,16 +205,13 @@ class ConnectionFactory:
         peers: Rendezvous | None = None,
     ) -> LocalConnection:
         start = self.start
-        config = WorkerConfig(
-            self.job, source, endpoint, start.begin, self.transport, start.threads,
-            self.lay_out if self.job.lays_out else None,
-        )  # fmt: skip
+        config = WorkerConfig(self.job, source, endpoint, start.begin, start.threads)
         processes = LocalProcesses(self.start, config, balancer)
-        return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
+        job = self._carried_job
+        return LocalConnection(processes, endpoint, self._party(), job, self.prefetch, peers)
 
     def _party(self) -> Party:
         """Return how this process introduces itself to the balancer."""
         process = dist.get_rank() if has_process_group() else 0
         name = f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
-        copies = self.place.sharers > 1 and self.batches_lie_in_payloads
-        return Party(self.place.played, self.place.sharer, name, copies)
+        return Party(self.place.played, self.place.sharer, name)

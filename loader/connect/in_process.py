@@ -102,10 +102,6 @@ class InProcessConnection:
         self._is_torn = False
         return arrival
 
-    def following(self, _arrival: Arrival) -> tuple[Arrival, ...]:
-        """Return nothing: a microbatch is made when it is asked for."""
-        return ()
-
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
         if self._is_torn:
@@ -163,8 +159,7 @@ class InProcessConnection:
                     self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
                 count, fingerprint = self._handler.open("")
-                cost = self._handler.uniform_cost()
-                self._send(_WORKER, WorkerReady(count, fingerprint, action.number, cost))
+                self._send(_WORKER, WorkerReady(count, fingerprint, action.number))
 
     def _do(self, task: SampleTask) -> None:
         work = self._handler.probe if task.kind == "probe" else self._handler.decode
@@ -180,5 +175,5 @@ class InProcessConnection:
         if isinstance(result, Probed):
             self._send(_WORKER, ProbeDone(task.lease, (result,)))
         elif isinstance(result, Decoded):
-            item = DecodedItem(ordinal, result.key, result.cost, result.header)
+            item = DecodedItem(ordinal, result.key, result.cost, result.header, 0, 0)
             self._send(_WORKER, DecodeDone(task.lease, (item,)), payload_of(result.buffers))

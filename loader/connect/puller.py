@@ -16,10 +16,11 @@ from ...balancer.protocol.messages import (
     PullFailed,
     PullPayloads,
 )
+from ...balancer.protocol.rank_session import Arrival
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send
-from .pull_book import PullBook
+from .pull_tracker import PullTracker
 from .rank_sockets import RankSockets
 
 # What a connection's monitor tells: it is made, it has ended, or it could not be made, and why.
@@ -35,38 +36,50 @@ _EVENTS = sum(_REASONS) | _MADE
 
 
 class Puller:
-    """The connections to workers, by token; the book says what is asked over them."""
+    """The connections to workers, by token; the tracker says what is asked over them."""
 
-    def __init__(self, sockets: RankSockets, book: PullBook) -> None:
-        self.book = book
+    def __init__(self, sockets: RankSockets, tracker: PullTracker) -> None:
+        self.tracker = tracker
         self._sockets = sockets
         self._connections: dict[int, tuple[zmq.Socket[bytes], zmq.Poller]] = {}
         sockets.before_closing = self.close
 
-    @property
-    def is_idle(self) -> bool:
-        """True if a turn would do nothing, unless something of a new microbatch is to be pulled."""
-        return not self._connections and self.book.is_empty
+    def is_settled(self, arrival: Arrival) -> bool:
+        """Return whether nothing of a microbatch is on its way here any more."""
+        return self.tracker.is_settled(arrival.batch)
+
+    def with_payloads(self, arrival: Arrival) -> Arrival | None:
+        """Return a microbatch that is settled with all its payloads; None if some cannot be had."""
+        if not arrival.batch.servers:
+            return arrival
+        payloads = self.tracker.payloads(arrival.batch, arrival.payloads)
+        return None if payloads is None else Arrival(arrival.batch, payloads)
+
+    def waits_for(self) -> str:
+        """Return in a few words what is on its way here, "" if nothing is."""
+        return f"answers of workers to {self.tracker.waiting} pulls" if self.tracker.waiting else ""
 
     def turn(self, arrived: Sequence[Batch]) -> list[PullFailed]:
         """Receive answers, and ask for the payloads of microbatches that have arrived.
 
         Returns what the balancer is to be told.
         """
+        if not self._connections and self.tracker.is_empty and not any(b.servers for b in arrived):
+            return []
         for token in list(self._connections):
             self._receive(token)
-        self.book.expire(time.monotonic())
+        self.tracker.expire(time.monotonic())
         self._close_ended()
-        for server, message in self.book.want(arrived, time.monotonic()):
+        for server, message in self.tracker.want(arrived, time.monotonic()):
             self._ask(server, message)
-        reports, self.book.reports = self.book.reports, []
+        reports, self.tracker.reports = self.tracker.reports, []
         return reports
 
     def close(self) -> None:
         """Close all connections; what is still wanted is asked for again over new ones."""
         for token in list(self._connections):
             self._close(token)
-        self.book.forget_connections()
+        self.tracker.forget_connections()
 
     def _receive(self, token: int) -> None:
         """Receive a worker's answers, and then the events of its connection."""
@@ -76,26 +89,26 @@ class Puller:
             events.append(read_event(monitor))
         # Now: what came before a connection ended is here.
         while (answer := self._answer(token)) is not None:
-            self.book.received(token, *answer, time.monotonic())
+            self.tracker.received(token, *answer, time.monotonic())
         for event in events:
             if event == _MADE:
-                self.book.connected(token)
+                self.tracker.connected(token)
             else:
-                self.book.disconnected(token, _REASONS[event])
+                self.tracker.disconnected(token, _REASONS[event])
 
     def _answer(self, token: int) -> tuple[PulledPayloads, Sequence[object]] | None:
         """Return the next answer of a worker; one that sends anything else is cut off."""
         try:
             received = receive(self._connections[token][0])
         except WireError as error:
-            self.book.disconnected(token, f"it does not speak our protocol: {error!s:.80}")
+            self.tracker.disconnected(token, f"it does not speak our protocol: {error!s:.80}")
             return None
         if received is None:
             return None
         message, frames = received
         if isinstance(message, PulledPayloads):
             return message, frames
-        self.book.disconnected(token, f"it sends {type(message).__name__}")
+        self.tracker.disconnected(token, f"it sends {type(message).__name__}")
         return None
 
     def _ask(self, server: PayloadServer, message: PullPayloads) -> None:
@@ -103,7 +116,7 @@ class Puller:
             try:
                 self._connections[server.token] = self._connect(server)
             except (ValueError, zmq.ZMQError) as error:
-                self.book.disconnected(server.token, f"no address to connect to: {error!s:.80}")
+                self.tracker.disconnected(server.token, f"no address to connect to: {error!s:.80}")
                 return
         send(self._connections[server.token][0], message)
 
@@ -121,15 +134,17 @@ class Puller:
         return socket, link.poller
 
     def _close_ended(self) -> None:
-        ended, self.book.ended = self.book.ended, []
+        ended, self.tracker.ended = self.tracker.ended, []
         for token in ended:
             if token in self._connections:
                 self._close(token)
 
     def _close(self, token: int) -> None:
         socket, poller = self._connections.pop(token)
-        for each in (socket, socket.get_monitor_socket()):
+        monitor = socket.get_monitor_socket()
+        for each in (socket, monitor):
             if each in poller:  # else a signal's handler has raised in between
                 poller.unregister(each)
         socket.disable_monitor()
+        monitor.close(linger=0)
         socket.close(linger=0)

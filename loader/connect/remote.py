@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -20,12 +20,14 @@ from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
+from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import PeerKeys
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
+from .pull_tracker import PullTracker
+from .puller import Puller
 from .rank_sockets import RankSockets
 from .rendezvous import Rendezvous
-from .shared_payloads import SharedPayloadReader
 from .wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
@@ -35,8 +37,6 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # Between microbatches that are here, messages are looked for this often.
 LOOK_S = 0.001
-# A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
-CLEAR_PATIENCE_S = 5.0
 # A balancer that is silent this long may have lost this connection: another one is opened.
 RECONNECT_S = 20.0
 LOG_CLOSE_S = 3.0
@@ -46,15 +46,11 @@ _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need it
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A trainer process: its ranks, its number among those that share them, and its name.
-
-    copies: others read the same payloads, and batches that are written to may lie in them.
-    """
+    """A trainer process: its ranks, its number among those that share them, and its name."""
 
     ranks: tuple[int, ...]
     sharer: int = 0
     name: str = ""
-    copies: bool = False
 
 
 class Connection:
@@ -88,7 +84,9 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
-        self._payloads = SharedPayloadReader(endpoint, self._sockets, copies=party.copies)
+        # What workers of this machine send is not doubted: they are the trainer's own processes.
+        checks = _any_layout if endpoint.startswith("ipc://") else why_bad_layout
+        self._puller = Puller(self._sockets, PullTracker(checks))
         self._told = set[int]()  # workers of which it is logged that they cannot be reached
         self._is_draining = False
         self._awaits_restart = False
@@ -121,7 +119,6 @@ class Connection:
             self._prepare_run()
             self._send(self.session.begin(*start))
             self._send(self.session.new_requests())
-            self._payloads.knock()
             self._await_start()
 
     def go_on(self, start: RunStart) -> None:
@@ -158,28 +155,16 @@ class Connection:
             is_due = not has_next or time.monotonic() > self._looked + LOOK_S
             if is_open or (is_due and (has_next or timeout_s is not None)):
                 self._drain()
-                self._payloads.turn(self.session)
                 has_next = self._has_next()
             while True:
                 if not has_next:
                     self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
-                readable = arrival and self._payloads.with_payloads(arrival)
+                readable = arrival and self._puller.with_payloads(arrival)
                 if readable is not None or arrival is None:
                     return readable
                 self._send(self.session.lose(arrival))
                 has_next = False
-
-    def following(self, arrival: Arrival) -> Iterator[Arrival]:
-        """Return the microbatches behind one that are here already, with their payloads."""
-        self._sockets.refuse_forked_copy()
-        for each in self.session.following(arrival):
-            with self._sockets.lock:
-                is_here = self._payloads.is_settled(each)
-                readable = self._payloads.with_payloads(each) if is_here else None
-            if readable is None:
-                return
-            yield readable
 
     def release(self, arrival: Arrival) -> None:
         """Go on to the microbatches after this one; does nothing the second time.
@@ -214,14 +199,14 @@ class Connection:
     def close(self) -> None:
         """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
         self._leave()
-        self._payloads.close()
+        self._puller.close()
 
     def _has_next(self) -> bool:
         """Return whether the next microbatch is here with its payloads, or will never be."""
         arrival = self.session.peek()
         if arrival is None:
             return self.session.at_end()
-        return self._payloads.is_settled(arrival)
+        return self._puller.is_settled(arrival)
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
@@ -233,8 +218,6 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
-            # Before the pause: a worker may need an answer to go on.
-            self._payloads.turn(self.session)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:
                 self._drain()
@@ -255,7 +238,7 @@ class Connection:
 
     def _waits_for(self) -> str:
         """Return in a few words what is missing for the next batch."""
-        if pulls := self._payloads.waits_for():
+        if pulls := self._puller.waits_for():
             return pulls
         if self.session.status is None:
             return f"the balancer at {self.endpoint} to answer"
@@ -274,8 +257,6 @@ class Connection:
             self.session.handle(*received)
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
-            if isinstance(received[0], Ready):  # new workers have their doors open
-                self._payloads.knock()
         self._pull()
         self._is_draining = False
         if self.session.awaits_restart and not self._awaits_restart:
@@ -293,8 +274,8 @@ class Connection:
             self._fail(self.session.failure)
 
     def _pull(self) -> None:
-        """Pull what workers elsewhere have of microbatches that have arrived."""
-        for failed in self._payloads.pull(self.session):
+        """Pull what workers have of microbatches that have arrived."""
+        for failed in self._puller.turn(self.session.batches()):
             if not failed.is_rubbish and failed.token not in self._told:
                 self._told.add(failed.token)
                 logger.warning(
@@ -319,8 +300,6 @@ class Connection:
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
-        if silent > CLEAR_PATIENCE_S:
-            link.leave_clear_channel()
         if silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S:
             self._sockets.drop()
         if silent > PATIENCE_S:
@@ -360,10 +339,13 @@ class Connection:
         raise LoaderError(reason)
 
 
+def _any_layout(_: bytes, __: object) -> str:
+    return ""
+
+
 def _session(party: Party, job: str, prefetch: int) -> RankSession:
     spec, ranks = from_json(job), party.ranks
-    counts = spec.microbatches, party.sharer, party.name, spec.untold_bytes
-    return RankSession(ranks, job, prefetch, *counts)
+    return RankSession(ranks, job, prefetch, spec.microbatches, party.sharer, party.name)
 
 
 def _close(sockets: RankSockets, watch: Callable[[], str]) -> None:

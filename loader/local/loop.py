@@ -308,9 +308,10 @@ class LocalLoop:
             logger.info("%s; costs that are not known are measured ahead of need", text)
         else:
             tell(
+                logger,
                 f"{text}; what a sample costs shows when it is loaded: in this epoch each is "
                 "loaded twice, once to measure it, half of the workers' time. A table of costs "
-                "(cost={...}), a column of lengths or probe(index) avoids it"
+                "(cost={...}), a column of lengths or probe(index) avoids it",
             )
 
     def _tell_bottleneck(self, waited_s: float) -> None:
@@ -322,10 +323,11 @@ class LocalLoop:
             return
         self._has_told = True
         tell(
+            logger,
             f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
             f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
             "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
-            "balancer`, whose workers decode each sample once, would help"
+            "balancer`, whose workers decode each sample once, would help",
         )
 
     @property

@@ -3,10 +3,8 @@
 import logging
 import sys
 
-logger = logging.getLogger(__name__)
 
-
-def tell(text: str) -> None:
+def tell(logger: logging.Logger, text: str) -> None:
     """Log a line at INFO; print it on standard error where the program has set up no logging."""
     if logger.hasHandlers():
         logger.info(text)

@@ -1,41 +1,32 @@
-"""`bench transports`: figures follow from the passes, and a pass counts all processes."""
+"""`make bench NAME=transports`: figures follow from the passes, and a pass counts all processes."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.loading import transports
-from benchmarks.loading.systems.cell import Cell
 
 
-def test_ratios_are_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = {"arena": [30.0, 10.0, 20.0], "inline": [60.0, 40.0, 20.0]}
+def test_figures_are_medians_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([3.0, 1.0, 2.0] * len(transports.WAYS) * len(transports.CELLS))
 
-    def measure(wanted: Sequence[Cell], rounds: int) -> Iterator[tuple[Cell, str, Any]]:
-        for cell in wanted:
-            for number in range(rounds):
-                for name, found in cpu.items():
-                    each = transports.BalancedPass(found[number], found[number], 0.0, 0.0)
-                    yield cell, name, each
+    def one_pass(*_: object) -> dict[str, float]:
+        return {"samples_per_s": 10 * (found := next(taken)), "cpu_us": found}
 
-    monkeypatch.setattr(transports, "measure", measure)
-    asked = ["--cell", "104x2", "--workers", "1", "--pairs", "3", "--json"]
-    result = CliRunner().invoke(transports.command, asked)
+    monkeypatch.setattr(transports, "_one_pass", one_pass)
+    result = CliRunner().invoke(transports.command, ["--pairs", "3", "--json"])
     assert result.exit_code == 0, result.output
-    (cell,) = json.loads(result.stdout.splitlines()[-1])["cells"]
-    assert cell["cpu_ratio"] == {"median": 0.5, "low": 0.25, "high": 1.0}
-    assert cell["arena"] == {"trainer": 20.0, "balancer": 0.0, "workers": 0.0}
+    cells = json.loads(result.stdout.splitlines()[-1])["cells"]
+    assert [cell["bytes"] for cell in cells] == [nbytes for nbytes, _ in transports.CELLS]
+    assert all(set(transports.WAYS) < set(cell) for cell in cells)
+    found = [cell[way] for cell in cells for way in transports.WAYS]
+    assert all(each["samples_per_s"] == 10 * each["cpu_us"] for each in found)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("transport", transports.TRANSPORTS)
-def test_a_pass_counts_the_time_of_every_process(transport: str) -> None:
-    cell = Cell(1_000_000, 8, 1, "touch")
-    one = transports.loader_of(transport, cell)
-    found = transports._one_pass(one)
-    one.close()
-    assert min(found.trainer, found.balancer, found.workers) > 0
-    assert found.all == found.trainer + found.balancer + found.workers
+@pytest.mark.parametrize("way", transports.WAYS)
+def test_a_pass_counts_what_all_processes_take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "MOST_SAMPLES", 640)
+    found = transports._one_pass(way, 100_000, 8, 1)
+    assert min(found.values()) > 0

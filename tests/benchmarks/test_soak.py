@@ -56,7 +56,7 @@ def test_a_process_sees_its_own_files_and_threads() -> None:
         pytest.param(
             "balanced", {"trainer", "balancer", "supervisor", "workers"}, marks=pytest.mark.long
         ),
-        pytest.param("laid out", {"trainer", "balancer", "workers"}, marks=pytest.mark.long),
+        pytest.param("small", {"trainer", "balancer", "workers"}, marks=pytest.mark.long),
         pytest.param("remade", {"trainer"}, marks=pytest.mark.long),
     ],
 )

@@ -10,9 +10,6 @@ import torch
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, to_json
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.balanced import microbatches
-from counterpoise.loader.step.label_check import LabelCheck
-from counterpoise.workers.codec.frames import decode_packed
 from counterpoise.workers.sources.labels import count_label_tokens
 from tests.loader import balanced_data as made
 
@@ -256,25 +253,6 @@ class Labelled(Texts):
     def __getitem__(self, index: int) -> dict[str, Any]:
         tokens = np.arange(2 + index % 7)
         return {"input_ids": tokens, "labels": tokens}
-
-
-def test_samples_are_decoded_while_their_labels_are_compared_and_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    decoded: list[bytes] = []
-
-    def decode(header: bytes, *rest: Any) -> Any:
-        decoded.append(header)
-        return decode_packed(header, *rest)
-
-    monkeypatch.setattr(microbatches, "decode_packed", decode)
-    for left in (2, 0, 99):
-        monkeypatch.setattr(LabelCheck.__init__, "__defaults__", (left, (True, True)))
-        given = loader(cost, Labelled(), layout="packed")
-        infos = [info for _, info in given.with_info()]
-        given.close()
-        assert len(decoded) == sum(info.samples for info in infos[:left])
-        decoded.clear()
 
 
 def test_classes_are_no_label_tokens() -> None:

@@ -151,7 +151,7 @@ class Cluster:
                 header, _ = encode_sample({"n": index, "bytes": b"payload"})
                 payload = b"%d/%d " % (task.epoch, index)
                 done = DecodeDone(
-                    task.lease, (DecodedItem(ordinal, key, (), msgpack.packb(header)),)
+                    task.lease, (DecodedItem(ordinal, key, (), msgpack.packb(header), 0, 0),)
                 )
                 self._say(peer, done, payload.ljust(64, b"."))
 

@@ -33,7 +33,7 @@ def keygen(*words):
 class Party:
     """What is served, who was refused; `close` ends all threads."""
 
-    def __init__(self, keys=None, clear_address="", address="tcp://127.0.0.1:0"):
+    def __init__(self, keys=None, address="tcp://127.0.0.1:0"):
         self.coordinator = Coordinator()
         self.refusals = []
         self.news = threading.Condition()
@@ -51,7 +51,6 @@ class Party:
                 stop=self._stop.is_set,
                 refused=self._refused,
                 keys=own,
-                clear_address=clear_address,
             )
         )
         assert self._bound.wait(LIMIT_S)

@@ -45,7 +45,7 @@ USELESS = (
     Ping(),
     GetStatus(1),
     WorkerHeartbeat("nobody", 0),
-    DecodeDone(1, (DecodedItem(1, "k", (), b""),)),
+    DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),)),
 )
 BALANCER = "from counterpoise.tools.cli import main; main(['balancer', '--listen', '{}'])"
 

@@ -11,7 +11,7 @@ from counterpoise.balancer.protocol.messages import Ping
 from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 from counterpoise.tools.demo.data import ensure_demo_data
-from tests.security.key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
+from tests.security.key_party import LIMIT_S, SAMPLES, keygen, make, samples
 from tests.tools.services.commands import Process
 
 pytestmark = pytest.mark.slow
@@ -27,13 +27,11 @@ def doctor(capfd, address, keys):
     return json.loads(capfd.readouterr().out.splitlines()[-1])["job"]
 
 
-@pytest.mark.parametrize("plain", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_keyed_job_from_end_to_end(tmp_path, capfd, plain):
+def test_a_keyed_job_from_end_to_end(tmp_path, capfd):
     root = Path(ensure_demo_data(tmp_path / "root", samples=SAMPLES, shards=1)).parent
     keygen(tmp_path / "keys")
-    words = ["--plain-payloads", str(free_port())] if plain else []
     balancer = Process(
-        "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer", *words
+        "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer"
     )
     address = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
     assert doctor(capfd, address, tmp_path / "keys" / "trainer")["refused"] == 0

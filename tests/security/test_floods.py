@@ -20,7 +20,7 @@ from tests.security.key_party import LIMIT_S, Party, Peer
 
 JUNK = raw_zmtp.frame(b"this is no message of ours")
 MANY = 20_000
-USELESS = raw_zmtp.frame(encode(DecodeDone(1, (DecodedItem(1, "key", (), b""),))), more=True)
+USELESS = raw_zmtp.frame(encode(DecodeDone(1, (DecodedItem(1, "key", (), b"", 0, 0),))), more=True)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def shell():
     """A balancer's loop that turns only when it is told to."""
     lines = []
     opening = open_shell(
-        Coordinator(), lambda context: sockets.listen(context, "tcp://127.0.0.1:*"), None, "",
+        Coordinator(), lambda context: sockets.listen(context, "tcp://127.0.0.1:*"), None,
         lines.append,
     )  # fmt: skip
     with opening as opened:

@@ -107,7 +107,7 @@ def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
             lease = cluster.random.randrange(1, 40)
             forged = ProbeDone(lease, (Probed(0, "forged", (9,), 9),))
             cluster.tell(Wired(b"old", encode(forged)))
-            done = DecodeDone(lease, (DecodedItem(lease, "forged", (), b""),))
+            done = DecodeDone(lease, (DecodedItem(lease, "forged", (), b"", 0, 0),))
             cluster.tell(Wired(b"old", encode(done), (b"forged",)))
 
     assert Cluster(seed).run(disturb) == honest
@@ -182,7 +182,7 @@ def nested(depth, element=b"\x91"):
 
 
 HELLO = msgpack.packb("RankHello")
-DONE = DecodeDone(1, (DecodedItem(1, "k", (), b""),))
+DONE = DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),))
 
 
 @pytest.mark.parametrize(

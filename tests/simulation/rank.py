@@ -10,7 +10,6 @@ from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import Batch, EpochPosition, Message
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
-from tests.simulation.transport.memory import SimulatedBorrower
 from tests.simulation.transport.pulls import SimulatedPuller
 
 START = EpochPosition(0, 0, 0, 0)
@@ -103,7 +102,7 @@ class RankProcess:
     # Label tokens of the step's batches, by rank; whether the step's total is waited for.
     labels: dict[int, int] = field(default_factory=dict)
     counted: tuple[int, int] | None = None
-    borrower: SimulatedBorrower | SimulatedPuller | None = None
+    puller: SimulatedPuller | None = None
 
     @property
     def peer(self) -> bytes:
@@ -121,10 +120,10 @@ class RankProcess:
         if arrival is None:
             return None
         payloads: Collection[object] | None = arrival.payloads
-        if self.borrower is not None:
-            if not self.borrower.is_settled(arrival.batch):
+        if self.puller is not None:
+            if not self.puller.is_settled(arrival.batch):
                 return None
-            payloads = self.borrower.read(arrival.batch, arrival.payloads)
+            payloads = self.puller.read(arrival.batch, arrival.payloads)
         if payloads is None:
             self.send(self.session.lose(arrival))
             return None

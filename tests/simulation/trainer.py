@@ -11,9 +11,7 @@ from functools import partial
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import Batch, Message, RankBye
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
-from tests.simulation.layout import why_unreadable
 from tests.simulation.rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
-from tests.simulation.transport.memory import SimulatedBorrower
 from tests.simulation.transport.pulls import SimulatedPuller
 from tests.simulation.world import SLOW, World
 
@@ -64,19 +62,11 @@ class Trainer:
         job = settings.job
         name = party_name(ranks[0], sharer)
         session = RankSession(
-            ranks,
-            to_json(job),
-            settings.prefetch,
-            job.microbatches,
-            sharer,
-            name,
-            job.untold_bytes,
+            ranks, to_json(job), settings.prefetch, job.microbatches, sharer, name
         )
         process = RankProcess(ranks, life, session, ledger, self.deliver, sharer)
-        if settings.lends:
-            process.borrower = SimulatedBorrower(process.peer, self.world.lenders)
-        elif settings.pulls:
-            process.borrower = SimulatedPuller(
+        if settings.pulls:
+            process.puller = SimulatedPuller(
                 self.world.servers,
                 self.world.network,
                 settings.delay_s,
@@ -98,8 +88,8 @@ class Trainer:
     def _end(self, process: RankProcess) -> None:
         """Cut a process off, and end what it reads."""
         del self.world.peers[process.peer]
-        if process.borrower is not None:
-            process.borrower.leave()
+        if process.puller is not None:
+            process.puller.leave()
 
     @property
     def _counts_labels(self) -> bool:
@@ -161,7 +151,7 @@ class Trainer:
             return
         silent_s = self.world.now - process.heard_at
         if not process.training and silent_s >= ASK_AGAIN_S:
-            self._answer_workers(process)
+            self._pull(process)
             process.send(process.session.unanswered())
         self.world.network.at(ASK_AGAIN_S, lambda: self._wait(process))
 
@@ -171,7 +161,7 @@ class Trainer:
                 self.world.trace(process.peer.decode(), "receives", message)
             process.heard_at = self.world.now
             process.session.handle(message, payloads)
-            self._answer_workers(process)
+            self._pull(process)
             self._advance(process)
 
         return receive
@@ -229,8 +219,8 @@ class Trainer:
         if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
             process.send([RankBye()])
-            if process.borrower is not None:
-                process.borrower.leave()
+            if process.puller is not None:
+                process.puller.leave()
             expected = len(settings.processes) * settings.sharers
             done = sum(each.done for each in self.processes.values())
             self.world.over = done == expected
@@ -246,14 +236,11 @@ class Trainer:
         process.training = True
         slow = SLOW if self.world.now < process.slow_until else 1.0
         train_s = self.world.settings.train_s * slow
-        used = process.borrower.used() if process.borrower is not None else ()
-        self.world.network.at(train_s, lambda: self._trained(process, used))
+        self.world.network.at(train_s, lambda: self._trained(process))
 
     def _record(self, process: RankProcess, batch: Batch, frames: Collection[object]) -> None:
         """Record a delivered microbatch; between steps keep the ledger."""
         outcome, rank = self.world.outcome, batch.rank
-        if reason := why_unreadable(batch):
-            self.world.fail(reason)
         payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
         keys = tuple(item.key for item in batch.items)
         holes = tuple(hole.key for hole in batch.holes)
@@ -266,24 +253,20 @@ class Trainer:
         if batch.microbatch + 1 == batch.microbatches and not self._counts_labels:
             self._save()
 
-    def _answer_workers(self, process: RankProcess) -> None:
-        """Have a process answer what workers ask of their memory."""
-        if process.borrower is not None:
-            process.send(process.borrower.turn(process.session))
+    def _pull(self, process: RankProcess) -> None:
+        """Have a process ask for what has arrived."""
+        if process.puller is not None:
+            process.send(process.puller.turn(process.session))
 
     def _have_news(self, process: RankProcess) -> None:
         """Have a process go on with what it has pulled."""
         if self.processes.get(process.peer) is process and not process.done:
-            self._answer_workers(process)
+            self._pull(process)
             self._advance(process)
 
-    def _trained(self, process: RankProcess, used: tuple[bytes, ...]) -> None:
+    def _trained(self, process: RankProcess) -> None:
         if self.processes.get(process.peer) is process:
             process.training = False
-            if process.borrower is not None:
-                if process.borrower.used() != used:
-                    self.world.fail(f"{process.party} was trained on memory that was written again")
-                process.borrower.trained()
-                self._answer_workers(process)
+            self._pull(process)
             process.heard_at = self.world.now
             self._advance(process)

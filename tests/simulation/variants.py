@@ -127,33 +127,16 @@ SHARED_SETTINGS: dict[str, ClusterSettings] = {
     ),
 }
 SHARED_VARIANTS = tuple(SHARED_SETTINGS)
-# Jobs whose workers lend their memory to ranks, which use it long enough for it to be wanted again.
-LENT_NAMES = (
+# Jobs whose ranks pull payloads from workers; a pull that is lost is work that is done twice.
+PULLED_NAMES = (
     *("plain", "skip", "poison", "small", "decoded first", "one process", "two epochs"),
-    *("far ahead", "brought", "left early", "all doubled", "slow", "long leases", "long hang"),
+    *("far ahead", "brought", "left early", "slow", "long leases", "long hang"),
     *("hangs for good", "windows, skip", "back and back", "shared", "shared by three, late"),
     *("shared, small", "shared, some die", "shared, two epochs"),
 )
-LENT_SETTINGS: dict[str, ClusterSettings] = {
-    f"lent, {name}": replace((SETTINGS | SHARED_SETTINGS)[name], lends=True, train_s=0.1)
-    for name in LENT_NAMES
-}
-LENT_VARIANTS = tuple(LENT_SETTINGS)
-# Jobs whose workers also lay out the microbatches that they have all samples of.
-LAID_OUT_NAMES = (*(name for name in LENT_NAMES if "shared" not in name), "fixed", "windows")
-LAID_OUT_SETTINGS: dict[str, ClusterSettings] = {
-    f"laid out, {name}": replace(
-        _job(SETTINGS[name], lays_out="as payloads"), lends=True, train_s=0.1
-    )
-    for name in LAID_OUT_NAMES
-    if name != "decoded first"
-}
-LAID_OUT_VARIANTS = tuple(LAID_OUT_SETTINGS)
-# Jobs whose ranks pull payloads from workers; a pull that is lost is work that is done twice.
 PULLED_SETTINGS: dict[str, ClusterSettings] = {
     f"pulled, {name}": replace((SETTINGS | SHARED_SETTINGS)[name], pulls=True)
-    for name in LENT_NAMES
-    if name != "all doubled"
+    for name in PULLED_NAMES
 }
 PULLED_VARIANTS = tuple(PULLED_SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
@@ -172,17 +155,14 @@ FAULT_KINDS = {
 }
 
 FAULT_KINDS |= {
-    f"{carried}, {name}": FAULT_KINDS[name]
-    for carried in ("lent", "pulled", "laid out")
-    for name in LENT_NAMES
-    if name in FAULT_KINDS
+    f"pulled, {name}": FAULT_KINDS[name] for name in PULLED_NAMES if name in FAULT_KINDS
 }
 
 
 @cache
 def settings_of(variant: str) -> ClusterSettings:
     """Return the settings of a variant."""
-    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS | LAID_OUT_SETTINGS | PULLED_SETTINGS
+    every = SETTINGS | SHARED_SETTINGS | PULLED_SETTINGS
     return replace(every[variant], plan_with=_planners())
 
 
@@ -214,19 +194,6 @@ class _Remembering:
         if shown not in self._plans:
             self._plans[shown] = self._planner.plan(window)
         return self._plans[shown]
-
-    def plan_several(self, windows: Window) -> list[Planned]:
-        """Return plans of some of several windows: of all, where each of them is a step."""
-        size, found = self.window_samples, list[Planned]()
-        for start in range(0, len(windows.costs), size):
-            step, costs = windows.step + len(found), windows.costs[start : start + size]
-            is_last = windows.last and start + size >= len(windows.costs)
-            planned = self.plan(Window(windows.epoch, step, windows.start + start, costs, is_last))
-            found.append(planned)
-            if len(planned.batches) != 1 or planned.consumed != size:
-                # Where the next window begins, or its first step, is not as given.
-                return found
-        return found
 
 
 def _planners() -> Callable[[PlanConfig], WindowPlanner]:

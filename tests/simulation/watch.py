@@ -11,10 +11,8 @@ from counterpoise.balancer.coordinator.run.epoch import EpochRun
 from counterpoise.balancer.protocol.messages import (
     Ack,
     Batch,
-    Batches,
     Lease,
     Message,
-    RequestBatch,
     StartRun,
     Welcome,
     WorkerHello,
@@ -47,8 +45,6 @@ class Watch:
         """Record a message that a balancer is about to receive."""
         if isinstance(message, Ack):
             self._acknowledged(coordinator, peer, message)
-        elif isinstance(message, RequestBatch) and message.ack is not None:
-            self._acknowledged(coordinator, peer, message.ack)
         elif isinstance(message, StartRun):
             self._started(coordinator, peer, message)
         elif isinstance(message, WorkerHello):
@@ -86,10 +82,8 @@ class Watch:
     def sent(self, coordinator: Coordinator, effect: Send) -> str:
         """Return the promise that a message breaks, "" if none."""
         message = effect.message
-        if isinstance(message, Batch | Batches):
-            batches = message.batches if isinstance(message, Batches) else (message,)
-            broken = [self._sent_batch(coordinator, effect.peer, batch) for batch in batches]
-            return next(filter(None, broken), "")
+        if isinstance(message, Batch):
+            return self._sent_batch(coordinator, effect.peer, message)
         if isinstance(message, Welcome) and effect.peer in self._replaced:
             return f"{effect.peer.decode()} was let in, though its successor is there"
         if not isinstance(message, Lease):

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import (
-    LAID_OUT,
     DecodedItem,
     Message,
-    PayloadHandle,
     Probed,
     SampleFailed,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.parts import IDLE, UNASKED, WorkInProgress
+from counterpoise.balancer.protocol.parts import IDLE, WorkInProgress
 from counterpoise.balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,
@@ -29,8 +27,6 @@ from counterpoise.balancer.protocol.worker_session import (
     WorkerSession,
 )
 from counterpoise.workers.daemon.results import LeaseResults
-from tests.simulation.layout import batch_header
-from tests.simulation.transport.memory import SimulatedLender
 from tests.simulation.transport.pulls import SimulatedPullServer
 
 Deliver = Callable[..., None]
@@ -65,10 +61,7 @@ class WorkerProcess:
     opening_until: float = 0.0
     ready: WorkerReady | None = None
     results: LeaseResults = field(default_factory=LeaseResults)
-    lender: SimulatedLender | SimulatedPullServer | None = None
-    # Samples of a microbatch that is to be laid out, and how many more it has.
-    of_batch: list[tuple[SampleTask, DecodedItem, bytes]] = field(default_factory=list)
-    batch_left: int = 0
+    server: SimulatedPullServer | None = None
 
     @property
     def peer(self) -> bytes:
@@ -93,8 +86,8 @@ class WorkerProcess:
     def send_hello(self) -> None:
         """Introduce itself."""
         hello = WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot)
-        if isinstance(self.lender, SimulatedPullServer):
-            hello = structs.replace(hello, address=self.lender.address)
+        if self.server is not None:
+            hello = structs.replace(hello, address=self.server.address)
         self._send(hello)
 
     def send_heartbeat(self) -> None:
@@ -112,12 +105,11 @@ class WorkerProcess:
             self._free_all()
             self.send_hello()
         elif isinstance(action, FreePayloads):
-            if self.lender is not None:
-                for freed in action.freed:
-                    self.lender.free(freed)
+            if self.server is not None:
+                self.server.store.free(action.serials)
         elif isinstance(action, CarryPayloads):
-            if isinstance(self.lender, SimulatedPullServer):
-                self.lender.carry(action.way)
+            if self.server is not None:
+                self.server.carry(action.way)
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
                 self._send(self.ready)
@@ -128,32 +120,19 @@ class WorkerProcess:
     def opened(self, number: int) -> None:
         """Report that the source is open."""
         self.results.clear()
-        self.of_batch, self.batch_left = [], 0
         self._free_all()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
 
-    @property
-    def is_open_unasked(self) -> bool:
-        """True if the source was opened before a Welcome came, and none was answered yet."""
-        return self.ready is not None and self.ready.number == UNASKED
-
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""
         task = self.session.next_task()
-        if (
-            task is None
-            or task.whole
-            or (self.of_batch and task.lease != self.of_batch[0][0].lease)
-        ):
-            self._keep_samples()
         if self.results and (task is None or task.lease != self.results.lease):
             self._send_results()
         return task
 
     def fail(self, task: SampleTask, key: str) -> None:
-        """Report that a sample cannot be used; the others of its microbatch are not laid out."""
-        self._keep_samples()
+        """Report that a sample cannot be used."""
         reason = f"{task.kind} failed"
         self._send(SampleFailed(task.lease, task.ref.ordinal, key, reason, False))
 
@@ -162,46 +141,12 @@ class WorkerProcess:
         self.results.add_probed(task.lease, probed, self._took_s())
 
     def decoded(self, task: SampleTask, item: DecodedItem, payload: bytes) -> None:
-        """Keep a decoded sample, for its microbatch if that is to be laid out."""
-        if task.whole and isinstance(self.lender, SimulatedLender):
-            self.batch_left = task.whole
-        if not self.batch_left:
-            self._keep(task.lease, item, payload)
-            return
-        self.of_batch.append((task, item, payload))
-        self.batch_left -= 1
-        if not self.batch_left:
-            self._keep_batch()
-
-    def _keep_batch(self) -> None:
-        """Send a microbatch that is laid out; its samples, where there is no room for it."""
-        lease, results = self.of_batch[0][0].lease, self.results
-        whole = b"".join(payload for _, _, payload in self.of_batch)
-        handle = None if self.lender is None else self.lender.lend(whole, results.has_run)
-        if not isinstance(handle, PayloadHandle):
-            self._keep_samples()
-            return
-        items = [item for _, item, _ in self.of_batch]
-        front = batch_header(item.ordinal for item in items)
-        headers = [front] + [LAID_OUT] * (len(items) - 1)
-        laid_out = [
-            structs.replace(item, header=header)
-            for item, header in zip(items, headers, strict=True)
-        ]
-        self.of_batch = []
-        if results.add_batch(lease, laid_out, handle, self._took_s()):
-            self._send_results()
-
-    def _keep_samples(self) -> None:
-        """Keep what was meant for a microbatch by itself."""
-        samples, self.of_batch, self.batch_left = self.of_batch, [], 0
-        for task, item, payload in samples:
-            self._keep(task.lease, item, payload)
-
-    def _keep(self, lease: int, item: DecodedItem, payload: bytes) -> None:
         """Send a decoded sample, with others of its lease as if all were quickly decoded."""
-        placed = payload if self.lender is None else self.lender.lend(payload, self.results.has_run)
-        if self.results.add_decoded(lease, item, placed, self._took_s()):
+        serial = 0 if self.server is None else self.server.store.keep(payload)
+        if serial:
+            item = structs.replace(item, serial=serial, nbytes=len(payload))
+        frame = None if serial else payload
+        if self.results.add_decoded(task.lease, item, frame, self._took_s()):
             self._send_results()
 
     def _took_s(self) -> float:
@@ -213,8 +158,8 @@ class WorkerProcess:
         return SAMPLE_S * (self.slot or 0.5)
 
     def _free_all(self) -> None:
-        if self.lender is not None:
-            self.lender.free_all()
+        if self.server is not None:
+            self.server.store.free_all()
 
     def _send_results(self) -> None:
         for message, payloads in self.results.take():

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from counterpoise.balancer.protocol.messages import DecodedItem, Lease, Message, Probed
-from counterpoise.balancer.protocol.parts import IDLE, UNASKED
+from counterpoise.balancer.protocol.parts import IDLE
 from counterpoise.balancer.protocol.worker_session import (
     HEARTBEAT_S,
     EndWorker,
@@ -12,7 +12,6 @@ from counterpoise.balancer.protocol.worker_session import (
     SampleTask,
 )
 from tests.simulation.faults import Fault
-from tests.simulation.layout import SAMPLE
 from tests.simulation.worker import Deliver, Disk, WorkerProcess
 from tests.simulation.world import SLOW, World
 
@@ -34,13 +33,11 @@ class Workers:
         """Start a worker process."""
         world, known = self.world, dict(self._disks[slot].costs)
         worker = WorkerProcess(slot, incarnation, world.settings.count, self.deliver, known)
-        worker.lender = world.lender() or world.pull_server(lambda: worker.stopped_until)
+        worker.server = world.pull_server(lambda: worker.stopped_until)
         self._alive[worker.peer] = worker
         for address in (worker.peer, worker.heartbeat_peer):
             world.peers[address] = (worker.party, lambda message, _: self._receive(worker, message))
         worker.send_hello()
-        if world.settings.fixed_job:  # it is the balancer's own, and started with its source
-            self._open(worker, UNASKED)
         self._send_heartbeats(worker)
 
     def crash(self, slot: int, down_s: float) -> None:
@@ -82,8 +79,8 @@ class Workers:
         for address in (worker.peer, worker.heartbeat_peer):
             del self.world.peers[address]
         del self._alive[worker.peer]
-        if worker.lender is not None:
-            worker.lender.is_there = False
+        if worker.server is not None:
+            worker.server.is_there = False
         if self.world.random.random() < LOST_WITH_PROCESS:
             self.world.network.sever(worker.party)
 
@@ -126,8 +123,6 @@ class Workers:
             self._die(worker)
             if self._is_last(worker):
                 self.world.fail(f"{worker.party} was rejected, and no other process has its slot")
-        elif isinstance(action, OpenSource) and worker.is_open_unasked:
-            worker.opened(action.number)
         elif isinstance(action, OpenSource):
             self._open(worker, action.number)
         elif isinstance(message, Lease) and not worker.busy:
@@ -178,7 +173,7 @@ class Workers:
             worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.probed_bytes))
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
-            item = DecodedItem(task.ref.ordinal, key, settings.cost(index), SAMPLE)
+            item = DecodedItem(task.ref.ordinal, key, settings.cost(index), b"sample", 0, 0)
             worker.decoded(task, item, payload)
 
     def _measure(self, worker: WorkerProcess, index: int) -> tuple[int, ...]:

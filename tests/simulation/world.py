@@ -13,7 +13,6 @@ from counterpoise.balancer.protocol.messages import Message, Weights
 from counterpoise.balancer.protocol.wire import decode, encode
 from tests.simulation.faults import Fault
 from tests.simulation.rank import BEGINNING, SimulatedLedger
-from tests.simulation.transport.memory import SimulatedLender
 from tests.simulation.transport.network import SimulatedNetwork
 from tests.simulation.transport.pulls import SimulatedPullServer
 
@@ -39,9 +38,8 @@ class ClusterSettings:
     probed_bytes: the payload size that a probe reports. leaves_at: the step at which the trainer
     leaves its first epoch for the next one, if any. sharers: how many processes share each entry of
     `processes`; all but the first start `late_s` after it. deaths: (time, process) at which one
-    process of the trainer dies alone, and stays dead. lends: payloads lie in workers' memory, which
-    ranks read; pulls: they lie there, and ranks pull them. keeps_costs: the balancer keeps costs
-    from one epoch to the next.
+    process of the trainer dies alone, and stays dead. pulls: ranks pull payloads from workers.
+    keeps_costs: the balancer keeps costs from one epoch to the next.
     """
 
     job: JobSpec
@@ -73,7 +71,6 @@ class ClusterSettings:
     limit_s: float = 10_000.0
     heartbeat_timeout_s: float = 10.0
     fixed_job: bool = True
-    lends: bool = False
     pulls: bool = False
     keeps_costs: bool = True
     faults: tuple[Fault, ...] = ()
@@ -119,8 +116,6 @@ class World:
     peers: dict[bytes, tuple[str, Receive]] = field(default_factory=dict)
     # Until when a party cannot be reached, which the balancer is told.
     cut_off: dict[str, float] = field(default_factory=dict)
-    # The memory of all worker processes that were started, by its token.
-    lenders: dict[int, SimulatedLender] = field(default_factory=dict)
     # Where ranks pull payloads from the worker processes that were started, by address.
     servers: dict[str, SimulatedPullServer] = field(default_factory=dict)
     _messages: int = 0
@@ -129,14 +124,6 @@ class World:
     def now(self) -> float:
         """The time in seconds."""
         return self.network.now
-
-    def lender(self) -> SimulatedLender | None:
-        """Return the memory of a worker process that starts, None where nothing is lent."""
-        if not self.settings.lends:
-            return None
-        token = 2 * len(self.lenders)  # those between are nobody's
-        self.lenders[token] = SimulatedLender(token, self.network, self.settings.delay_s)
-        return self.lenders[token]
 
     def pull_server(self, silent_until: Callable[[], float]) -> SimulatedPullServer | None:
         """Return where ranks pull from a worker process that starts, None where they do not."""

@@ -42,12 +42,6 @@ INCARNATION_BITS = 20
     help="Give up a worker without a heartbeat for this long (one is sent every second).",
 )
 @click.option(
-    "--plain-payloads",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="With --keys: samples travel over this port unencrypted, each with a keyed digest.",
-)
-@click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
 @click.option(
@@ -57,7 +51,6 @@ def command(
     listen: str,
     keys: Path | None,
     heartbeat_timeout: float,
-    plain_payloads: int | None,
     is_supervised: bool,
     insecure: bool,
 ) -> int:
@@ -74,10 +67,9 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
-    clear_address = _clear_address(listen, plain_payloads, own) if plain_payloads else ""
     if is_supervised and listen.endswith((":0", ":*")):
         raise ValueError(f"--supervise needs an address that stays: {listen} has no port")
-    served = functools.partial(_serve, listen, own, clear_address, heartbeat_timeout)
+    served = functools.partial(_serve, listen, own, heartbeat_timeout)
     if is_supervised:
         return supervise(served)
     served()
@@ -89,9 +81,7 @@ def new_incarnation(now_ns: int) -> int:
     return now_ns >> INCARNATION_BITS
 
 
-def _serve(
-    listen: str, keys: ServerKeys | None, clear_address: str, heartbeat_timeout_s: float
-) -> None:
+def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
     rejected = RejectedPeers(logger.warning)
     with stop_on_signal() as stop:
@@ -107,21 +97,10 @@ def _serve(
             stop=stop,
             refused=rejected,
             keys=keys,
-            clear_address=clear_address,
         )
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)
-
-
-def _clear_address(listen: str, port: int, keys: ServerKeys | None) -> str:
-    """Return the address for unencrypted payloads: another port of the same host."""
-    if keys is None:
-        raise ValueError("--plain-payloads needs --keys: without keys nothing is encrypted anyway")
-    if not listen.startswith("tcp://"):
-        raise ValueError(f"--plain-payloads is for tcp, not {listen}: listen on tcp://HOST:PORT")
-    logger.info("payloads travel in the clear on port %d, each with a keyed digest", port)
-    return f"{listen.rpartition(':')[0]}:{port}"
 
 
 def _prepare(address: str) -> None:

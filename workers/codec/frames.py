@@ -4,10 +4,9 @@
     payload = bytearray().join(buffers)        # or the frames of a message
     sample = decode(header, payload)
 
-The header is small and can be packed by msgpack. There are three forms: `fields` for what the
+The header is small and can be packed by msgpack. There are two forms: `fields` for what the
 workers' sources give (a dict of arrays, numbers and text), which is read without pickle and can
-come from anywhere; `tensors` for what most torch datasets give, and `object` for anything else,
-which must not leave the machine.
+come from anywhere; and `object` for anything else, which must not leave the machine.
 """
 
 import functools
@@ -19,7 +18,6 @@ import msgpack
 from .arrays import encode_arrays, read_arrays
 from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
 from .objects import decode_object, encode_object
-from .tensors import encode_tensors, read_tensors
 
 __all__ = [
     "Buffer",
@@ -33,8 +31,6 @@ __all__ = [
 ]
 
 Header = dict[str, Any]
-# How a header of tensors begins.
-_TENSORS = msgpack.packb({"tensors": []})[:-1]
 # Samples of one data set have few different headers, which are read once each: so many are
 # remembered, of at most this size.
 HEADERS_REMEMBERED = 256
@@ -53,19 +49,16 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
     if holds_fields(value):
         layout, buffers = encode_fields(value)  # type: ignore[arg-type]
         return {"fields": layout}, buffers
-    packed = encode_tensors(value)
-    if packed is not None:
-        return msgpack.unpackb(packed[0]), packed[1]
     sizes, buffers = encode_object(value)
     return {"object": sizes}, buffers
 
 
 def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
-    """Return what `encode` does, the header packed; dicts of arrays, and tensors, cost a part.
+    """Return what `encode` does, the header packed; dicts of arrays cost a part.
 
     Raises what pickle raises for what it cannot pickle.
     """
-    packed = encode_arrays(value) or encode_tensors(value)
+    packed = encode_arrays(value)
     if packed is not None:
         return packed
     header, buffers = encode(value)
@@ -73,7 +66,7 @@ def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
 
 
 def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
-    """Return the value; its arrays and tensors are views of the payload, writable if that is.
+    """Return the value; its arrays are views of the payload, writable if that is.
 
     `payload` is any contiguous buffer; arrays are aligned if it begins at a multiple of 64.
     Raises CodecError for what `encode` cannot have made, and for an object unless `allow_object`
@@ -104,15 +97,11 @@ def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
             if not allow_object:
                 raise CodecError("a pickled object is not taken from another host; send fields")
             return functools.partial(decode_object, sizes)
-        case {"tensors": layout, **rest} if not rest:
-            if not allow_object:
-                raise CodecError("tensors are not taken from another host; send fields")
-            return read_tensors(layout)
-    raise CodecError("a header has one of 'fields', 'object' and 'tensors'")
+    raise CodecError("a header has one of 'fields' and 'object'")
 
 
 def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:
-    layout = None if header.startswith(_TENSORS) else read_arrays(header)
+    layout = read_arrays(header)
     return layout.read if layout is not None else _reader(msgpack.unpackb(header), allow_object)
 
 

@@ -1,16 +1,12 @@
 """Defines what a worker can do with samples: what the loop asks for, and the results."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
-
-# Returns the batches of microbatches of these sizes, each as `encode_packed` does, None where it
-# makes none of these samples.
-LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[tuple[bytes, Sequence[Any]]] | None]
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
@@ -27,22 +23,11 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
     load_s: float = 0.0
 
 
-class Loaded(NamedTuple):
-    """A sample that is loaded and not packed: its name, itself, and `load_s` as in Decoded."""
-
-    key: str
-    sample: Any
-    load_s: float
-
-
 class Handler(Protocol):
     """The work that a worker can do on a sample; its errors are reported to the ranks."""
 
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
-
-    def uniform_cost(self) -> tuple[int, ...]:
-        """Return what each sample of what is open costs; () where they differ, or may."""
 
     @property
     def looks_up(self) -> bool:
@@ -68,19 +53,3 @@ class Handler(Protocol):
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-
-    @property
-    def lays_out(self) -> bool:
-        """Return whether microbatches are laid out that a lease has all samples of."""
-
-    def load(self, ref: SampleRef, epoch: int) -> Loaded:
-        """Load a sample; to decode one is to load and to pack it."""
-
-    def packed(self, loaded: Loaded) -> Decoded:
-        """Return a sample that was loaded as it is decoded."""
-
-    def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
-        """Return the batches of microbatches of these sizes; None if some sample is unusual.
-
-        A batch has no name and no cost.
-        """

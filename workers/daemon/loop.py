@@ -15,7 +15,6 @@ import zmq
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
-    LAID_OUT,
     DecodedItem,
     DecodeDone,
     Message,
@@ -27,7 +26,6 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.parts import UNASKED
 from ...balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,
@@ -47,7 +45,7 @@ from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
-from .handler import Decoded, Handler, Loaded
+from .handler import Decoded, Handler
 from .heartbeats import send_heartbeats
 from .identity import Identity
 from .payloads import Payloads
@@ -55,13 +53,10 @@ from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
-# Microbatches of about so many samples are laid out together.
-MOST_LAID_OUT = 64
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
-# What payloads lie in, where ranks get them themselves, and what they were decoded with, is given
-# back after this time without work: not while a trainer is busy with a long step, since new pages
-# take a worker and a rank several times as long as filling them.
+# What payloads that are pulled lay in is given back after this time without work: not while a
+# trainer is busy with a long step, since new pages take several times as long as filling them.
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
@@ -75,13 +70,12 @@ def run_worker(
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
     payloads: Payloads | None = None,
-    has_source: bool = False,
 ) -> str:
     """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
 
     `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
     `keys` the balancer must be the one that they name. `payloads` says how payloads travel, inline
-    if it is left out. `has_source`: the handler has one, which is opened unasked.
+    if it is left out.
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -95,17 +89,12 @@ def run_worker(
             # Only now: an address that cannot be connected to has been an error of this thread, and
             # the hello is on its way meanwhile. No Thread: its start would wait for a core.
             _thread.start_new_thread(send_heartbeats, arguments)
-            worker.get_ready(has_source)
             return worker.work(stop, until_lost_s)
         finally:
             link.close(LINGER_MS["worker"])
     finally:
         ended.set()
         context.term()
-
-
-# The samples of a microbatch that could be loaded.
-_OfMicrobatch = list[tuple[SampleTask, Loaded]]
 
 
 class _Worker:
@@ -130,13 +119,6 @@ class _Worker:
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
-        self.worked_at = 0.0
-
-    def get_ready(self, has_source: bool) -> None:
-        """Get ready while the hello is on its way; open a source that the handler has."""
-        if has_source:
-            self._open("", UNASKED)
-        self.payloads.begin()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         while not stop():
@@ -164,9 +146,7 @@ class _Worker:
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why waiting longer is useless, empty if it is not."""
         idle = not self.link.poller.poll(IDLE_MS)
-        now = time.monotonic()
-        if self.trimmer.trim_if_idle(now) and now >= self.worked_at + REST_S:
-            self.payloads.trim()
+        self.trimmer.trim_if_idle(time.monotonic())
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
@@ -183,7 +163,6 @@ class _Worker:
     def say_hello(self) -> None:
         """Introduce this worker to the balancer."""
         self.hello_sent = time.monotonic()
-        self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
         hello = WorkerHello(who.name, who.incarnation, host, who.slot, software())
         carried = self.payloads
@@ -205,8 +184,7 @@ class _Worker:
             if isinstance(action, OpenSource):
                 self._open(action.job, action.number)
             elif isinstance(action, FreePayloads):
-                for freed in action.freed:
-                    self.payloads.free(freed)
+                self.payloads.free(action.serials)
             elif isinstance(action, CarryPayloads):
                 self.payloads.carry(action.way)
             elif isinstance(action, RepeatReady) and self.opened is not None:
@@ -216,22 +194,16 @@ class _Worker:
         return None
 
     def _open(self, job: str, number: int) -> None:
-        """Open a source and say so; what was opened unasked is that of a job without one."""
+        """Open a source and say so."""
         self.results.clear()
         self.payloads.free_all()
-        unasked = self.opened
-        if unasked is not None and unasked.number == UNASKED and not job:
-            self.opened = structs.replace(unasked, number=number)
-        else:
-            self.opened = self._try_open(job, number)
-        # That it could not be opened is said when that is asked for.
-        if number != UNASKED or isinstance(self.opened, WorkerReady):
-            self._send(self.opened)
+        self.opened = self._try_open(job, number)
+        self._send(self.opened)
 
     def _try_open(self, job: str, number: int) -> WorkerReady | WorkerFailed:
         try:
             count, fingerprint = self.handler.open(job)
-            return WorkerReady(count, fingerprint, number, self.handler.uniform_cost())
+            return WorkerReady(count, fingerprint, number)
         except Exception as error:
             return WorkerFailed(describe_error(error), number)
 
@@ -246,14 +218,9 @@ class _Worker:
     def _work_on_lease(self) -> None:
         """Work on samples of the oldest lease, until it is time to look for messages again."""
         tasks, lease = self.session.tasks, self.session.tasks[0].lease
-        lays_out = self.payloads.lends and self.handler.lays_out
         try:
             while True:
-                whole = self.session.next_whole(MOST_LAID_OUT) if lays_out else []
-                if whole:
-                    self._work_on_whole(whole)
-                else:
-                    self._work_on(tasks.popleft())
+                self._work_on(tasks.popleft())
                 if self.now > self.looked + LOOK_S or not tasks or tasks[0].lease != lease:
                     return
                 self.handler.expect(tasks)
@@ -274,69 +241,19 @@ class _Worker:
         finally:
             self.now = time.monotonic()
 
-    def _work_on_whole(self, microbatches: Sequence[Sequence[SampleTask]]) -> None:
-        """Load all samples of microbatches, and keep a batch of each; samples where unusual."""
-        began = time.monotonic()
-        loaded: list[_OfMicrobatch] = [
-            [(task, each) for task in tasks if (each := self._loaded(task)) is not None]
-            for tasks in microbatches
-        ]
-        sizes = [*map(len, microbatches)]
-        batches: Sequence[Decoded | None] | None = None
-        # With a sample that failed the others are no whole microbatch.
-        if [*map(len, loaded)] == sizes:
-            batches = self.handler.laid_out([each for own in loaded for _, each in own], sizes)
-        took_s = (time.monotonic() - began) / sum(sizes)
-        for own, batch in zip(loaded, batches or [None] * len(sizes), strict=True):
-            if batch is None or not self._keep_batch(own, batch, took_s):
-                for task, each in own:
-                    self._pack(task, each, took_s)
-        self.now = time.monotonic()
-
-    def _loaded(self, task: SampleTask) -> Loaded | None:
-        """Load a sample; report what is wrong with it."""
-        self.activity.begin(task.kind, (task.lease, task.ref.ordinal), time.monotonic())
-        try:
-            return self.handler.load(task.ref, task.epoch)
-        except Exception as error:
-            self._send_failure(task, error)
-            return None
-
-    def _keep_batch(self, loaded: _OfMicrobatch, batch: Decoded, took_s: float) -> bool:
-        """Keep the results of a microbatch as one payload; return False where that has no room."""
-        results = self.results
-        handle = self.payloads.lend(batch.buffers, joins=results.has_run)
-        if handle is None:
-            return False
-        headers = [batch.header] + [LAID_OUT] * (len(loaded) - 1)
-        items = [
-            DecodedItem(task.ref.ordinal, each.key, (), header)
-            for (task, each), header in zip(loaded, headers, strict=True)
-        ]
-        took_s = max(took_s, *(each.load_s for _, each in loaded))
-        if results.add_batch(loaded[0][0].lease, items, handle, took_s):
-            self._send_results()
-        return True
-
-    def _pack(self, task: SampleTask, loaded: Loaded, took_s: float) -> None:
-        """Keep the result of a sample that was loaded."""
-        try:
-            result = self.handler.packed(loaded)
-        except Exception as error:
-            self._send_failure(task, error)
-        else:
-            self._keep_result(task, result, time.monotonic() - took_s)
-
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""
         results = self.results
         if isinstance(result, Probed):
             results.add_probed(task.lease, result, time.monotonic() - began)
             return
-        item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
-        payload = self.payloads.put(result.buffers, joins=results.has_run)
+        placed = self.payloads.place(result.buffers)
+        nbytes = placed.nbytes if placed.serial else 0
+        item = DecodedItem(
+            task.ref.ordinal, result.key, result.cost, result.header, placed.serial, nbytes
+        )
         took_s = max(time.monotonic() - began, result.load_s)
-        if results.add_decoded(task.lease, item, payload, took_s):
+        if results.add_decoded(task.lease, item, placed.frame, took_s):
             self._send_results()
 
     def _send_results(self) -> None:
@@ -345,7 +262,6 @@ class _Worker:
             if isinstance(message, DecodeDone):
                 # What was sent is freed later, and counts as long as it is not given back.
                 self.trimmer.note_payload(self.now, IDLE_S if payloads else REST_S)
-                self.worked_at = self.now
 
     def _send_failure(self, task: SampleTask, error: Exception) -> None:
         key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)

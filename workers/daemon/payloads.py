@@ -1,41 +1,24 @@
-"""Chooses how a worker's payloads travel: in its memory, where ranks get them, or with messages."""
+"""A worker's payloads: kept where ranks pull them, or sent with messages where they cannot."""
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from ...balancer.protocol.messages import FreeSlots, PayloadHandle, ServePayloads, StopServing
+from ...balancer.protocol.messages import ServePayloads, StopServing
 from ..codec.frames import payload_of
-from ..lending.lender import Lender
-from ..lending.room import Allocate, new_bytes
 from ..serving.server import PullServer
 
 logger = logging.getLogger(__name__)
 
-ARENA = "arena"
 ELSEWHERE = "the loader was given a balancer's address"
 
 
-class Carrier(Protocol):
-    """Keeps payloads, which are announced by handles, until the balancer frees them."""
+class PlacedPayload(NamedTuple):
+    """A payload that ranks pull, by its serial; or with serial 0 its bytes, to be sent inline."""
 
-    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
-        """Keep a payload, given as buffers, and return its handle; None where there is no room.
-
-        joins: it may be in one run with the one before, and then has the same serial.
-        """
-
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-
-    def free_all(self) -> None:
-        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
-
-    def trim(self) -> None:
-        """Give back the memory that nothing is in: there is no work."""
-
-    def close(self) -> None:
-        """Keep nothing any more."""
+    serial: int
+    nbytes: int
+    frame: bytearray | None = None
 
 
 class Payloads:
@@ -45,43 +28,21 @@ class Payloads:
     """
 
     def __init__(
-        self,
-        carrier: Carrier | None = None,
-        why_inline: str = ELSEWHERE,
-        way: str = ARENA,
-        address: str = "",
+        self, server: PullServer | None = None, why_inline: str = ELSEWHERE, address: str = ""
     ) -> None:
-        """`way` is for payloads that a carrier keeps, `why_inline` where there is none.
-
-        address: that of a PullServer, as ranks are told it.
-        """
-        self._carrier = carrier
-        self.way = f"inline: {why_inline}" if carrier is None else way
-        server = carrier if isinstance(carrier, PullServer) else None
+        """`address`: the server's, as ranks are told it; `why_inline`: why there is no server."""
         self._server = server
+        direct = f"direct: ranks pull from {address}"
+        self.way = f"inline: {why_inline}" if server is None else direct
         self.address, self.key = address, b"" if server is None else server.key
 
-    def begin(self) -> None:
-        """Open the door to ranks that read in this process' memory; others pull from another."""
-        if isinstance(self._carrier, Lender):
-            self._carrier.begin()
-
-    def put(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | bytearray:
-        """Return a payload's handle; its bytes in one buffer, where it is to travel inline.
-
-        joins: it may be in one run with the one before, as both will be announced in one message.
-        """
-        handle = self.lend(buffers, joins)
-        return payload_of(buffers) if handle is None else handle
-
-    @property
-    def lends(self) -> bool:
-        """Return whether ranks read payloads in this process' memory."""
-        return isinstance(self._carrier, Lender)
-
-    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
-        """Return the handle of a payload, None where it would have to travel inline."""
-        return None if self._carrier is None else self._carrier.lend(buffers, joins)
+    def place(self, buffers: Sequence[Any]) -> PlacedPayload:
+        """Keep a payload, given as buffers, for ranks; or return it, if it is to travel inline."""
+        payload = payload_of(buffers)
+        serial = 0 if self._server is None else self._server.keep(payload)
+        if serial:
+            return PlacedPayload(serial, len(payload))
+        return PlacedPayload(0, len(payload), payload)
 
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Keep payloads for ranks to pull, or send them inline from now on."""
@@ -94,46 +55,22 @@ class Payloads:
                 "decoded samples travel through the balancer from now on: %s", way.reason
             )
 
-    def allocator(self) -> Allocate:
-        """Return what gives the next sample memory, where its payload is going to lie if possible.
-
-        `put` is then to be given that sample, by the thread that called this.
-        """
-        return self._carrier.allocator() if isinstance(self._carrier, Lender) else new_bytes
-
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-        if self._carrier is not None:
-            self._carrier.free(message)
+    def free(self, serials: Sequence[int]) -> None:
+        """Forget payloads that the balancer does not need any more."""
+        if self._server is not None:
+            self._server.free(serials)
 
     def free_all(self) -> None:
-        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
-        if self._carrier is not None:
-            self._carrier.free_all()
-
-    def trim(self) -> None:
-        """Give back the memory that nothing is in: there is no work."""
-        if self._carrier is not None:
-            self._carrier.trim()
+        """Forget all payloads: the balancer has forgotten this worker, or its job is over."""
+        if self._server is not None:
+            self._server.free_all()
 
     def close(self) -> None:
         """Keep nothing any more."""
-        if self._carrier is not None:
-            self._carrier.close()
-
-
-def lent_in(directory: str, most_bytes: int) -> Payloads:
-    """Return payloads that ranks of this machine read in memory lent by this process.
-
-    The directory is for its socket, `most_bytes` bounds the memory. They travel inline where there
-    can be no socket.
-    """
-    try:
-        return Payloads(Lender(directory, most_bytes))
-    except OSError as error:
-        return Payloads(None, f"no socket in {directory}: {error}")
+        if self._server is not None:
+            self._server.close()
 
 
 def served_by(server: PullServer, address: str) -> Payloads:
     """Return payloads that ranks pull from this process, at this address."""
-    return Payloads(server, way=f"direct: ranks pull from {address}", address=address)
+    return Payloads(server, address=address)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.frames import encode_packed, holds_fields
-from ..lending.room import Allocate
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import (
     Probe,
     SampleError,
     Source,
-    accepts,
     checked_probe,
     file_of,
     source_name,
@@ -24,7 +24,7 @@ from ..sources.interface import (
 from ..sources.labels import labels_of
 from ..sources.thread_safety import refuse_threads
 from .decode_threads import DecodeThreads
-from .handler import Decoded, LayOut, Loaded
+from .handler import Decoded
 
 
 class SourceHandler:
@@ -43,15 +43,8 @@ class SourceHandler:
         build: Callable[[dict[str, Any]], Source] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         threads: int = 1,
-        allocator: Callable[[], Allocate] | None = None,
-        lay_out: LayOut | None = None,
     ) -> None:
-        """`threads` load samples; with 1 the caller's own does, when the sample is asked for.
-
-        allocator: returns, for each sample that the caller's thread loads, what gives memory to a
-        transform that takes it. lay_out: returns the batches of microbatches of these sizes, None
-        where it does not make them of these samples.
-        """
+        """`threads` load samples; with 1 the caller's own does, when the sample is asked for."""
         self.source = source
         self.resources = resources
         self.seed = seed
@@ -60,9 +53,6 @@ class SourceHandler:
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
         self._columns: tuple[Any, ...] | None = None
-        self._allocator = allocator
-        self._takes_allocate = False
-        self._lay_out = lay_out
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -72,12 +62,16 @@ class SourceHandler:
             self.seed = told.plan.seed
             self.source = self.build(told.source)
         source = self._source()
-        self._takes_allocate = self._threads is None and accepts(source.load, "allocate")
         if self._threads is not None:
             self.expect(())
             refuse_threads(source, f"{self._threads.count} decode threads")
         columns = getattr(source, "cost_columns", None)
         self._columns = None if columns is None else columns(self.resources)
+        uniform = getattr(source, "uniform_cost", None) or {}
+        if self._columns is None and {*self.resources} <= {*uniform}:
+            self._columns = tuple(
+                np.broadcast_to(np.int64(uniform[name]), len(source)) for name in self.resources
+            )
         return len(source), source.fingerprint()
 
     def close(self) -> None:
@@ -100,11 +94,6 @@ class SourceHandler:
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key."""
         return self._source().key(ref.index)
-
-    def uniform_cost(self) -> tuple[int, ...]:
-        """Return what each sample costs; () where they differ, or may."""
-        cost = getattr(self._source(), "uniform_cost", None) or {}
-        return tuple(cost[name] for name in self.resources) if {*self.resources} <= {*cost} else ()
 
     @property
     def looks_up(self) -> bool:
@@ -139,29 +128,7 @@ class SourceHandler:
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-        return self.packed(self.load(ref, epoch))
-
-    @property
-    def lays_out(self) -> bool:
-        """Return whether microbatches are laid out; not where samples lie in their payloads."""
-        return self._lay_out is not None and not self._takes_allocate
-
-    def load(self, ref: SampleRef, epoch: int) -> Loaded:
-        """Load a sample."""
-        return Loaded(self._source().key(ref.index), *self._load(ref, epoch))
-
-    def packed(self, loaded: Loaded) -> Decoded:
-        """Return a sample that was loaded as it is decoded."""
-        return self._packed(loaded.key, (), loaded.sample, loaded.load_s)
-
-    def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
-        """Return the batches of microbatches of these sizes; None if some sample is unusual.
-
-        A batch has no name and no cost.
-        """
-        samples = [each.sample for each in loaded]
-        batches = None if self._lay_out is None else self._lay_out(samples, sizes)
-        return None if batches is None else [Decoded("", (), *batch) for batch in batches]
+        return self._packed(self._source().key(ref.index), (), *self._load(ref, epoch))
 
     def _source(self) -> Source:
         if self.source is None:
@@ -181,10 +148,7 @@ class SourceHandler:
         if loaded is not None:
             return loaded
         source = self._source()
-        arguments: tuple[Any, ...] = (ref.index, epoch, self.seed)
-        if self._takes_allocate and self._allocator is not None:
-            arguments = (*arguments, self._allocator())
-        return self._retried(source.load, *arguments), 0.0
+        return self._retried(source.load, ref.index, epoch, self.seed), 0.0
 
     def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
         return self._retried(source.load, index, epoch, seed)

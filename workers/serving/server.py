@@ -13,12 +13,11 @@ from typing import Any
 
 import zmq
 
-from ...balancer.protocol.messages import FreeSlots, PayloadHandle, PullPayloads, ServePayloads
+from ...balancer.protocol.messages import PullPayloads, ServePayloads
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
-from ..codec.frames import payload_of
-from .door import HANDSHAKE_MS, Door
+from .connections import HANDSHAKE_MS, PullConnections
 from .store import PayloadStore
 
 # A request has a number for each payload, and no frame but its header.
@@ -45,29 +44,28 @@ class PullServer:
         socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         try:
-            self._door = Door(self._context, socket, address, _most_connections())
+            self._connections = PullConnections(self._context, socket, address, _most_connections())
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(
                 f"cannot serve payloads at {address}: {error}: give counterpoise worker --serve "
                 "with another address, or --serve none"
             ) from error
-        self.endpoint = self._door.endpoint
+        self.endpoint = self._connections.endpoint
         threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
 
-    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:  # noqa: ARG002
-        """Keep a payload, given as buffers, and return its handle; None where there is no room.
-
-        Each is a run of its own, whatever `joins` says: it is pulled by itself.
-        """
-        nbytes = sum(len(buffer) for buffer in buffers)
-        return self._store.put(payload_of(buffers)) if self._store.has_room(nbytes) else None
+    def keep(self, payload: Any) -> int:
+        """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
+        return self._store.keep(payload)
 
     def begin(self, instruction: ServePayloads) -> None:
         """Serve payloads as the balancer says; nothing if it has said so before."""
         if instruction != self._instruction:
             self._instruction = instruction
-            self._door.public, self._door.secret = instruction.public, instruction.secret
+            self._connections.public, self._connections.secret = (
+                instruction.public,
+                instruction.secret,
+            )
             self._store.begin(instruction.token, instruction.most_bytes)
 
     def end(self) -> bool:
@@ -76,16 +74,13 @@ class PullServer:
         self._store.end()
         return was_serving
 
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-        self._store.free(message.serials)
+    def free(self, serials: Sequence[int]) -> None:
+        """Forget payloads that the balancer does not need any more."""
+        self._store.free(serials)
 
     def free_all(self) -> None:
-        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        """Forget all payloads: the balancer has forgotten this worker, or its job is over."""
         self._store.free_all()
-
-    def trim(self) -> None:
-        """Do nothing: what is freed goes back to the process' allocator."""
 
     def close(self) -> None:
         """Serve nothing any more."""
@@ -98,12 +93,12 @@ class PullServer:
         with contextlib.suppress(zmq.ContextTerminated):
             while True:
                 now = time.monotonic()
-                closed_s = self._door.watch(poller, now) - now
+                closed_s = self._connections.watch(poller, now) - now
                 poller.poll(min(IDLE_MS, int(1000 * closed_s) + 1) if closed_s > 0 else IDLE_MS)
-                self._door.turn(time.monotonic())
+                self._connections.turn(time.monotonic())
                 while (frames := receive_frames(socket)) is not None:
                     self._answer(socket, frames)
-        self._door.close()
+        self._connections.close()
         socket.close(linger=0)
 
     def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:

@@ -1,16 +1,16 @@
 """The payloads that a worker keeps for ranks to pull; no socket here.
 
-The counterpart, in the rank, is loader/connect/pull_book.py. A payload is announced to the balancer
-by its handle, whose serial number is never used again, and kept until the balancer frees it. What a
-rank was sent is its own: it may arrive after the payload was freed. So no message's delay, loss or
-repetition can give a rank other bytes than the handle names: it gets these, or none.
+The counterpart, in the rank, is loader/connect/pull_tracker.py. A payload is announced to the
+balancer by its serial number, which is never used again, and kept until the balancer frees it. What
+a rank was sent is its own: it may arrive after the payload was freed. So no message's delay, loss
+or repetition can give a rank other bytes than were announced: it gets these, or none.
 """
 
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ...balancer.protocol.messages import PayloadHandle, PulledPayloads, PullPayloads
+from ...balancer.protocol.messages import PulledPayloads, PullPayloads
 
 
 class PayloadStore:
@@ -30,7 +30,7 @@ class PayloadStore:
         return len(self._payloads)
 
     def begin(self, token: int, most_bytes: int) -> None:
-        """Announce payloads with a token from now on; handles with another are of no use."""
+        """Answer ranks that know this token from now on; payloads of another are forgotten."""
         with self._lock:
             if token != self._token:
                 self._forget_all()
@@ -41,20 +41,16 @@ class PayloadStore:
         with self._lock:
             self._most_bytes = 0
 
-    def has_room(self, nbytes: int) -> bool:
-        """Return whether a payload of this size would be kept."""
-        return 0 < nbytes <= self._most_bytes - self.nbytes
-
-    def put(self, payload: Any) -> PayloadHandle | None:
-        """Keep a payload, in one buffer, and return its handle; None where there is no room."""
+    def keep(self, payload: Any) -> int:
+        """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
         nbytes = memoryview(payload).nbytes
         with self._lock:
-            if not self.has_room(nbytes):
-                return None
+            if not 0 < nbytes <= self._most_bytes - self.nbytes:
+                return 0
             self._last += 1
             self._payloads[self._last] = payload
             self.nbytes += nbytes
-            return PayloadHandle(self._token, self._last, 0, 0, nbytes)
+            return self._last
 
     def answer(self, request: PullPayloads) -> tuple[PulledPayloads, list[Any]]:
         """Return the answer to a rank, and a payload for each serial in it."""

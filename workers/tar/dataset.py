@@ -19,7 +19,6 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image
-from ..lending.room import Allocate, new_bytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
@@ -174,25 +173,19 @@ class TarDataset:
             raise
         return found
 
-    def load(
-        self, index: int, epoch: int = 0, seed: int = 0, allocate: Allocate = new_bytes
-    ) -> Sample:
-        """Read, decode and transform a sample; the bytes do not depend on process or time.
-
-        allocate: is given to a transform that takes it.
-        """
+    def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
+        """Read, decode and transform a sample; the bytes do not depend on process or time."""
         raw = self.raw(index)
         key = raw["__key__"]
         try:
             if self.transform is None:
                 return decoded(raw)
-            more: dict[str, Any] = {"allocate": allocate} if self._takes_allocate else {}
             if self._takes_rng:
-                return self.transform(raw, rng=generator(seed, epoch, key), **more)
+                return self.transform(raw, rng=generator(seed, epoch, key))
             if getattr(self.transform, "deterministic", False):
-                return self.transform(raw, **more)
+                return self.transform(raw)
             with global_randomness(seed, epoch, key):
-                return self.transform(raw, **more)
+                return self.transform(raw)
         except (ImageError, SampleError) as error:
             raise self._located(index, error) from error
 
@@ -288,10 +281,6 @@ class TarDataset:
     @cached_property
     def _takes_rng(self) -> bool:
         return accepts(self.transform, "rng")
-
-    @cached_property
-    def _takes_allocate(self) -> bool:
-        return accepts(self.transform, "allocate")
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):

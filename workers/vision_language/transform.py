@@ -4,7 +4,6 @@ Probing and decoding share everything but the pixels: the same header gives the 
 text the same tokens. So a probed cost is exactly the decoded sample's.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -13,7 +12,6 @@ import numpy as np
 
 from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
 from ..images.resize import resizer, resizer_facts
-from ..lending.room import Allocate, new_bytes
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.transform_registry import name_of, spec_of
@@ -92,11 +90,8 @@ class VisionLanguage:
             assistant=self._marker(assistant, "assistant_id"),
         )
 
-    def __call__(self, raw: Raw, allocate: Allocate = new_bytes) -> dict[str, np.ndarray[Any, Any]]:
-        """Decode a raw sample; SampleError with the reason where that cannot be done.
-
-        allocate: is called once, for the memory of `pixel_values`.
-        """
+    def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
+        """Decode a raw sample; SampleError with the reason where that cannot be done."""
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
             spoken = turns(raw, len(names))
@@ -108,8 +103,7 @@ class VisionLanguage:
         except ValueError as error:
             raise SampleError(key, str(error)) from error
         size = self.tile_size
-        space = sum(tiles), 3, size, size
-        pixels = allocate(math.prod(space)).reshape(space)
+        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
         at = 0
         for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
             try:

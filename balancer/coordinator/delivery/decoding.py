@@ -5,13 +5,73 @@ again later, identically. The front (the earliest microbatch that some rank has 
 always be decoded, whatever the budget, so that the line cannot jam.
 """
 
-from collections.abc import Sequence
+import bisect
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 
 from .byte_budget import ByteBudget
-from .decode_queue import DecodeQueue
-from .planned_steps import PlannedSteps
-from .sample import Sample
-from .shared_payloads import SharedPayload
+from .planned_steps import PlannedSteps, Position
+from .sample import Place, Sample
+
+
+class _Waiting:
+    """Ordinals by place, nearest first: by step and microbatch, and by rank from any one on."""
+
+    def __init__(self, is_wanted: Callable[[int], bool]) -> None:
+        """`is_wanted` returns by its ordinal whether a sample must still be decoded."""
+        self._is_wanted = is_wanted
+        self._positions: list[Position] = []
+        # Of each position the ranks with samples, sorted.
+        self._ranks: dict[Position, list[int]] = {}
+        self._at: dict[Place, list[int]] = {}
+
+    def push(self, place: Place, ordinals: Iterable[int]) -> None:
+        """Add samples."""
+        waiting = self._at.get(place)
+        if waiting is not None:
+            waiting.extend(ordinals)
+            waiting.sort()
+            return
+        self._at[place] = sorted(ordinals)
+        position = place[:2]
+        ranks = self._ranks.get(position)
+        if ranks is None:
+            heapq.heappush(self._positions, position)
+            self._ranks[position] = [place[2]]
+        else:
+            bisect.insort(ranks, place[2])
+
+    def remove(self, ordinal: int) -> bool:
+        """Remove a sample, wherever it is; return whether it was there."""
+        for waiting in self._at.values():
+            if ordinal in waiting:
+                waiting.remove(ordinal)
+                return True
+        return False
+
+    def first(self, rank: int) -> tuple[Place, list[int]] | None:
+        """Return the nearest place with its samples, the first of which is wanted; None: none.
+
+        Of the ranks of a microbatch the first from `rank` on. Samples are not removed when they
+        arrive or are taken, but here.
+        """
+        while self._positions:
+            position = self._positions[0]
+            ranks = self._ranks[position]
+            at = bisect.bisect_left(ranks, rank) % len(ranks)
+            place = (*position, ranks[at])
+            waiting = self._at[place]
+            unwanted = 0
+            while unwanted < len(waiting) and not self._is_wanted(waiting[unwanted]):
+                unwanted += 1
+            del waiting[:unwanted]
+            if waiting:
+                return place, waiting
+            del self._at[place], ranks[at]
+            if not ranks:
+                heapq.heappop(self._positions)
+                del self._ranks[position]
+        return None
 
 
 class DecodeScheduler:
@@ -20,69 +80,57 @@ class DecodeScheduler:
     def __init__(self, planned: PlannedSteps, budget: ByteBudget) -> None:
         self.planned = planned
         self.budget = budget
-        self._queue = DecodeQueue(self._is_wanted)
+        # Planned samples: those never decoded, and those dropped since.
+        self._fresh, self._dropped = _Waiting(self._is_wanted), _Waiting(self._is_wanted)
 
     def queue_microbatch(self, samples: Sequence[Sample]) -> None:
         """Queue the samples of a microbatch, those that must be decoded."""
         fresh = [sample.ordinal for sample in samples if not sample.settled]
         if fresh:
-            self._queue.push(samples[0].place, fresh, is_dropped=False)
-        if len(fresh) < len(samples):
-            for sample in samples:
-                if sample.settled:
-                    self.queue(sample)
+            self._fresh.push(samples[0].place, fresh)
+        for sample in samples if len(fresh) < len(samples) else ():
+            if sample.settled:
+                self.queue(sample)
 
     def queue(self, sample: Sample) -> None:
         """Queue a planned sample, unless it need not be decoded."""
         if sample.is_missing:
-            self._queue.push(sample.place, (sample.ordinal,), is_dropped=sample.settled)
+            queue = self._dropped if sample.settled else self._fresh
+            queue.push(sample.place, (sample.ordinal,))
 
     def move(self, sample: Sample) -> None:
         """Queue a sample where its new microbatch needs it, if it is queued."""
-        if self._queue.remove(sample.ordinal):
+        if self._fresh.remove(sample.ordinal) or self._dropped.remove(sample.ordinal):
             self.queue(sample)
 
     def requeue(self, sample: Sample) -> None:
         """Queue a sample again whose lease was lost, unless it is not needed any more."""
         if sample.ordinal in self.planned.samples and sample.reserved:
-            self.budget.release((sample,))
+            self.budget.release_reserved((sample,))
             self.queue(sample)
 
-    def has_samples(self) -> bool:
-        """Return whether samples are to be decoded."""
-        return self._queue.has_samples()
+    def nearest(self, rank: int) -> tuple[Place, list[int]] | None:
+        """Return the place of the next sample, and the ordinals there; None if there is none.
 
-    def next_rank(self, rank: int) -> int | None:
-        """Return the first rank, from `rank` on, that needs samples of the nearest microbatch."""
-        found = self._queue.nearest(self.planned.is_front, rank)
-        return None if found is None else found[0][2]
+        Of the ranks of a microbatch the first from `rank` on. Some ordinals after the first may not
+        be wanted any more. Dropped samples wait until the front needs them or nothing else is left:
+        decoded earlier, they would be dropped again.
+        """
+        fresh, dropped = self._fresh.first(rank), self._dropped.first(rank)
+        if dropped is not None and (fresh is None or dropped[0][:2] == self.planned.front):
+            return dropped
+        return fresh
 
-    def next_position(self, rank: int) -> tuple[int, int] | None:
-        """Return the step and microbatch of the next sample; None if there is none."""
-        found = self._queue.nearest(self.planned.is_front, rank)
-        return None if found is None else found[0][:2]
-
-    def next_samples(
-        self, most: int, rank: int = 0, spans: bool = False, most_whole: int = 0
-    ) -> list[Sample]:
+    def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
         """Return up to `most` samples to decode, nearest first; of one microbatch unless `spans`.
 
-        `most_whole`, if it is not 0: a further microbatch is begun only if all that waits of it is
-        taken, and of the first all that waits, up to so many. Of each those of `rank` first, and of
-        the ranks after it. A sample that is suspected of killing workers comes alone.
+        Of each microbatch those of `rank` first, and of the ranks after it. A sample that is
+        suspected of killing workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
-            found = self._queue.nearest(self.planned.is_front, rank)
-            if found is None:
-                break
-            if chosen and not spans and found[0][:2] != chosen[0].position:
-                break
-            waiting = len(found[1])
-            # Only a worker that has all of a microbatch lays it out.
-            if not chosen and most < waiting <= most_whole:
-                most = waiting
-            if chosen and most_whole and waiting > most - len(chosen):
+            found = self.nearest(rank)
+            if found is None or (chosen and not spans and found[0][:2] != chosen[0].position):
                 break
             if not self._choose(found[1], most, chosen) or chosen[-1].crash_count:
                 break
@@ -116,47 +164,27 @@ class DecodeScheduler:
             taken += 1
 
     def evict(self) -> None:
-        """Drop payloads until the budget holds: first copies that ranks have, then the latest.
+        """Drop payloads until the budget holds, the latest first.
 
         The front stays, even if it alone exceeds the budget.
         """
         while self.budget.is_exceeded:
-            copy = self.budget.latest_copy()
-            if copy is not None:
-                self.budget.drop((copy,))
-                continue
             latest = self.budget.latest()
-            if latest.step >= 0 and self._is_needed_now(latest.position):
+            if latest.step >= 0 and latest.position <= self.planned.front:
                 return
             self._drop(latest)
 
-    def _is_needed_now(self, position: tuple[int, int]) -> bool:
-        return position <= self.planned.front or self.planned.is_front(position)
-
     def drop_those_of(self, worker: bytes) -> None:
-        """Drop the payloads that lie in the memory of a worker that is gone."""
-        for sample in self.budget.held_of(worker):
+        """Drop the payloads that a worker keeps which is gone."""
+        for sample in self.budget.held_at(worker):
             self._drop(sample)
 
     def _drop(self, sample: Sample) -> None:
-        """Drop a payload; if it is planned, queue it to be decoded again.
-
-        With a part of a batch all of it goes.
-        """
-        for each in self._parts(sample):
-            self.budget.drop((each,))
-            if each.step >= 0:
-                self.planned.change_missing((each,), 1)
-                self.queue(each)
-
-    def _parts(self, sample: Sample) -> Sequence[Sample]:
-        """Return the samples whose payloads are of use together only; none if it has none."""
-        payload = sample.payload
-        if payload is None or type(payload) is not SharedPayload or payload.parts == 1:
-            return () if payload is None else (sample,)
-        step, microbatch, rank = sample.place
-        found = self.planned.find(rank, step, microbatch)
-        return (sample,) if found is None else found[1].samples
+        """Drop a payload; if it is planned, queue it to be decoded again."""
+        self.budget.drop((sample,))
+        if sample.step >= 0:
+            self.planned.change_missing((sample,), 1)
+            self.queue(sample)
 
     def _is_wanted(self, ordinal: int) -> bool:
         """Return whether a sample that is queued must still be decoded, and is on no lease.
@@ -169,7 +197,7 @@ class DecodeScheduler:
 
     def _may_exceed(self, sample: Sample) -> bool:
         """Return whether a sample may be decoded although it does not fit into the budget."""
-        if self.planned.is_front(sample.position):
+        if sample.position == self.planned.front:
             return True
         # A step that waits for holes needs all its samples decoded once before its front can leave:
         # without room, one at a time.

@@ -1,18 +1,49 @@
-"""The steps that are planned and that some rank has not taken, and their samples."""
+"""The steps that are planned and that some rank has not taken, and how far each rank has got.
+
+Positions are (step, microbatch).
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .sample import PLACE, Place, Sample
 from .step import PendingMicrobatch, PendingStep
+
+Position = tuple[int, int]
+BEGINNING: Position = (0, 0)
+
+
+class RankProgress:
+    """The first position that each rank may still need; it only moves on.
+
+    >>> progress = RankProgress()
+    >>> progress.move_on(0, (2, 1)); progress.move_on(0, (1, 0))
+    >>> progress.needed([0]), progress.needed([0, 1])
+    ((2, 1), (0, 0))
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[int, Position] = {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._next)
+
+    def __getitem__(self, rank: int) -> Position:
+        return self._next[rank]
+
+    def move_on(self, rank: int, position: Position) -> None:
+        """Record that a rank needs nothing before a position."""
+        self._next[rank] = max(position, self._next.get(rank, BEGINNING))
+
+    def needed(self, ranks: Iterable[int]) -> Position:
+        """Return the first position that one of these ranks may still need."""
+        return min(self._next.get(rank, BEGINNING) for rank in ranks)
 
 
 class PlannedSteps:
     """Steps by number, samples by ordinal."""
 
-    def __init__(self, untold_bytes: int = 0) -> None:
-        """`untold_bytes`: what a rank may have taken and not acknowledged, see JobSpec."""
-        self._untold_bytes = untold_bytes
+    def __init__(self) -> None:
         self.by_number: dict[int, PendingStep] = {}
         self.samples: dict[int, Sample] = {}
         # What may have become ready: microbatches (step, microbatch, rank), and whole steps.
@@ -20,24 +51,12 @@ class PlannedSteps:
         self._changed_steps: list[int] = []
 
     @property
-    def front(self) -> tuple[int, int]:
-        """The earliest (step, microbatch) that some rank has not taken, or (-1, -1)."""
+    def front(self) -> Position:
+        """The earliest position that some rank has not taken, or (-1, -1)."""
         if not self.by_number:
             return -1, -1
         first = self.by_number[min(self.by_number)]
         return first.number, first.front
-
-    def is_front(self, position: tuple[int, int]) -> bool:
-        """Return whether some rank may wait for the microbatch at a position, and none for others.
-
-        A rank may have taken what it was sent, and not say so while it waits for other ranks.
-        """
-        front = self.front
-        if position <= front or position[0] != front[0]:
-            return position == front
-        step = self.by_number[position[0]]
-        ranks = range(len(step.ranks))
-        return position[1] == min(step.first_needed(each, self._untold_bytes) for each in ranks)
 
     def find(
         self, rank: int, number: int, microbatch: int

@@ -1,33 +1,28 @@
 """A planned step: its microbatches, the samples they miss, and the messages they become."""
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from ...protocol.messages import (
-    NO_HANDLES,
     Batch,
     BatchItem,
     EpochPosition,
-    Handles,
     Hole,
-    PayloadServer,
     Weights,
 )
-from .sample import Place, Sample
-from .shared_payloads import RUN, SharedPayload, SharedRun
+from .sample import NBYTES, Place, Sample
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
-_NBYTES, _OFFSET, _HANDLE = attrgetter("nbytes"), attrgetter("offset"), attrgetter("handle")
+# (rank, microbatch) of one step.
+Cell = tuple[int, int]
 
 
 class PendingMicrobatch(msgspec.Struct):
     """The samples of one microbatch of one rank.
 
-    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last to
+    `missing` of them are neither held nor sent nor holes. `sent_at` is when they were sent last to
     each process that has not lost them since; `taken` means that the rank, with all who share it,
     has acknowledged them.
     """
@@ -36,12 +31,6 @@ class PendingMicrobatch(msgspec.Struct):
     missing: int
     taken: bool = False
     sent_at: dict[bytes, float] = msgspec.field(default_factory=dict)
-
-    def sent_bytes(self) -> int | None:
-        """Return the bytes of its payloads, None if some were not sent to all that wait for it."""
-        good = [sample for sample in self.samples if not sample.reason]
-        is_sent = bool(self.sent_at) and all(sample.lent for sample in good)
-        return sum(map(_NBYTES, good)) if is_sent else None
 
 
 class PendingStep(msgspec.Struct):
@@ -64,19 +53,14 @@ class PendingStep(msgspec.Struct):
     untaken_at: list[int] = msgspec.field(default_factory=list)
     front: int = 0
     holes: set[int] = msgspec.field(default_factory=set)
-    weights: dict[tuple[int, int], Weights] = msgspec.field(default_factory=dict)
+    weights: dict[Cell, Weights] = msgspec.field(default_factory=dict)
 
     @property
     def is_blocked(self) -> bool:
         """True if the step cannot be sent yet, because its holes are not known."""
         return self.waits_for_holes and self.unsettled > 0
 
-    @property
-    def untaken(self) -> int:
-        """The number of microbatches that no rank has taken yet."""
-        return sum(self.untaken_at)
-
-    def take(self, rank: int, end: int) -> None:
+    def count_taken(self, rank: int, end: int) -> None:
         """Count a rank's microbatches before `end` as taken."""
         for microbatch in range(self.taken[rank], end):
             self.untaken_at[microbatch] -= 1
@@ -86,20 +70,6 @@ class PendingStep(msgspec.Struct):
         """Move the front past microbatches that all ranks have taken."""
         while self.front < len(self.untaken_at) and not self.untaken_at[self.front]:
             self.front += 1
-
-    def first_needed(self, rank: int, untold_bytes: int) -> int:
-        """Return the first microbatch that a rank cannot have taken.
-
-        It may have taken what it was sent: what it has not acknowledged has fewer bytes in all.
-        """
-        microbatch, batches = self.taken[rank], self.ranks[rank]
-        while microbatch < len(batches):
-            nbytes = batches[microbatch].sent_bytes()
-            if nbytes is None or nbytes > untold_bytes:
-                break
-            untold_bytes -= nbytes
-            microbatch += 1
-        return microbatch
 
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""
@@ -113,15 +83,11 @@ class PendingStep(msgspec.Struct):
 
 
 class ReadyBatch(msgspec.Struct, frozen=True):
-    """A microbatch that is ready: the message, its payload frames, and a hole that ends the run.
-
-    runs: those in workers' memory of which it has handles.
-    """
+    """A microbatch that is ready: the message, its payload frames, and a hole that ends the run."""
 
     message: Batch
     payloads: tuple[object, ...]
     fatal: Sample | None
-    runs: tuple[SharedRun, ...] = ()
 
 
 def plan_step(
@@ -137,14 +103,14 @@ def plan_step(
     step.untaken_at = [len(ranks)] * len(microbatches[0])
     settled = [sample for sample in step.samples() if sample.settled]
     step.unsettled = sum(map(len, itertools.chain(*ranks))) - len(settled)
-    step.holes = {sample.ordinal for sample in settled if sample.reason}
+    step.holes = {sample.ordinal for sample in settled if sample.failure}
     return step
 
 
 def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
     """Raise ValueError if one microbatch per rank does not fit into a byte budget."""
     for m in range(max((len(batches) for batches in step.ranks), default=0)):
-        need = sum(sum(map(_NBYTES, rank[m].samples)) for rank in step.ranks)
+        need = sum(sum(map(NBYTES, rank[m].samples)) for rank in step.ranks)
         if need > budget_bytes:
             raise ValueError(
                 f"a byte budget of {budget_bytes} cannot hold one microbatch per rank: "
@@ -158,10 +124,11 @@ def pack(
     """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
     good = _usable(samples, step.holes)
-    bad = [each for each in samples if each.reason] if step.holes else []
+    bad = [each for each in samples if each.failure] if step.holes else []
     if not step.weights:
         step.weights = _all_weights(step, label)
-    handles, runs, frames = _payloads(good)
+    payloads = [sample.payload for sample in good if sample.payload is not None]
+    servers = {each.server.token: each.server for each in payloads if each.server is not None}
     message = Batch(
         run=run,
         rank=rank,
@@ -171,60 +138,36 @@ def pack(
         weights=step.weights[rank, microbatch],
         costs=_costs([sample.cost or () for sample in good], padded),
         after=step.after,
-        items=tuple([BatchItem(s.ordinal, s.key, s.header) for s in good]),
-        holes=tuple([Hole(s.ordinal, s.key, s.reason, s.source) for s in bad]),
+        items=tuple(map(_item, good)),
+        holes=tuple(map(_hole, bad)),
         step_holes=tuple(sorted(step.holes)),
-        handles=handles,
-        servers=_servers(runs),
+        servers=tuple(servers.values()),
     )
-    fatal = next((sample for sample in bad if sample.fatal), None)
-    return ReadyBatch(message, frames, fatal, runs)
+    frames = tuple([payload.frame for payload in payloads if not payload.serial])
+    return ReadyBatch(message, frames, next(filter(_is_fatal, bad), None))
+
+
+def _item(sample: Sample) -> BatchItem:
+    payload = sample.payload
+    assert payload is not None  # the microbatch is complete
+    if payload.server is None:
+        return BatchItem(sample.ordinal, sample.key, payload.header, 0, 0, 0)
+    token, serial, nbytes = payload.server.token, payload.serial, payload.nbytes
+    return BatchItem(sample.ordinal, sample.key, payload.header, token, serial, nbytes)
+
+
+def _is_fatal(sample: Sample) -> bool:
+    return sample.failure is not None and sample.failure.fatal
+
+
+def _hole(sample: Sample) -> Hole:
+    reason, source = (sample.failure.reason, sample.failure.source) if sample.failure else ("", "")
+    return Hole(sample.ordinal, sample.key, reason, source)
 
 
 def _usable(samples: Sequence[Sample], holes: Collection[int]) -> Sequence[Sample]:
     """Return the samples that are no holes; `holes` are those of their step."""
-    return [sample for sample in samples if not sample.reason] if holes else samples
-
-
-def _servers(runs: Iterable[SharedRun]) -> tuple[PayloadServer, ...]:
-    """Return whence payloads in these runs are pulled, those that are."""
-    servers = {run.handle.token: run.server for run in runs if run.server is not None}
-    return tuple(servers.values())
-
-
-def _payloads(
-    samples: Sequence[Sample],
-) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
-    """Return where samples' payloads lie in workers' memory, in which runs, and those here."""
-    payloads: list[Any] = [sample.payload for sample in samples]
-    kinds = set(map(type, payloads))
-    if SharedPayload not in kinds:
-        return NO_HANDLES, (), tuple(payloads)
-    if len(kinds) > 1:
-        return _scattered(payloads)
-    runs = tuple(dict.fromkeys(map(RUN, payloads)))
-    numbers = {run: number for number, run in enumerate(runs)}
-    run_of = tuple(map(numbers.__getitem__, map(RUN, payloads)))
-    lengths = tuple(map(_NBYTES, payloads))
-    return (
-        Handles(tuple(map(_HANDLE, runs)), run_of, tuple(map(_OFFSET, payloads)), lengths),
-        runs,
-        (),
-    )
-
-
-def _scattered(
-    payloads: Sequence[Any],
-) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
-    """Return as `_payloads` where some are here, as where a worker's memory was full."""
-    runs = tuple(dict.fromkeys([each.run for each in payloads if type(each) is SharedPayload]))
-    numbers = {run: number for number, run in enumerate(runs)}
-    places = [
-        (numbers[each.run], each.offset, each.nbytes) if type(each) is SharedPayload else (-1, 0, 0)
-        for each in payloads
-    ]
-    handles = Handles(tuple(map(_HANDLE, runs)), *zip(*places, strict=True))
-    return handles, runs, tuple([each for each in payloads if type(each) is not SharedPayload])
+    return [sample for sample in samples if sample.failure is None] if holes else samples
 
 
 def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:
@@ -249,7 +192,7 @@ def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[i
     )
 
 
-def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights]:
+def _all_weights(step: PendingStep, label: int) -> dict[Cell, Weights]:
     """Return the weights of every microbatch (rank, microbatch) of a step, holes left out."""
     # (samples, label tokens) per microbatch, then per rank, then of the step.
     counts = [
@@ -268,3 +211,48 @@ def _count(samples: Sequence[Sample], label: int, holes: Collection[int]) -> tup
     """Count samples and label tokens without holes; `holes` are those of the step."""
     good = _usable(samples, holes)
     return len(good), sum([s.cost[label] for s in good if s.cost]) if label >= 0 else 0
+
+
+def fill_empty_microbatches(step: PendingStep) -> list[Sample] | None:
+    """Move samples to a step's empty microbatches, none of the step being taken; return them.
+
+    For loops that cannot take an empty one: torch's default_collate makes no batch of no samples,
+    and a rank that left a microbatch out would make the others wait for ever. Which sample moves
+    follows from the plan and the holes alone, so that a resumed run does the same. The step's
+    samples and the sums of its weights stay as they are; budgets hold, as a sample that fits among
+    others fits alone. Return None, and move nothing, if there are fewer usable samples than
+    microbatches.
+    """
+    batches = {(r, m): b for r, rank in enumerate(step.ranks) for m, b in enumerate(rank)}
+    usable = {cell: _usable(batch.samples, step.holes) for cell, batch in batches.items()}
+    good = {cell: [*samples] for cell, samples in usable.items()}
+    if sum(map(len, good.values())) < len(batches):
+        return None
+    moved = []
+    for cell in [cell for cell, samples in good.items() if not samples]:
+        giver = _giver(good, cell)
+        sample = good[giver].pop()
+        good[cell].append(sample)
+        _move(sample, batches[giver], batches[cell])
+        rank, microbatch = cell
+        sample.place = step.number, microbatch, rank
+        moved.append(sample)
+    return moved
+
+
+def _giver(usable: dict[Cell, list[Sample]], cell: Cell) -> Cell:
+    """Return the largest microbatch (the first of several) that can spare a sample for another.
+
+    Those that run at the same time on other ranks come first: what must be held for one microbatch
+    of every rank then stays the same.
+    """
+    able = [each for each, samples in usable.items() if len(samples) > 1]
+    beside = [each for each in able if each[1] == cell[1]]
+    return max(beside or able, key=lambda each: len(usable[each]))
+
+
+def _move(sample: Sample, old: PendingMicrobatch, new: PendingMicrobatch) -> None:
+    old.samples = tuple(each for each in old.samples if each is not sample)
+    new.samples = tuple(sorted([*new.samples, sample], key=lambda each: each.ordinal))
+    old.missing -= sample.is_missing
+    new.missing += sample.is_missing

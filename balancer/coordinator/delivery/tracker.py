@@ -2,15 +2,14 @@
 
 Theory of operation. A step is added with its microbatches; its samples are decoded nearest first,
 as far as the byte budget allows (`decoding.py`). A complete microbatch is ready to be sent. Once
-sent it is in a rank's memory, and counts against the budget; the copy here is the first to be
-dropped, and is made again if the rank asks again. An acknowledged microbatch is forgotten.
+sent it counts against the budget until it is acknowledged, and is forgotten then.
 
 Where holes are allowed a step *waits for holes*: none of its microbatches is sent before all its
 samples have been decoded once, because every weight in the step leaves the holes out. When a run
 resumes inside a step, the ranks report the step's holes, and nothing waits.
 
 Where the loop can take no microbatch without samples, those that consist of holes are given some as
-soon as the step's holes are known (`empty_microbatches.py`). If there are too few, the whole step
+soon as the step's holes are known. If there are too few, the whole step
 becomes holes, and the ranks pass it over.
 """
 
@@ -19,18 +18,16 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.messages import EpochPosition
-from .byte_budget import ByteBudget, Decoded
+from .byte_budget import ByteBudget
 from .decoding import DecodeScheduler
-from .empty_microbatches import fill_empty_microbatches
-from .planned_steps import PlannedSteps
-from .rank_progress import RankProgress
-from .sample import NOWHERE, ORDINAL, Sample
-from .shared_payloads import SharedPayload, SharedPayloads, SharedRun
+from .planned_steps import PlannedSteps, RankProgress
+from .sample import NOWHERE, ORDINAL, Payload, Sample, SampleFailure, WorkerPayloads
 from .step import (
     PendingMicrobatch,
     PendingStep,
     Ranks,
     ReadyBatch,
+    fill_empty_microbatches,
     pack,
     plan_step,
     refuse_small_budget,
@@ -56,22 +53,21 @@ class DeliveryTracker:
         label: int = -1,
         may_be_empty: bool = True,
         padded: tuple[int, ...] = (),
-        shared: SharedPayloads | None = None,
-        untold_bytes: int = 0,
+        kept: WorkerPayloads | None = None,
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
         `padded` are those of the resources of which a microbatch costs count x largest.
-        `may_be_empty` says that the loop takes microbatches without samples. `shared` has the
-        payloads in workers' memory. `untold_bytes`: as in JobSpec.
+        `may_be_empty` says that the loop takes microbatches without samples. `kept` has the
+        payloads that workers keep.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
         self.may_be_empty = may_be_empty
         self.label = label
         self.padded = padded
-        self.budget = ByteBudget(limit_bytes, shared)
-        self.planned = PlannedSteps(untold_bytes)
+        self.budget = ByteBudget(limit_bytes, kept)
+        self.planned = PlannedSteps()
         self.decoding = DecodeScheduler(self.planned, self.budget)
         self.progress = RankProgress()
         # Steps of which all holes are known beforehand, and these holes.
@@ -79,8 +75,6 @@ class DeliveryTracker:
         self._known_holes: set[int] = set()
         # The last step that all ranks have taken.
         self._last_over = -1
-        # Whether a rank was sent anything yet.
-        self.has_sent = False
         # Whether a sample was forgotten while it was being decoded.
         self._has_useless_work = False
 
@@ -136,61 +130,34 @@ class DeliveryTracker:
         for sample in list(step.samples()) if self._known_holes else ():
             if sample.ordinal in self._known_holes:
                 sample.key = sample.key or str(sample.index)  # of samples that were not measured
-                self.fail(sample, "could not be used before the run was resumed")
+                self.fail(sample, SampleFailure("could not be used before the run was resumed"))
         if step.number in self._known_steps:
             step.waits_for_holes = False
 
     # --- results of decoding
 
-    def store(self, decoded: Sequence[Decoded]) -> None:
+    def store(self, decoded: Sequence[tuple[Sample, Payload]]) -> None:
         """Store the payloads of different samples; those that are not needed are ignored."""
         planned = self.planned.samples
-        self.budget.release([each[0] for each in decoded])
+        self.budget.release_reserved([sample for sample, _ in decoded])
         # What has a place and is not planned was forgotten.
         needed = [
-            each
-            for each in decoded
-            if (each[0].ordinal in planned or each[0].place == NOWHERE) and each[0].is_missing
+            (sample, payload)
+            for sample, payload in decoded
+            if (sample.ordinal in planned or sample.place == NOWHERE) and sample.is_missing
         ]
-        if any(type(each[2]) is SharedPayload and each[2].parts > 1 for each in needed):
-            needed = self._whole(needed)
         self.budget.hold(needed)
-        samples = [each[0] for each in needed]
+        samples = [sample for sample, _ in needed]
         self.planned.change_missing(samples, -1)
         self._settle(samples)
         self.decoding.evict()
 
-    def _whole(self, decoded: Sequence[Decoded]) -> list[Decoded]:
-        """Return samples without parts of batches of which others are missing, or not needed.
-
-        Some of its samples may have come from another worker. The others are decoded again.
-        """
-        found: list[Decoded] = []
-        for _, group in itertools.groupby(decoded, lambda each: each[0].place):
-            parts = list(group)
-            if self._is_usable(parts):
-                found += parts
-            else:
-                for sample, *_ in parts:
-                    self.decoding.queue(sample)
-        return found
-
-    def _is_usable(self, decoded: Sequence[Decoded]) -> bool:
-        """Return whether results of a microbatch are samples, or a batch of all it has."""
-        sizes = {each[2].parts if type(each[2]) is SharedPayload else 1 for each in decoded}
-        if sizes == {1}:
-            return True
-        step, microbatch, rank = decoded[0][0].place
-        found = self.planned.find(rank, step, microbatch)
-        samples = [each[0] for each in decoded]
-        return found is not None and sizes == {len(samples)} and samples == [*found[1].samples]
-
-    def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
-        """Turn a sample into a hole; a `fatal` one ends the run when its microbatch is due."""
-        self.budget.release((sample,))
+    def fail(self, sample: Sample, failure: SampleFailure) -> None:
+        """Turn a sample into a hole."""
+        self.budget.release_reserved((sample,))
         if not sample.is_missing:
             return
-        sample.reason, sample.fatal = reason, fatal
+        sample.failure = failure
         if sample.step in self.steps:
             self.steps[sample.step].holes.add(sample.ordinal)
         self.planned.change_missing((sample,), -1)
@@ -199,7 +166,7 @@ class DeliveryTracker:
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
         self.budget.drop((sample,))
-        self.fail(sample, reason)
+        self.fail(sample, SampleFailure(reason))
 
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
@@ -231,7 +198,7 @@ class DeliveryTracker:
                 f"usable, but step {step.number} has fewer such samples than microbatches, and "
                 "collate_fn cannot make a batch of no samples"
             )
-            for sample in [each for each in step.samples() if not each.reason]:
+            for sample in [each for each in step.samples() if each.failure is None]:
                 self._leave_out(sample, reason)
 
     def _leave_out(self, sample: Sample, reason: str) -> None:
@@ -240,7 +207,7 @@ class DeliveryTracker:
         if not sample.is_missing:
             self.budget.drop((sample,))
             self.planned.change_missing((sample,), 1)
-        self.fail(sample, reason)
+        self.fail(sample, SampleFailure(reason))
 
     # --- sending
 
@@ -264,26 +231,23 @@ class DeliveryTracker:
         now: float = 0.0,
         peer: bytes = b"",
         waiting: Collection[bytes] = (),
-        runs: Iterable[SharedRun] = (),
     ) -> None:
-        """Record that a microbatch was sent to a process, with handles of these runs.
+        """Record that a microbatch was sent to a process.
 
-        It counts as lent once all were sent it that wait for it: until then it is needed here.
+        Its payloads count as sent once all were sent it that wait for it: until then they are
+        needed here.
         """
         found = self.planned.find(rank, number, microbatch)
         if found is None:
             return
         _, batch = found
         batch.sent_at[peer] = now
-        self.has_sent = True
-        for run in runs:
-            run.readers.add(peer)
         if all(each in batch.sent_at for each in waiting):
-            self.budget.lend(batch.samples)
+            self.budget.mark_sent(batch.samples)
         self.decoding.evict()
 
     def lose_sent(self, rank: int, number: int, microbatch: int, peer: bytes = b"") -> None:
-        """Decode again what of a microbatch lay in workers' memory: a process cannot have it.
+        """Decode a microbatch again that a process cannot have: a payload of it was gone.
 
         What came inline with it the process has dropped, too: all of it is to be sent there again.
         """
@@ -292,25 +256,24 @@ class DeliveryTracker:
             return
         found[1].sent_at.pop(peer, None)
         for sample in found[1].samples:
-            was_sent = sample.lent and sample.payload is None
-            if was_sent or type(sample.payload) is SharedPayload:
+            if sample.is_sent or (sample.payload is not None and sample.payload.serial):
                 self.budget.drop((sample,))
-                self.budget.end_loans((sample,))
+                self.budget.forget_sent((sample,))
                 self.planned.change_missing((sample,), 1)
                 self.decoding.queue(sample)
 
     def _is_complete(self, batch: PendingMicrobatch, now: float, peer: bytes) -> bool:
         """Return whether a microbatch that is asked for can be sent.
 
-        Samples that were sent before and dropped here must be decoded again, once they had time to
-        arrive: a busy rank asks again for a microbatch that is on its way.
+        What was sent inline before must be decoded again, once it had time to arrive: a busy rank
+        asks again for a microbatch that is on its way.
         """
         is_late = now >= batch.sent_at.get(peer, -math.inf) + LOST_AFTER_S
         if is_late:
             batch.sent_at.pop(peer, None)
-        dropped = [sample for sample in batch.samples if sample.lent and sample.payload is None]
+        dropped = [each for each in batch.samples if each.is_sent and each.payload is None]
         if dropped and is_late:
-            self.budget.end_loans(dropped)
+            self.budget.forget_sent(dropped)
             batch.missing += len(dropped)
             for sample in dropped:
                 self.decoding.queue(sample)
@@ -372,18 +335,16 @@ class DeliveryTracker:
             if step.unsettled:
                 self._settle(batch.samples)
             self._forget(batch)
-        step.take(rank, end)
+        step.count_taken(rank, end)
 
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
         samples, reserved = batch.samples, [each for each in batch.samples if each.reserved]
         if reserved:
             self._has_useless_work = True
-            self.budget.release(reserved)
-        self.budget.end_loans(samples)
-        # None, where ranks read what they were sent.
-        if held := [each for each in samples if each.payload is not None]:
-            self.budget.drop(held)
+            self.budget.release_reserved(reserved)
+        self.budget.forget_sent(samples)
+        self.budget.drop(samples)
         planned = self.planned.samples
         for sample in samples:
             planned.pop(sample.ordinal, None)

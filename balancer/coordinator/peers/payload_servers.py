@@ -1,9 +1,8 @@
 """The workers from which ranks pull payloads: their tokens, and what ranks connect with.
 
-A worker says in its hello where it listens. It is given a token, which the handles of its payloads
-have from then on, and credentials, which only it and the ranks are told, over their connections to
-the balancer. A worker that says hello again is another one here: of the handles that it announced
-before, none is of use any more.
+A worker says in its hello where it listens. It is given a token, by which ranks know it from then
+on, and credentials, which only it and the ranks are told, over their connections to the balancer. A
+worker that says hello again is another one here: nothing that it announced before is of use.
 """
 
 from collections.abc import Callable

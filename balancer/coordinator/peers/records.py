@@ -10,7 +10,7 @@ import msgspec
 from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
-from ..delivery.rank_progress import BEGINNING, Position, RankProgress
+from ..delivery.planned_steps import BEGINNING, Position, RankProgress
 from .worker_stats import WorkerStats
 
 # Position of a rank that has taken nothing.
@@ -24,9 +24,8 @@ class WorkerPeer(msgspec.Struct):
     `unresponsive` when a lease of it expired or was lost, or others had to do it, and it has shown
     no result since: it gets no more work until it does. `failure` is why it cannot open the job's
     source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
-    `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `cost` is what
-    each sample costs, as it says, () where they differ or it cannot know. `serves` is where ranks
-    pull its payloads, None if they cannot; `why_inline` why it announces no more there.
+    `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `serves` is
+    where ranks pull its payloads, None if they cannot; `why_inline` why it announces no more there.
     """
 
     peer: bytes
@@ -39,7 +38,6 @@ class WorkerPeer(msgspec.Struct):
     in_progress: WorkInProgress = NOT_REPORTED
     heartbeat_at: float = -math.inf
     fingerprint: str = ""
-    cost: tuple[int, ...] = ()
     stats: WorkerStats = msgspec.field(default_factory=lambda: WorkerStats(0.0))
     clock: Offset = NOT_MEASURED
     serves: PayloadServer | None = None

@@ -1,4 +1,4 @@
-"""The microbatches that ranks have asked for and not been sent, each a request of its own here.
+"""The microbatches that ranks have asked for and not been sent.
 
 A request is *looked at* when it has come and when something has changed that may make it ready:
 those who change that say so by `look_at_...`. So no message has to walk all open requests.
@@ -33,17 +33,15 @@ class PendingRequests:
     def add(self, peer: bytes, request: RequestBatch, now: float) -> None:
         """Record a request, as far as the peer may have more; a repeated one keeps its time."""
         own = self._of_peer.setdefault(peer, {})
-        run, step, rank = request.run, request.step, request.rank
-        for microbatch in request.microbatches:
-            key = run, step, microbatch, rank, peer
-            if key not in self._since:
-                if len(own) >= MAX_REQUESTS:
-                    return
-                self._since[key] = now
-                own[key] = None
-                places = self._of_step.setdefault(step, {})
-                places.setdefault((microbatch, rank), {})[key] = None
-            self._to_look_at[key] = None
+        key = _key(request, peer)
+        if key not in self._since:
+            if len(own) >= MAX_REQUESTS:
+                return
+            self._since[key] = now
+            own[key] = None
+            places = self._of_step.setdefault(request.step, {})
+            places.setdefault((request.microbatch, request.rank), {})[key] = None
+        self._to_look_at[key] = None
 
     # --- what has changed
 

@@ -68,8 +68,6 @@ class WorkerPool:
         # From 0 to 1; of the names of all workers there have been.
         self._homes: dict[str, float] = {}
         self._home_of: dict[bytes, float] = {}
-        # How long the worker that left last took to decode a sample, None where nobody knows.
-        self.usual_decode_ms: float | None = None
 
     def add(self, worker: WorkerPeer) -> None:
         """Add a worker process that has said hello."""
@@ -80,7 +78,6 @@ class WorkerPool:
 
     def remove(self, worker: WorkerPeer) -> None:
         """Remove a worker process."""
-        self.usual_decode_ms = worker.stats.decode_ms_each
         named = self._by_name[worker.hello.name]
         del named[worker.peer]
         if not named:

@@ -1,9 +1,8 @@
 """Count what a worker has done since it joined, and how much of that recently."""
 
-from collections import deque
+from collections import Counter, deque
 
 import msgspec
-from msgspec import structs
 
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
@@ -12,66 +11,32 @@ MARK_S = 2.0
 WEIGHT = 0.5
 
 
-class WorkCounts(msgspec.Struct, frozen=True):
-    """Counts: samples probed, decoded and failed, bytes of payload, milliseconds at each work."""
-
-    probed: int = 0
-    decoded: int = 0
-    failed: int = 0
-    nbytes: int = 0
-    probe_ms: int = 0
-    decode_ms: int = 0
-
-    def since(self, before: "WorkCounts") -> "WorkCounts":
-        """Return what was done after an earlier count.
-
-        >>> WorkCounts(probed=5, decoded=3).since(WorkCounts(probed=4)).decoded
-        3
-        """
-        return WorkCounts(
-            self.probed - before.probed,
-            self.decoded - before.decoded,
-            self.failed - before.failed,
-            self.nbytes - before.nbytes,
-            self.probe_ms - before.probe_ms,
-            self.decode_ms - before.decode_ms,
-        )
-
-
 class WorkerStats(msgspec.Struct):
     """The counts of one worker; `since` is when it joined, times are the coordinator's.
 
+    Counted are samples `probed`, `decoded` and `failed`, `nbytes` of payload, and milliseconds at
+    each work, `probe_ms` and `decode_ms`.
+
     >>> stats = WorkerStats(since=0.0)
     >>> for second in range(100): stats.add(float(second), decoded=3)
-    >>> stats.done.decoded
+    >>> stats.done["decoded"]
     300
     >>> stats.recent(100.0)
-    (WorkCounts(probed=0, decoded=90, failed=0, nbytes=0, probe_ms=0, decode_ms=0), 30.0)
+    (Counter({'decoded': 90}), 30.0)
     """
 
     since: float
     # Milliseconds for one sample lately, None where that is not known.
     probe_ms_each: float | None = None
     decode_ms_each: float | None = None
-    done: WorkCounts = msgspec.field(default_factory=WorkCounts)
+    done: Counter[str] = msgspec.field(default_factory=Counter)
     _before: tuple[int, int] | None = None
-    _marks: deque[tuple[float, WorkCounts]] = msgspec.field(default_factory=deque)
+    _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
 
-    def add(
-        self, now: float, probed: int = 0, decoded: int = 0, failed: int = 0, nbytes: int = 0
-    ) -> None:
+    def add(self, now: float, **counts: int) -> None:
         """Add results to the counts."""
         self._mark(now)
-        done = self.done
-        # The constructor: dataclasses.replace costs four times as much, for each message.
-        self.done = WorkCounts(
-            done.probed + probed,
-            done.decoded + decoded,
-            done.failed + failed,
-            done.nbytes + nbytes,
-            done.probe_ms,
-            done.decode_ms,
-        )
+        self.done.update(counts)
 
     def record_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
         """Record the total time that a worker has spent on each kind of work.
@@ -81,10 +46,8 @@ class WorkerStats(msgspec.Struct):
         self._mark(now)
         if self._before is None:
             self._before = probe_ms, decode_ms
-        probed, decoded = self._before
-        self.done = structs.replace(
-            self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded
-        )
+        self.done["probe_ms"] = probe_ms - self._before[0]
+        self.done["decode_ms"] = decode_ms - self._before[1]
 
     def note_probing(self, each_us: int) -> None:
         """Note how long it takes to measure a sample; a negative time says that it is not known."""
@@ -96,20 +59,20 @@ class WorkerStats(msgspec.Struct):
         if each_us >= 0:
             self.decode_ms_each = _mean(self.decode_ms_each, each_us / 1000)
 
-    def recent(self, now: float) -> tuple[WorkCounts, float]:
+    def recent(self, now: float) -> tuple[Counter[str], float]:
         """Return the counts of the recent past, and its length in seconds."""
-        start, before = self.since, WorkCounts()
+        start, before = self.since, Counter[str]()
         for when, done in self._marks:
             if when > now - RECENT_S:
                 break
             start, before = when, done
-        return self.done.since(before), max(0.0, now - start)
+        return self.done - before, max(0.0, now - start)
 
     def _mark(self, now: float) -> None:
         """Remember the counts every MARK_S, as far back as `recent` needs them."""
         if self._marks and now - self._marks[-1][0] < MARK_S:
             return
-        self._marks.append((now, self.done))
+        self._marks.append((now, self.done.copy()))
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
             self._marks.popleft()
 

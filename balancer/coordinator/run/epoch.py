@@ -5,32 +5,26 @@ ready) and the leases (who does it). Nothing here sends a message.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
     DecodedItem,
-    DecodeDone,
     Probed,
     ProbeDone,
     SampleFailed,
     StartRun,
 )
-from ..delivery.byte_budget import Decoded
-from ..delivery.rank_progress import Position
-from ..delivery.sample import Sample
-from ..delivery.shared_payloads import SharedPayload, SharedPayloads
+from ..delivery.planned_steps import Position
+from ..delivery.sample import Payload, Sample, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
 from .doubted_results import (
-    MAX_CONTRADICTIONS,
     SHOWN,
     Blame,
     LayoutCheck,
     describe,
-    judge_name,
     why_bad_costs,
-    why_not_pulled,
+    why_not_readable,
 )
 from .failed_samples import FailedSamples
 from .granting import STEPS_AHEAD, LeaseGranter
@@ -55,13 +49,13 @@ class EpochRun:
         known: KnownCosts,
         check_layout: LayoutCheck | None = None,
         note_leases: Callable[[bytes], None] = lambda _: None,
-        shared: SharedPayloads | None = None,
+        kept: WorkerPayloads | None = None,
     ) -> None:
         """`known` are the costs that need not be measured; those that are measured are added.
 
-        `note_leases` is told each worker the number of whose leases has changed; `shared` has
-        payloads in their memory; with `check_layout` workers are doubted: what they send must be
-        readable, names must agree.
+        `note_leases` is told each worker the number of whose leases has changed; `kept` has the
+        payloads that they keep; with `check_layout` workers are doubted: what they send must be
+        readable.
         """
         self.check_layout = check_layout
         self.number = begin.run
@@ -74,30 +68,22 @@ class EpochRun:
             job.label,
             job.plan.empty_microbatches,
             job.plan.padded_columns,
-            shared,
-            job.untold_bytes,
+            kept,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, note_change=note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         parts = self.leases, self.feed, self.delivery
-        self.granter = LeaseGranter(begin.epoch, *parts, bool(job.lays_out))
+        self.granter = LeaseGranter(begin.epoch, *parts)
         self.lost_leases = LostLeases(*parts, self.failed)
-        self._end_is_known = self._has_planned = False
+        self._end_is_known = False
 
     # --- planning
 
     def plan_ahead(self) -> None:
-        """Plan the steps that can be planned; raises ValueError when one cannot be.
-
-        At first only one: its leases are sent sooner. Others are planned with the next message.
-        """
-        is_first, self._has_planned = not self._has_planned, True
-        if is_first:
-            self.feed.plan_ahead(1)
-        if not (is_first and self.delivery.decoding.next_position(0)):
-            self.feed.plan_ahead(STEPS_AHEAD)
+        """Plan the steps that can be planned; raises ValueError when one cannot be."""
+        self.feed.plan_ahead(STEPS_AHEAD)
 
     # --- results of workers
 
@@ -121,76 +107,42 @@ class EpochRun:
                 blamed.append(self._reject(worker, kind, sample, result, reason))
             else:
                 measured.append((sample, result))
-                sample.named_by = worker
         self.feed.samples.note_measured(self.feed.store_costs(measured))
         return blamed
 
     def store_payloads(
-        self,
-        worker: bytes,
-        message: DecodeDone,
-        payloads: Sequence[Any],
-        sizes: Sequence[int],
-        now: float,
+        self, worker: bytes, lease: int, decoded: Sequence[tuple[DecodedItem, Payload]], now: float
     ) -> list[Blame]:
         """Store decoded samples; under a probe lease they bring their costs along.
 
-        payloads, sizes: of each item its payload, and the bytes of that. Returns who is to blame
-        for what is rubbish.
+        Returns who is to blame for what is rubbish.
         """
         blamed: list[Blame] = []
-        ordinals = [item.ordinal for item in message.items]
-        kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
-        # What this machine's own workers have decoded, as planned, leaves nothing to ask.
-        is_judged = kind == "probe" or self.check_layout is not None
-        good: list[Decoded] = []
-        for item, payload, nbytes in zip(message.items, payloads, sizes, strict=True):
+        ordinals = [item.ordinal for item, _ in decoded]
+        kind, found = self._complete(worker, lease, ordinals, now, blamed)
+        good: list[tuple[Sample, Payload]] = []
+        for item, payload in decoded:
             sample = found.pop(item.ordinal, None)
             if sample is None:
                 continue
-            decoded = sample, item.header, payload, nbytes
-            if is_judged and not self._judge(worker, kind, item, decoded, blamed):
-                continue
-            if not sample.key:
+            reason = why_not_readable(payload, self.check_layout)
+            if kind == "probe" and not reason:
+                reason = why_bad_costs(item.cost, payload.nbytes, len(self.job.resources))
+            if reason:
+                blamed.append(self._reject(worker, kind, sample, item, reason))
+            elif sample.key and sample.key != item.key:
+                # Who is right nobody knows: their data differ, and so would what is trained on.
+                who = worker.decode(errors="replace")
+                reason = f"worker {who:.{SHOWN}} calls it {item.key!r:.{SHOWN}}"
+                self.failed.give_up(sample, sample.key, reason, io=True)
+            else:
                 sample.key = item.key
-            good.append(decoded)
+                if kind == "probe":
+                    costs = Probed(item.ordinal, item.key, item.cost, payload.nbytes)
+                    self.feed.store_costs([(sample, costs)])
+                good.append((sample, payload))
         self.delivery.store(good)
         return blamed
-
-    def _judge(
-        self, worker: bytes, kind: str, item: DecodedItem, decoded: Decoded, blamed: list[Blame]
-    ) -> bool:
-        """Return whether a decoded sample can be used, and store the costs that it brings along.
-
-        Who is to blame for what cannot be is added to those to blame.
-        """
-        sample, header, payload, nbytes = decoded
-        reason = self._why_unreadable(header, payload)
-        if kind == "probe" and not reason:
-            reason = why_bad_costs(item.cost, nbytes, len(self.job.resources))
-        if reason:
-            blamed.append(self._reject(worker, kind, sample, item, reason))
-            return False
-        # Only workers elsewhere are doubted; who contradicts a known name may be right.
-        if sample.key and self.check_layout:
-            verdict = judge_name(sample, worker, item.key)
-            blamed += verdict.blamed
-            if verdict.name != item.key:
-                self._decode_again(kind, sample)
-                return False
-            sample.key = verdict.name
-        if kind == "probe":
-            self.feed.store_costs([(sample, Probed(item.ordinal, item.key, item.cost, nbytes))])
-            sample.named_by = worker
-        return True
-
-    def _why_unreadable(self, header: bytes, payload: Any) -> str:
-        """Return why no rank could read what a worker elsewhere has sent, "" if it can."""
-        if self.check_layout is None:
-            return ""
-        if type(payload) is SharedPayload:
-            return why_not_pulled(payload)
-        return self.check_layout(header, payload)
 
     def _reject(
         self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodedItem, reason: str
@@ -199,26 +151,12 @@ class EpochRun:
         self.lost_leases.requeue(kind, sample)
         return Blame(worker, describe(sample, result, reason))
 
-    def _decode_again(self, kind: str, sample: Sample) -> None:
-        """Decode a sample again whose name is open; give it up if workers go on to disagree."""
-        if sample.contradictions < MAX_CONTRADICTIONS:
-            self.lost_leases.requeue(kind, sample)
-            return
-        said = ", ".join(
-            f"{worker.decode(errors='replace')} says {name!r:.{SHOWN}}"
-            for worker, name in sorted((sample.claims or {}).items())
-        )
-        self.failed.give_up(
-            sample, sample.key, f"workers disagree about its name: {said}", io=False
-        )
-
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
         """Store that a sample cannot be used; return who is to blame for what is rubbish."""
         blamed: list[Blame] = []
         _, found = self._complete(worker, message.lease, [message.ordinal], now, blamed)
         for sample in found.values():
-            sample.source = message.source
-            self.failed.give_up(sample, message.key, message.reason, message.io)
+            self.failed.give_up(sample, message.key, message.reason, message.io, message.source)
         return blamed
 
     def _complete(

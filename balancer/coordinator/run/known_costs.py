@@ -4,11 +4,9 @@ They are kept in arrays, so that many samples take little memory, and over the e
 a data set says of a sample does not depend on the epoch, so a later one is planned at once. Names
 are not kept. A sample whose name may be needed before it is decoded is measured again: one that is
 over budget, and may be refused, and one that could not be used.
-
-Where workers say beforehand what each sample costs, nothing is measured.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,13 +20,8 @@ MOST_BYTES = 512 << 20
 class KnownCosts:
     """The costs and sizes that are known; during a run nothing is forgotten."""
 
-    def __init__(
-        self, count: int, budgets: Sequence[int | None], uniform: Sequence[int] = ()
-    ) -> None:
-        """There is room for indexes below `count`; `budgets` are the most of each resource.
-
-        uniform: what each sample costs, where all cost the same; its size is not known then.
-        """
+    def __init__(self, count: int, budgets: Sequence[int | None]) -> None:
+        """There is room for indexes below `count`; `budgets` are the most of each resource."""
         # The kernel gives pages for what has been written to.
         self._costs = np.zeros((count, len(budgets)), np.int64)
         # Size in bytes + 1; 0 where nothing is known.
@@ -37,7 +30,6 @@ class KnownCosts:
         self._limits = np.array([most if each is None else each for each in budgets], np.int64)
         self._failed: set[int] = set()
         self._is_empty = True
-        self._uniform = tuple(uniform)
 
     @property
     def resources(self) -> int:
@@ -47,20 +39,17 @@ class KnownCosts:
     def are_known(self, indexes: Int64) -> Mask:
         """Return of which samples (n,) the costs are known (n,)."""
         if self._is_empty:
-            return np.full(len(indexes), bool(self._uniform))
+            return np.zeros(len(indexes), bool)
         return self._sizes[indexes] > 0
 
     def costs(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
         if self._is_empty:
-            rows = np.zeros((len(indexes), len(self._limits)), np.int64)
-            return rows + np.array(self._uniform or 0, np.int64)
+            return np.zeros((len(indexes), len(self._limits)), np.int64)
         return self._costs[indexes]
 
     def measured(self, indexes: Int64) -> tuple[list[tuple[int, ...]], list[int]]:
         """Return the costs and the sizes in bytes of samples that are known."""
-        if self._uniform:
-            return [self._uniform] * len(indexes), [0] * len(indexes)
         costs = [*map(tuple, self._costs[indexes].tolist())]
         return costs, (self._sizes[indexes] - 1).tolist()
 
@@ -78,11 +67,6 @@ class KnownCosts:
         if len(self._sizes):
             self._failed.add(index)
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether there are samples that could not be used."""
-        return bool(self._failed)
-
     def forget_failed(self) -> None:
         """Forget samples that could not be used; not during a run."""
         self._sizes[list(self._failed)] = 0
@@ -92,35 +76,24 @@ class KnownCosts:
 class CostMemory:
     """Keeps what is known from one run to the next of the same job and data set.
 
-    is_used: False where each run is to measure its samples again. forgotten: how often all was.
+    is_used: False where each run is to measure its samples again.
     """
 
     def __init__(self) -> None:
         self.is_used = True
-        self.forgotten = 0
         self._key: object = None
         self._known: KnownCosts | None = None
 
     def known_to(
-        self,
-        job: JobSpec,
-        count: int,
-        fingerprint: str,
-        whole: bool,
-        told: Collection[tuple[int, ...]] | None = (),
+        self, job: JobSpec, count: int, fingerprint: str, whole: bool, believed: bool
     ) -> KnownCosts:
         """Return what a run begins with, and adds to.
 
         count, fingerprint: those of the data set. whole: the run needs an array of all costs,
-        because it plans a whole epoch. told: what workers have said that each sample costs, () for
-        those that have not; None where workers are doubted.
+        because it plans a whole epoch. believed: workers are not doubted.
         """
-        is_believed = told is not None and not job.mixed_workers
-        # Workers that are ready say it again for each run: there is nothing to keep.
-        if is_believed and (uniform := _uniform(job, told or ())):
-            return KnownCosts(0, job.plan.budgets, uniform)
         nbytes = count * (len(job.resources) + 1) * np.dtype(np.int64).itemsize
-        is_kept = self.is_used and is_believed and nbytes <= MOST_BYTES
+        is_kept = self.is_used and believed and not job.mixed_workers and nbytes <= MOST_BYTES
         key = (job, count, fingerprint)
         if is_kept and self._known is not None and key == self._key:
             self._known.forget_failed()
@@ -128,11 +101,6 @@ class CostMemory:
         known = KnownCosts(count if is_kept or whole else 0, job.plan.budgets)
         self._key, self._known = (key, known) if is_kept else (None, None)
         return known
-
-    @property
-    def has_failed(self) -> bool:
-        """Return whether samples could not be used, of what is kept."""
-        return self._known is not None and self._known.has_failed
 
     def note_failed(self, indexes: Iterable[int]) -> None:
         """Note samples that could not be used: see KnownCosts.note_failed."""
@@ -143,16 +111,3 @@ class CostMemory:
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""
         self._key, self._known = None, None
-        self.forgotten += 1
-
-
-def _uniform(job: JobSpec, told: Collection[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return what every sample costs if all workers say so, else ().
-
-    Samples that are over budget are not known by this: see the module's text.
-    """
-    budgets, said = job.plan.budgets, set(told)
-    if len(said) != 1 or len(cost := said.pop()) != len(budgets):
-        return ()
-    limits = zip(cost, budgets, strict=True)
-    return () if any(most is not None and each > most for each, most in limits) else cost

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from ...protocol.parts import IDLE, WorkInProgress
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
-from .failed_samples import FailedSamples
-from .lease_index import GrantedLease
-from .leases import LeaseTable
-from .planning_feed import PlanningFeed
-from .poison_samples import (
+from .failed_samples import (
+    FailedSamples,
     PoisonSampleDetector,
     SuspectedSample,
     likely_sample,
     reported_sample,
 )
+from .leases import GrantedLease, LeaseTable
+from .planning_feed import PlanningFeed
 
 
 def _all_idle(_: bytes) -> WorkInProgress:

@@ -41,8 +41,6 @@ class OpenSamples:
         self._again: deque[Sample] = deque()
         self._fresh = self.end = begin
         self._left = 0
-        # The samples that were last found to be known, all of them: from one ordinal to another.
-        self._known_from = self._known_to = begin
 
     @property
     def to_probe(self) -> int:
@@ -62,19 +60,10 @@ class OpenSamples:
 
     def _not_known(self, begin: int, end: int) -> int:
         """Return how many of these samples, which were on no lease yet, are to be measured."""
-        if self._known_from <= begin:
-            begin = max(begin, min(end, self._known_to))
         return sum(
             int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
             for at in range(begin, end, PART)
         )
-
-    def known_until(self, begin: int, end: int) -> int:
-        """Return up to which ordinal, `end` at most, all samples are known from `begin` on."""
-        are_known = self._known.are_known(self._order[begin:end])
-        known = len(are_known) if are_known.all() else int(are_known.argmin())
-        self._known_from, self._known_to = begin, begin + known
-        return self._known_to
 
     def take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
@@ -125,7 +114,7 @@ class OpenSamples:
     def _shrink(self, samples: Iterable[Sample]) -> None:
         """Forget the objects of samples of which no more is known than what was noted."""
         for sample in samples:
-            is_more_known = bool(sample.reason or sample.crash_count) or sample.payload is not None
+            is_more_known = bool(sample.failure or sample.crash_count) or sample.payload is not None
             if not is_more_known:
                 self._samples.pop(sample.ordinal, None)
 

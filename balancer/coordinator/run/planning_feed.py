@@ -5,7 +5,6 @@ position (a window's first ordinal and first step) carries over from one window 
 a run can start at any of them.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,12 +21,6 @@ from .open_samples import OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
 AHEAD_SAMPLES = 8192
-# Of small samples, messages and waiting cost more than decoding: of steps that together hold less
-# than this part of the byte budget (8 MiB of the default), more are planned ahead, up to so many
-# samples.
-SMALL_PART, SMALL_SAMPLES = 128, 512
-# Of those, as many are planned at a time, as a lease may have.
-AT_ONCE = 128
 
 
 class WindowPlanner(Protocol):
@@ -39,9 +32,6 @@ class WindowPlanner(Protocol):
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
-
-    def plan_several(self, windows: Window) -> Sequence[Planned]:
-        """Return plans of some of several windows in a row, given as one, from the first on."""
 
 
 def plans_whole_epoch(planner: WindowPlanner) -> bool:
@@ -93,9 +83,6 @@ class PlanningFeed:
         self.left_out = 0
         self.samples = OpenSamples(order, self.start, known, plans_whole_epoch(planner))
         self._undelivered: _Undelivered | None = None
-        # Plans of the next windows, which were planned together, and of how many the last were.
-        self._planned_ahead: deque[Planned] = deque()
-        self._together = 1
         self._unknown = 0
         self._end = self.start
         self._open_window()
@@ -160,33 +147,19 @@ class PlanningFeed:
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
-        More wait where they hold little, once a rank has its first batch; those are planned a
-        lease's worth at a time. Raises ValueError, as the planner does, when a step cannot be
-        planned within its budgets.
+        Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
         """
-        delivery, first = self.delivery, self.start
-        while self._undelivered is not None or self._needs_steps(steps_ahead):
-            if self._undelivered is None:
-                # Once enough steps wait: a lease at a time, so that messages are handled between.
-                is_enough = len(delivery.steps) >= steps_ahead and self.start >= first + AT_ONCE
-                if self.ended or self._unknown or is_enough:
-                    return
-                self._plan_window()
-            elif len(delivery.steps) < steps_ahead or len(delivery.planned.samples) < AHEAD_SAMPLES:
-                self._deliver_step(self._undelivered)
-            else:
-                return
-
-    def _needs_steps(self, steps_ahead: int) -> bool:
-        """Return whether the steps that wait are few, or hold little."""
         delivery = self.delivery
-        if len(delivery.steps) < steps_ahead:
-            return True
-        if not delivery.has_sent:
-            return False
-        samples = len(delivery.planned.samples)
-        nbytes = samples * delivery.budget.largest_bytes  # 0 before the first has been decoded
-        return samples < SMALL_SAMPLES and 0 < nbytes < delivery.budget.limit_bytes // SMALL_PART
+        while True:
+            is_short = len(delivery.steps) < steps_ahead
+            if self._undelivered is not None:
+                if not (is_short or len(delivery.planned.samples) < AHEAD_SAMPLES):
+                    return
+                self._deliver_step(self._undelivered)
+            elif self.ended or self._unknown or not is_short:
+                return
+            else:
+                self._plan_window()
 
     @property
     def unknown(self) -> tuple[int, int]:
@@ -205,10 +178,6 @@ class PlanningFeed:
 
     def _next_plan(self, end: int) -> Planned:
         """Return the plan of the window that ends with an ordinal."""
-        if not self._planned_ahead and self.delivery.has_sent:
-            self._plan_several()
-        if self._planned_ahead:
-            return self._planned_ahead.popleft()
         costs = self.samples.costs(self.start, end)
         window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
         try:
@@ -216,24 +185,6 @@ class PlanningFeed:
         except OversizeError as error:
             name = self.samples.name(error.ordinal)
             raise ValueError(f"sample {name} {error.reason}") from None
-
-    def _plan_several(self) -> None:
-        """Plan windows together that are small and whole, and whose costs are known.
-
-        A plan needs nothing but costs, so that it may be made long before its steps are delivered.
-        Twice as many as the time before: what compiles the planning's loops begins with the first.
-        """
-        size = self.planner.window_samples
-        self._together = min(2 * self._together, SMALL_SAMPLES // size)
-        if self._together < 2:
-            return
-        known = self.samples.known_until(self.start, self.start + AHEAD_SAMPLES)
-        known = min(known, self.start + self._together * size)
-        end = known - (known - self.start) % size
-        if end > self.start + size:
-            costs = self.samples.costs(self.start, end)
-            windows = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
-            self._planned_ahead.extend(self.planner.plan_several(windows))
 
     def _plan_window(self) -> None:
         end = self._window_end

@@ -96,7 +96,9 @@ def do_leases(cluster, sent, peer=b"w"):
                 if lease.kind == "probe":
                     done: Message = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
                 else:
-                    done = DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (1,), b""),))
+                    done = DecodeDone(
+                        lease.lease, (DecodedItem(ref.ordinal, key, (1,), b"", 0, 0),)
+                    )
                 sent += cluster.send(peer, done)
         answers += sent
     return answers

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from counterpoise.balancer.coordinator.delivery.sample import Sample
+from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
@@ -34,7 +34,7 @@ def filled(delivery, ranks=2, microbatches=2, size=2, steps=1, nbytes=10):
 
 def arrive(delivery, *samples, nbytes=10):
     for each in samples:
-        delivery.store([(each, b"", b"x" * nbytes, nbytes)])
+        delivery.store([(each, Payload(b"", nbytes, b"x" * nbytes))])
 
 
 def take_all(delivery):
@@ -61,7 +61,7 @@ def test_samples_are_decoded_in_the_order_of_need():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery, steps=2)
     order = [each for _ in range(8) for each in delivery.decoding.next_samples(2)]
-    assert [(each.step, each.microbatch, each.rank) for each in order] == sorted(
+    assert [each.place for each in order] == sorted(
         (step, microbatch, rank)
         for step in (0, 1) for microbatch in (0, 1) for rank in (0, 1) for _ in range(2)
     )  # fmt: skip
@@ -70,14 +70,14 @@ def test_samples_are_decoded_in_the_order_of_need():
 def test_one_piece_of_work_is_of_one_microbatch():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
-    assert len({(each.step, each.microbatch) for each in delivery.decoding.next_samples(100)}) == 1
+    assert len({each.position for each in delivery.decoding.next_samples(100)}) == 1
 
 
 def test_a_piece_of_work_that_spans_microbatches_has_them_in_the_order_of_need():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
     work = delivery.decoding.next_samples(7, rank=1, spans=True)
-    assert [(each.microbatch, each.rank) for each in work] == [
+    assert [each.place[1:] for each in work] == [
         (0, 1), (0, 1), (0, 0), (0, 0), (1, 1), (1, 1), (1, 0),
     ]  # fmt: skip
     assert len(delivery.decoding.next_samples(7, rank=1, spans=True)) == 1
@@ -89,7 +89,7 @@ def test_a_suspected_sample_ends_a_piece_of_work_that_spans_microbatches():
     suspected = next(each for each in samples.values() if each.position == (0, 1))
     suspected.crash_count = 1
     work = delivery.decoding.next_samples(9, spans=True)
-    assert {each.microbatch for each in work} == {0}
+    assert {each.position[1] for each in work} == {0}
     assert delivery.decoding.next_samples(9, spans=True) == [suspected]
 
 
@@ -98,7 +98,7 @@ def test_what_arrives_together_is_what_arrives_one_by_one():
     for at_once in (True, False):
         delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
         samples = [*filled(delivery, steps=2).values()]
-        work = [(each, b"h", bytes(10 + each.ordinal), 10 + each.ordinal) for each in samples[:9]]
+        work = [(each, Payload(b"h", 10 + each.ordinal, b"x")) for each in samples[:9]]
         for decoded in [work] if at_once else [[each] for each in work]:
             delivery.store(decoded)
         step = delivery.steps[1]
@@ -122,7 +122,7 @@ def test_a_sample_that_waits_twice_is_given_out_once():
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
     delivery = DeliveryTracker(0, 40, waits_for_holes=False)
     filled(delivery)
-    assert [each.microbatch for each in delivery.decoding.next_samples(9)] == [0, 0, 0, 0]
+    assert [each.position[1] for each in delivery.decoding.next_samples(9)] == [0, 0, 0, 0]
     assert delivery.decoding.next_samples(9) == []
 
 
@@ -139,8 +139,8 @@ def test_what_comes_back_from_a_lost_lease_is_given_out_again():
 def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
     delivery = DeliveryTracker(0, 100, waits_for_holes=False)
     samples = filled(delivery)
-    first = [each for each in samples.values() if each.microbatch == 0]
-    later = [each for each in samples.values() if each.microbatch == 1]
+    first = [each for each in samples.values() if each.position[1] == 0]
+    later = [each for each in samples.values() if each.position[1] == 1]
     arrive(delivery, *later, nbytes=20)
     arrive(delivery, *first, nbytes=20)
     assert delivery.budget.held_bytes == 100
@@ -174,41 +174,39 @@ def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
 # --- what ranks have, and have not acknowledged
 
 
-def lent(budget=100):
+def sent(budget=100):
     """Return a delivery of which both ranks were sent their first microbatch, 40 bytes each."""
     delivery = DeliveryTracker(0, budget, waits_for_holes=False)
     samples = filled(delivery, nbytes=20).values()
-    arrive(delivery, *[each for each in samples if each.microbatch == 0], nbytes=20)
+    arrive(delivery, *[each for each in samples if each.position[1] == 0], nbytes=20)
     for rank in (0, 1):
         assert delivery.ready(rank, 0, 0) is not None
         delivery.mark_sent(rank, 0, 0)
     return delivery
 
 
-def test_what_a_rank_was_sent_is_held_twice_only_while_there_is_room():
-    delivery = lent(budget=160)
-    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (80, 80)
-    delivery = lent(budget=100)
-    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
+def test_what_a_rank_was_sent_counts_until_it_is_acknowledged():
+    delivery = sent(budget=100)
+    assert (delivery.budget.held_bytes, delivery.budget.sent_bytes) == (0, 80)
     arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
-    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
+    assert (delivery.budget.held_bytes, delivery.budget.sent_bytes) == (20, 80)
     assert delivery.decoding.next_samples(9) == []
     delivery.acknowledge(0, 0, 0)
-    assert delivery.budget.lent_bytes == 40
+    assert delivery.budget.sent_bytes == 40
     assert len(delivery.decoding.next_samples(9)) == 2
 
 
 def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
-    delivery = lent()
+    delivery = sent()
     assert delivery.ready(1, 0, 0, LOST_AFTER_S - 0.1) is None
-    assert delivery.budget.lent_bytes == 80
+    assert delivery.budget.sent_bytes == 80
     assert delivery.ready(1, 0, 0, LOST_AFTER_S) is None
     again = delivery.decoding.next_samples(9)
-    assert {(each.rank, each.microbatch) for each in again} == {(1, 0)}
+    assert {each.place for each in again} == {(0, 0, 1)}
     arrive(delivery, *again, nbytes=20)
     assert delivery.ready(1, 0, 0) is not None
     delivery.mark_sent(1, 0, 0)
-    assert delivery.budget.lent_bytes == 80
+    assert delivery.budget.sent_bytes == 80
 
 
 def send_to_both(delivery, now):
@@ -235,21 +233,21 @@ def test_what_two_who_share_a_rank_have_lost_is_decoded_once_and_both_get_it_at_
     filled(delivery, ranks=1, nbytes=20)
     arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
     send_to_both(delivery, 0.0)
-    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (0, 40)
+    assert (delivery.budget.held_bytes, delivery.budget.sent_bytes) == (0, 40)
     what(delivery, now)
     arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
     send_to_both(delivery, now)
-    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (0, 40)
+    assert (delivery.budget.held_bytes, delivery.budget.sent_bytes) == (0, 40)
 
 
 def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
-    delivery = lent()
+    delivery = sent()
     for rank in (0, 1):
         delivery.acknowledge(rank, 0, 0)
     take_all(delivery)
     assert (
         delivery.budget.held_bytes,
-        delivery.budget.lent_bytes,
+        delivery.budget.sent_bytes,
         delivery.budget.reserved_bytes,
     ) == (0, 0, 0)
 
@@ -262,7 +260,7 @@ def test_a_step_that_waits_for_holes_needs_all_its_samples_and_counts_without_ho
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
     assert delivery.ready(0, 0, 0) is None
-    delivery.fail(samples[7], "broken")
+    delivery.fail(samples[7], SampleFailure("broken"))
     weights = delivery.ready(0, 0, 0).message.weights
     assert (weights.samples, weights.rank_samples, weights.step_samples) == (2, 4, 7)
     assert weights.step_label_tokens == 7
@@ -295,7 +293,7 @@ def test_what_is_decoded_in_vain_is_told_once():
     (work,) = delivery.decoding.next_samples(1)
     delivery.acknowledge(1, 0, 0)
     assert not delivery.take_has_useless_work()
-    delivery.skip_to([work.rank], 0, 1)
+    delivery.skip_to([work.place[2]], 0, 1)
     assert delivery.take_has_useless_work()
     assert not delivery.take_has_useless_work()
     arrive(delivery, samples[work.ordinal])
@@ -308,7 +306,7 @@ def test_known_holes_of_other_steps_unblock_no_step():
     delivery.learn_holes([1], [1])
     arrive(delivery, samples[0])
     assert delivery.ready(0, 0, 0) is None
-    assert samples[1].reason
+    assert samples[1].failure
 
 
 def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete():
@@ -324,8 +322,8 @@ def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete(
 def test_a_failure_and_a_payload_said_twice_change_nothing():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
-    delivery.fail(samples[0], "first")
-    delivery.fail(samples[0], "second")
+    delivery.fail(samples[0], SampleFailure("first"))
+    delivery.fail(samples[0], SampleFailure("second"))
     arrive(delivery, samples[0])
     arrive(delivery, samples[1], samples[1])
     assert delivery.budget.held_bytes == 10

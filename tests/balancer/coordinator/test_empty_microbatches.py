@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.coordinator.delivery.sample import Sample
+from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
@@ -40,9 +40,9 @@ def decode(delivery: DeliveryTracker, samples: list[Sample], broken: set[int]) -
     """Decode the samples in this order; `broken` ones are holes."""
     for sample in samples:
         if sample.ordinal in broken:
-            delivery.fail(sample, "broken")
+            delivery.fail(sample, SampleFailure("broken"))
         else:
-            delivery.store([(sample, b"", b"x" * 10, 10)])
+            delivery.store([(sample, Payload(b"", 10, b"x" * 10))])
 
 
 def contents(delivery: DeliveryTracker) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
@@ -120,7 +120,7 @@ def test_a_resumed_run_and_any_order_of_decoding_give_the_same(
     assert all(good for good, _ in found.values()) or not usable
     # A run that resumes inside the step knows its holes, and decodes only what is left.
     again, others = tracker(sizes, learn_holes=([0], holes))
-    decode(again, [each for each in others if not each.reason], set())
+    decode(again, [each for each in others if each.failure is None], set())
     assert contents(again) == found
 
 

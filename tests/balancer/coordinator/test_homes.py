@@ -25,7 +25,7 @@ class Noting(Driven):
             run = self.coordinator.state.run
             assert run is not None
             lease = run.leases.of_worker(peer)[-1]
-            self.pairs |= {(peer, sample.rank) for sample in lease.samples.values()}
+            self.pairs |= {(peer, sample.place[2]) for sample in lease.samples.values()}
         super().answer(peer, message)
 
 

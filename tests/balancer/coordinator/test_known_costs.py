@@ -57,19 +57,14 @@ class Epochs:
         job: JobSpec = JOB,
         fixed: bool = True,
         count: int = COUNT,
-        told: tuple[int, ...] = (),
-        prepares: bool = True,
         **options: object,
     ) -> None:
-        """`prepares`: the balancer has time to prepare the next run."""
         self.job = job
-        self.prepares = prepares
         self.coordinator = Coordinator(job if fixed else None, **options)  # type: ignore[arg-type]
         self._inbox = deque[tuple[bytes, Message, tuple[bytes, ...]]]()
         self.measured: list[int] = []
         self.given: list[tuple[int, tuple[str, ...]]] = []
         self.failing = frozenset[int]()
-        self.told = told
         self.decodes_first = self.is_over = False
         self.count, self.fingerprint = count, "f"
         self.run = -1
@@ -94,9 +89,6 @@ class Epochs:
             self.tell(b"r", RequestBatch(self.run, 0, step, 0))
             assert self.is_over or len(self.given) > before, "nothing has come"
             step += 1
-        if self.prepares and self.coordinator.runs.maker.is_due():
-            assert self.coordinator.tick(0.0) == []
-            assert not self.coordinator.runs.maker.is_due()
         return sorted(self.measured)
 
     def tell(self, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()) -> None:
@@ -111,7 +103,7 @@ class Epochs:
 
     def _answer(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Welcome):
-            ready = WorkerReady(self.count, self.fingerprint, message.number, self.told)
+            ready = WorkerReady(self.count, self.fingerprint, message.number)
             self.tell(peer, ready)
         elif isinstance(message, Lease):
             for ref in message.refs:
@@ -133,10 +125,10 @@ class Epochs:
         if index in self.failing:
             self.tell(peer, SampleFailed(lease.lease, ordinal, key, "broken", False))
         elif lease.kind == "probe" and not self.decodes_first:
-            probed = Probed(ordinal, key, self.told or cost(index), 10)
+            probed = Probed(ordinal, key, cost(index), 10)
             self.tell(peer, ProbeDone(lease.lease, (probed,)))
         else:
-            item = DecodedItem(ordinal, key, self.told or cost(index), b"")
+            item = DecodedItem(ordinal, key, cost(index), b"", 0, 0)
             self.tell(peer, DecodeDone(lease.lease, (item,)), (b"%d" % index,))
 
 
@@ -165,18 +157,16 @@ def test_what_was_not_measured_yet_is_measured_in_a_later_epoch() -> None:
     assert epochs.epoch() == AGAIN
 
 
-@pytest.mark.parametrize("told", [(), (3, 4)])
-def test_holes_of_a_ledger_have_their_names(told: tuple[int, ...]) -> None:
+def test_holes_of_a_ledger_have_their_names() -> None:
     """They are not decoded, so that the name does not come with the decoded sample."""
-    epochs = Epochs(told=told)
+    epochs = Epochs()
     epochs.epoch()
     first = len(epochs.given)
     measured = epochs.epoch(holes=(3, COUNT + 1))
     index = int(epochs.coordinator.state.run.feed.order[3])
     holes = [each for _, keys in epochs.given[first:] for each in keys if ": " in each]
-    name = str(index) if told else f"k{index}"  # who tells costs beforehand has no other names
-    assert holes == [f"{name}: could not be used before the run was resumed"]
-    assert measured == ([] if told else sorted({*AGAIN, index}))
+    assert holes == [f"k{index}: could not be used before the run was resumed"]
+    assert measured == sorted({*AGAIN, index})
 
 
 def _ended(epochs: Epochs) -> None:
@@ -303,51 +293,8 @@ def test_costs_that_take_too_much_memory_are_kept_for_an_epoch_at_most(
     assert [epochs.epoch() for _ in range(2)] == [ALL] * 2
 
 
-@pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
-def test_what_all_samples_cost_is_not_measured(mode: Mode) -> None:
-    job = replace(JOB, plan=replace(PLAN, mode=mode))
-    epochs, others = Epochs(job, told=(9, 4)), Epochs(job, keeps_costs=False, told=(9, 4))
-    # These are asked for each, and say the same.
-    others.coordinator.state.workers[b"w0"].cost = ()
-    assert ([epochs.epoch(), epochs.epoch()], others.epoch()) == ([[], []], ALL)
-    others.epoch()
-    assert epochs.given == others.given
-
-
-def test_new_workers_say_again_what_all_samples_cost() -> None:
-    epochs = Epochs(told=(9, 4))
-    assert epochs.epoch() == []
-    epochs.told = ()
-    _ended(epochs)
-    assert epochs.epoch() == ALL
-    epochs.told = (9, 4)
-    epochs.tell(b"r", WorkersEnded(("w",)))
-    epochs.start_worker(2)
-    assert epochs.epoch() == []
-
-
-def test_workers_that_do_not_agree_on_a_cost_are_asked_for_each() -> None:
-    epochs = Epochs(told=(9, 4))
-    epochs.told = (9, 5)
-    epochs.tell(b"v", WorkerHello("v", 0, "host", 1))
-    assert epochs.epoch() == ALL
-
-
-@pytest.mark.parametrize("told", [(91, 4), (9,), (9, 4, 1)])
-def test_a_cost_over_budget_or_of_other_resources_is_not_believed(told: tuple[int, ...]) -> None:
-    epochs = Epochs(told=told)
-    epochs.told = ()
-    assert epochs.epoch() == ALL
-
-
-def test_workers_elsewhere_are_not_believed_what_all_samples_cost() -> None:
-    job = replace(JOB, source={"pattern": "x"})
-    epochs = Epochs(job, check_layout=lambda *_: "", told=(9, 4))
-    assert epochs.epoch() == ALL
-
-
 def test_a_hundred_million_samples_take_no_memory_where_they_are_not_planned_together() -> None:
-    known = CostMemory().known_to(JOB, 10**8, "f", whole=False)
+    known = CostMemory().known_to(JOB, 10**8, "f", whole=False, believed=True)
     known.note([5], [(1, 2)], np.array([3]))
     assert known.are_known(np.array([5])).tolist() == [False]
 

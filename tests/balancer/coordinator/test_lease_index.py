@@ -3,7 +3,7 @@ import random
 import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import Sample
-from counterpoise.balancer.coordinator.run.lease_index import GrantedLease, LeaseIndex
+from counterpoise.balancer.coordinator.run.leases import GrantedLease, LeaseIndex
 
 WORKERS = (b"a", b"b", b"c")
 

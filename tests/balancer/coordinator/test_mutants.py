@@ -4,15 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.balancer.coordinator.laid_out_mutants import LAID_OUT_MUTANTS
-from tests.balancer.coordinator.lent_mutants import LENT_MUTANTS
 from tests.balancer.coordinator.mutants import MUTANTS
 from tests.balancer.coordinator.planting import Mutant, edit
 from tests.balancer.coordinator.sharer_mutants import SHARER_MUTANTS
 from tests.simulation.trial import _reference, trial
 from tests.simulation.variants import (
-    LAID_OUT_VARIANTS,
-    LENT_VARIANTS,
     SHARED_VARIANTS,
     VARIANTS,
 )
@@ -37,7 +33,7 @@ def is_noticed(seed: int, variants: Sequence[str]) -> bool:
 @pytest.fixture(scope="module", autouse=True)
 def _right_references() -> None:
     """Find out what every variant delivers before a bug is planted."""
-    for variant in (*VARIANTS, *SHARED_VARIANTS, *LENT_VARIANTS, *LAID_OUT_VARIANTS):
+    for variant in (*VARIANTS, *SHARED_VARIANTS):
         _reference(variant)
 
 
@@ -65,20 +61,6 @@ def test_a_planted_bug_of_shared_ranks_is_noticed(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_and_notice(mutant, SHARED_VARIANTS, monkeypatch)
-
-
-@pytest.mark.parametrize("mutant", LENT_MUTANTS, ids=named(LENT_MUTANTS))
-def test_a_planted_bug_of_lent_memory_is_noticed(
-    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_and_notice(mutant, LENT_VARIANTS, monkeypatch)
-
-
-@pytest.mark.parametrize("mutant", LAID_OUT_MUTANTS, ids=named(LAID_OUT_MUTANTS))
-def test_a_planted_bug_of_laid_out_batches_is_noticed(
-    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_and_notice(mutant, LAID_OUT_VARIANTS, monkeypatch)
 
 
 def test_there_are_bugs_enough() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from counterpoise.balancer.coordinator.delivery.sample import Payload, SampleFailure
 from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.open_samples import OpenSamples
 
@@ -46,7 +47,9 @@ def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"reason": "broken"}, {"payload": b"pixels"}, {"crash_count": 1}], ids=str
+    "more",
+    [{"failure": SampleFailure("broken")}, {"payload": Payload(b"", 3)}, {"crash_count": 1}],
+    ids=str,
 )
 def test_what_is_known_besides_costs_is_kept(more: dict[str, object]) -> None:
     samples = OpenSamples(ORDER, 0, KnownCosts(10, (None,)), shrinks=True)

@@ -1,4 +1,4 @@
-"""Windows that are planned together come to the delivery as windows planned one by one do."""
+"""Windows wait for their costs, and fail when they are next."""
 
 import numpy as np
 import pytest
@@ -14,47 +14,13 @@ CONFIG = PlanConfig(1, 8, 2, ("tokens",), (50,), "balanced")
 BEGIN = EpochPosition(0, 0, 0, 0)
 
 
-class OneByOne(Planner):
-    """A planner that plans no windows together."""
-
-    def plan_several(self, _):
-        return ()
-
-
-class Counting(Planner):
-    """A planner that counts the windows that it has planned one by one."""
-
-    calls = 0
-
-    def plan(self, window):
-        Counting.calls += 1
-        return super().plan(window)
-
-
 def _feed(planner, cost_of, known=None):
     count = len(cost_of)
     known = KnownCosts(count, CONFIG.budgets) if known is None else known
     delivery = DeliveryTracker(0, 1 << 30, False)
-    delivery.has_sent = True
     delivery.budget.largest_bytes = 1  # small samples: many steps are planned ahead
     order = np.random.default_rng(0).permutation(count)
     return PlanningFeed(0, order, BEGIN, planner, known, delivery)
-
-
-def _all_steps(feed):
-    """Plan an epoch step by step; return its steps, and where each ends."""
-    steps = []
-    while not feed.ended or feed._undelivered is not None:
-        before = len(steps)
-        feed.plan_ahead(3)
-        for number in sorted(feed.delivery.steps):
-            step = feed.delivery.steps[number]
-            steps.append(
-                (number, [[s.ordinal for s in b.samples] for b in step.ranks[0]], step.after)
-            )
-            feed.delivery.skip_to((0,), number + 1, 0)
-        assert len(steps) > before
-    return steps
 
 
 def _known(cost_of, but=()):
@@ -65,15 +31,6 @@ def _known(cost_of, but=()):
 
 
 COSTS = np.random.default_rng(1).integers(1, 9, 8 * 40 + 3)
-
-
-def test_an_epoch_has_the_same_steps_and_positions():
-    alone = _all_steps(_feed(OneByOne(CONFIG), COSTS, _known(COSTS)))
-    Counting.calls = 0
-    together = _all_steps(_feed(Counting(CONFIG), COSTS, _known(COSTS)))
-    assert together == alone
-    assert len(together) == 41
-    assert Counting.calls == 1  # the last, which is short
 
 
 def test_windows_wait_for_costs_that_are_not_known():
@@ -100,6 +57,6 @@ def test_a_window_that_cannot_be_planned_fails_when_it_is_next_and_not_before():
     crowded = feed.order[8 * 4 : 8 * 5]
     feed.samples._known.note(crowded.tolist(), [(25,)] * 8, np.ones(8, np.int64))
     with pytest.raises(ValueError, match="step 4: 8 samples do not fit the budgets"):
-        feed.plan_ahead(3)
+        feed.plan_ahead(6)
     assert feed.step == 4
     assert sorted(feed.delivery.steps) == [0, 1, 2, 3]

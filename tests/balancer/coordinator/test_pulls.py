@@ -14,10 +14,8 @@ from counterpoise.balancer.protocol.messages import (
     DecodedItem,
     DecodeDone,
     EpochPosition,
-    FreeSlots,
-    Handles,
     Lease,
-    PayloadHandle,
+    PayloadsFreed,
     PeerRejected,
     Probed,
     ProbeDone,
@@ -35,7 +33,6 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.server.pull_credentials import new_credentials
 from counterpoise.balancer.server.sample_layout import why_bad_layout
-from tests.balancer.protocol.own_runs import own_runs
 
 PLAN = PlanConfig(
     ranks=1, samples_per_step=4, accumulate=2, resources=("tokens",), budgets=(None,),
@@ -55,7 +52,7 @@ class Job:
             make_credentials=credentials or (lambda _: PullCredentials(b"", b"secret")),
             incarnation=3,
         )
-        self.sent, self.serials, self.now = [], 0, 0.0
+        self.sent, self.serials, self.now, self.freed_with_leases = [], 0, 0.0, []
         for name in (b"w0", b"w1"):
             self.tell(name, WorkerHello(name.decode(), 0, "h", 0, address=address, key=key))
         self.tell(b"r", RankHello((0,), to_json(self.job), name="the rank"))
@@ -64,8 +61,12 @@ class Job:
         self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0)))
 
     def tell(self, peer, message, *payloads):
-        effects = self.coordinator.handle(peer, message, payloads, self.now)
+        self.take(self.coordinator.handle(peer, message, payloads, self.now))
+
+    def take(self, effects):
         self.sent += [(each.peer, each.message) for each in effects]
+        leases = [each.message for each in effects if isinstance(each.message, Lease)]
+        self.freed_with_leases += [serial for lease in leases for serial in lease.freed]
 
     def told(self, kind, peer=None):
         return [m for to, m in self.sent if isinstance(m, kind) and peer in (None, to)]
@@ -73,24 +74,35 @@ class Job:
     def token(self, peer):
         return self.told(ServePayloads, peer)[-1].token
 
-    def work(self, token_of=None, nbytes=3):
-        """Have the workers do what they are leased; payloads are announced by handles."""
-        while leases := [(to, m) for to, m in self.sent if isinstance(m, Lease)]:
-            self.sent = [each for each in self.sent if not isinstance(each[1], Lease)]
-            for peer, lease in leases:
+    def work(self, nbytes=3, most=1000):
+        """Have the workers do what they are leased, and keep the payloads."""
+        while most and (leases := self.told_leases()):
+            for peer, lease in leases[:most]:
+                most -= 1
+                self.sent.remove((peer, lease))
                 if lease.kind == "probe":
                     found = [Probed(r.ordinal, f"k{r.index}", (1,), 3) for r in lease.refs]
                     self.tell(peer, ProbeDone(lease.lease, tuple(found)))
                 else:
-                    self.tell(peer, self.decoded(peer, lease, token_of or self.token, nbytes))
+                    self.tell(peer, self.decoded(lease, nbytes))
 
-    def decoded(self, peer, lease, token_of, nbytes):
-        items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"h") for r in lease.refs)
-        handles = []
-        for _ in items:
-            self.serials += 1
-            handles.append(PayloadHandle(token_of(peer), self.serials, 0, 0, nbytes))
-        return DecodeDone(lease.lease, items, own_runs(*handles))
+    def told_leases(self):
+        return [(to, m) for to, m in self.sent if isinstance(m, Lease)]
+
+    def decoded(self, lease, nbytes=3):
+        first, self.serials = self.serials + 1, self.serials + len(lease.refs)
+        return DecodeDone(
+            lease.lease,
+            tuple(
+                DecodedItem(r.ordinal, f"k{r.index}", (), b"h", first + n, nbytes)
+                for n, r in enumerate(lease.refs)
+            ),
+        )
+
+    def freed(self):
+        """The serials that workers were told to forget."""
+        alone = [serial for each in self.told(PayloadsFreed) for serial in each.serials]
+        return sorted([*alone, *self.freed_with_leases])
 
     def ask(self, step, microbatch, lost=False):
         """Ask for a microbatch and return it."""
@@ -112,11 +124,15 @@ def test_each_worker_is_given_a_token_of_its_own_before_its_work():
     assert kinds.index("ServePayloads") < kinds.index("Welcome")
 
 
+def serials(batch):
+    return sorted(item.serial for item in batch.items)
+
+
 def test_a_microbatch_says_once_where_its_payloads_are_pulled():
     job = Job()
     batch = job.ask(0, 0)
-    tokens = {handle.token for handle in batch.handles.runs}
-    assert len(batch.handles.runs) == len(batch.items) == 2
+    tokens = {item.token for item in batch.items}
+    assert len(batch.items) == 2
     assert {server.token for server in batch.servers} == tokens <= {
         job.token(b"w0"), job.token(b"w1")
     }  # fmt: skip
@@ -126,15 +142,100 @@ def test_a_microbatch_says_once_where_its_payloads_are_pulled():
 def test_what_a_rank_has_taken_is_freed_and_not_before():
     job = Job()
     batch = job.ask(0, 0)
-    serials = {handle.serial for handle in batch.handles.runs}
-
-    def freed():
-        found = [*job.told(FreeSlots), *(f for lease in job.told(Lease) for f in lease.freed)]
-        return {serial for each in found for serial in each.serials}
-
-    assert not freed() & serials
+    assert not job.freed()
     job.tell(b"r", Ack(0, 0, 0, 0))
-    assert serials <= freed()
+    assert job.freed() == serials(batch)
+
+
+def test_a_worker_at_work_is_told_of_freed_payloads_with_its_next_lease_or_soon():
+    job = Job()
+    job.tell(b"w1", WorkerBye())  # two would share the first microbatch
+    while job.told_leases()[0][1].kind == "probe":
+        job.work(most=1)
+    late = DecodedItem(0, "k", (), b"h", 77, 3)
+    job.tell(b"w0", DecodeDone(1, (late,)))
+    assert not job.freed()
+    assert job.coordinator.next_deadline() <= job.now + 0.1
+    job.take(job.coordinator.tick(job.now + 0.1))
+    assert job.told(PayloadsFreed, b"w0") == [PayloadsFreed((77,))]
+
+
+def test_at_the_end_everything_is_freed_once():
+    job = Job()
+    for step in range(COUNT // 4):
+        for microbatch in range(2):
+            job.ask(step, microbatch)
+            job.tell(b"r", Ack(0, 0, step, microbatch))
+    assert job.freed() == list(range(1, job.serials + 1))
+    assert len(job.coordinator.state.kept) == 0
+
+
+def test_a_rank_that_leaves_frees_what_was_decoded_ahead():
+    job = Job()
+    job.ask(0, 0)
+    job.tell(b"r", RankBye())
+    assert job.freed() == list(range(1, job.serials + 1))
+
+
+def test_a_repeated_result_frees_nothing():
+    job = Job()
+    while job.told_leases()[0][1].kind == "probe":
+        job.work(most=1)
+    peer, lease = job.told_leases()[0]
+    done = job.decoded(lease)
+    for _ in range(3):
+        job.tell(peer, done)
+    assert not job.freed()
+    assert len(job.coordinator.state.kept) == len(lease.refs)
+
+
+def test_a_result_that_nobody_wants_is_freed():
+    job = Job()
+    job.work()
+    late = DecodeDone(1, (DecodedItem(0, "k", (), b"h", 77, 3),))
+    job.tell(b"w0", late)
+    assert job.told(PayloadsFreed, b"w0") == [PayloadsFreed((77,))]
+    job.tell(b"stranger", late)
+    assert job.told(PayloadsFreed, b"stranger") == [PayloadsFreed((77,))]
+
+
+def test_a_microbatch_that_was_lost_is_decoded_again():
+    job = Job()
+    first = job.ask(0, 0)
+    second = job.ask(0, 0, lost=True)
+    assert [item.key for item in first.items] == [item.key for item in second.items]
+    assert not set(serials(first)) & set(serials(second))
+    assert job.freed() == serials(first)
+    assert job.coordinator.state.run.delivery.budget.sent_bytes == 6
+
+
+def test_asked_for_again_it_is_sent_again_as_it_is_there():
+    job = Job()
+    assert job.ask(0, 0) == job.ask(0, 0)
+
+
+def test_what_a_worker_that_ends_had_is_decoded_by_the_others():
+    job = Job()
+    job.work()
+    budget = job.coordinator.state.run.delivery.budget
+    before = budget.held_bytes
+    job.tell(b"w0", WorkerBye())
+    assert budget.held_bytes < before
+    job.work()
+    assert budget.held_bytes == before
+    assert {sample.payload.worker for sample in budget._held.values()} == {b"w1"}
+    assert not job.freed()  # there is nobody to tell
+
+
+def test_payloads_needed_last_are_dropped_and_freed_where_memory_is_short():
+    job = Job(buffer_bytes=12)
+    for step in range(COUNT // 4):
+        for microbatch in range(2):
+            job.ask(step, microbatch)
+            budget = job.coordinator.state.run.delivery.budget
+            assert budget.held_bytes + budget.sent_bytes <= 12
+            job.tell(b"r", Ack(0, 0, step, microbatch))
+    assert job.freed() == list(range(1, job.serials + 1))
 
 
 def test_a_key_pair_s_secret_is_for_ranks_only():
@@ -178,12 +279,10 @@ def test_a_worker_out_of_reach_sends_inline_and_what_it_has_is_decoded_again():
     # It is told again: it may not have heard it the first time.
     assert job.told(StopServing) == job.told(StopServing, peer) == [StopServing(reason)] * 2
     assert job.ways()[peer.decode()] == f"inline: {reason}"
-    held = job.coordinator.state.run.delivery.budget.held_of(peer)
-    assert held == []
+    assert job.coordinator.state.run.delivery.budget.held_at(peer) == []
     again = job.ask(0, 0, lost=True)
     assert [item.ordinal for item in again.items] == [item.ordinal for item in batch.items]
-    before, after = ({h.serial for h in each.handles.runs} for each in (batch, again))
-    assert not before & after
+    assert not set(serials(batch)) & set(serials(again))
 
 
 def test_the_next_job_s_ranks_may_reach_it():
@@ -209,40 +308,19 @@ def test_a_worker_whose_payloads_are_rubbish_is_turned_away():
 
 
 @pytest.mark.parametrize(
-    ("token_of", "nbytes", "reason"),
+    ("address", "nbytes", "reason"),
     [
-        (lambda _: 99, 3, "a payload in its own memory, which no rank can reach"),
-        (None, 0, "a payload of 0 bytes, to be pulled"),
-        (None, MAX_PULLED_BYTES + 1, "bytes, to be pulled"),
+        ("", 3, "a payload that it keeps, where no rank can pull it"),
+        (ADDRESS, 0, "a payload of 0 bytes, to be pulled"),
+        (ADDRESS, MAX_PULLED_BYTES + 1, "bytes, to be pulled"),
     ],
 )
-def test_a_handle_that_no_rank_could_use_is_rubbish(token_of, nbytes, reason):
-    job = Job()
+def test_a_payload_that_no_rank_could_pull_is_rubbish(address, nbytes, reason):
+    job = Job(address)
     job.tell(b"r", RequestBatch(0, 0, 0, 0))
-    job.work(token_of, nbytes)
+    job.work(nbytes)
     assert not job.told(Batch)
     assert reason in job.told(PeerRejected)[0].reason
-
-
-@pytest.mark.parametrize(
-    ("offsets", "lengths"), [((0, 0), (6, 6)), ((0, 3), (3, 3))], ids=["one twice", "side by side"]
-)
-def test_a_run_that_is_pulled_has_one_payload(offsets, lengths, monkeypatch):
-    job = Job()
-    job.tell(b"w1", WorkerBye())  # two would share the first microbatch
-
-    def decoded(peer, lease, token_of, _):
-        job.serials += 1
-        run = PayloadHandle(token_of(peer), job.serials, 0, 0, 6)
-        items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"h") for r in lease.refs)
-        assert len(items) == 2
-        return DecodeDone(lease.lease, items, Handles((run,), (0, 0), offsets, lengths))
-
-    monkeypatch.setattr(job, "decoded", decoded)
-    job.tell(b"r", RequestBatch(0, 0, 0, 0))
-    job.work()
-    assert not job.told(Batch)
-    assert "a run of several payloads, to be pulled" in job.told(PeerRejected)[0].reason
 
 
 def test_where_it_must_be_direct_a_worker_that_cannot_is_refused():

@@ -49,16 +49,6 @@ def test_a_request_that_comes_again_is_looked_at_again_and_keeps_its_time():
     assert pending.nearest_of_peers(0) == {A: (RequestBatch(0, 0, 0, 0), 0.0)}
 
 
-def test_a_range_is_a_request_for_each_of_its_microbatches():
-    pending = PendingRequests()
-    pending.add(A, RequestBatch(0, 0, 3, 1, 2), 0.0)
-    assert pending.take(0) == [(RequestBatch(0, 0, 3, 1), A), (RequestBatch(0, 0, 3, 2), A)]
-    pending.remove(RequestBatch(0, 0, 3, 1), A)
-    pending.add(A, RequestBatch(0, 0, 3, 1, 2), 5.0)
-    assert len(pending) == 2
-    assert pending.nearest_of_peers(0) == {A: (RequestBatch(0, 0, 3, 1), 5.0)}
-
-
 def test_a_new_run_forgets_the_requests_of_those_before_and_looks_at_all():
     pending = asked((0, 0))
     pending.add(A, RequestBatch(1, 0, 3, 0), 0.0)
@@ -80,7 +70,7 @@ def test_a_peer_cannot_ask_for_any_number(monkeypatch):
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     pending = asked(*((step, 0) for step in range(9)))
     assert len(pending) == 3
-    pending.add(A, RequestBatch(0, 0, 99, 0, 1024), 0.0)
+    pending.add(A, RequestBatch(0, 0, 99, 0), 0.0)
     assert len(pending) == 3
     pending.add(B, RequestBatch(0, 1, 0, 0), 0.0)
     assert len(pending) == 4

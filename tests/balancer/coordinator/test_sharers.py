@@ -78,15 +78,15 @@ def test_memory_is_freed_when_the_last_has_acknowledged() -> None:
     assert 0 not in run.delivery.steps
 
 
-def test_a_payload_is_lent_only_when_all_have_been_sent_it() -> None:
+def test_a_payload_counts_as_sent_only_when_all_have_been_sent_it() -> None:
     cluster, _ = started(A, B)
     run = cluster.coordinator.state.run
     assert run is not None
-    lent = []
+    found = []
     for peer in (A, B):
         ask(cluster, peer, 0)
-        lent.append([sample.lent for sample in run.delivery.steps[0].samples()])
-    assert lent == [[False, False], [True, True]]
+        found.append([sample.is_sent for sample in run.delivery.steps[0].samples()])
+    assert found == [[False, False], [True, True]]
 
 
 def test_the_faster_waits_when_it_is_as_far_ahead_as_it_prefetches() -> None:

@@ -76,7 +76,9 @@ class Cluster:
             if lease.kind == "probe":
                 self.send(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
             else:
-                self.send(peer, DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), b""),)))
+                self.send(
+                    peer, DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), b"", 0, 0),))
+                )
                 self.decoded += 1
 
     def work_all(self):
@@ -244,7 +246,7 @@ def test_worker_stats_forget_slowly():
         stats.add(float(second), decoded=1)
     assert len(stats._marks) < 20
     done, seconds = stats.recent(1000.0)
-    assert done.decoded / seconds == pytest.approx(1.0, abs=0.1)
+    assert done["decoded"] / seconds == pytest.approx(1.0, abs=0.1)
     assert WorkerStats(5.0).recent(5.0)[1] == 0.0
 
 

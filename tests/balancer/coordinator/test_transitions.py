@@ -189,7 +189,7 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     "WorkerReady": send(READY),
     "WorkerFailed": send(WorkerFailed("no such file")),
     "ProbeDone": send(ProbeDone(99, ())),
-    "DecodeDone": send(DecodeDone(99, (DecodedItem(0, "k", (), b""),))),
+    "DecodeDone": send(DecodeDone(99, (DecodedItem(0, "k", (), b"", 0, 0),))),
     "SampleFailed": send(SampleFailed(99, 0, "k", "cut", False)),
     "WorkerBye": send(WorkerBye()),
     "WorkerHeartbeat": send(WorkerHeartbeat("peer", 1)),
@@ -216,7 +216,7 @@ BY_CASE: dict[Case, Callable[[Cluster], None]] = {
     (W_PREPARING, "WorkerFailed", Outcome.REFUSED): fail_where_another_can,
     (W_READY, "ProbeDone", Outcome.REFUSED): send_rubbish(ProbeDone(99, (Probed(0, "k", (), 0),))),
     (W_READY, "DecodeDone", Outcome.REFUSED): send_rubbish(
-        DecodeDone(99, (DecodedItem(0, "k", (), b""),))
+        DecodeDone(99, (DecodedItem(0, "k", (), b"", 0, 0),))
     ),
     (W_READY, "SampleFailed", Outcome.REFUSED): send_rubbish(SampleFailed(99, 0, "k", "c", False)),
     (ABSENT, "RankHello", Outcome.POSTPONED): greet_with_other_job,

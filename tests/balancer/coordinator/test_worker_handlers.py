@@ -153,7 +153,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
             heartbeat(cluster, peer, progress=in_progress(cluster, peer), after_s=1.02)
         cluster.tick()
     assert first.crash_count == 3
-    assert first.reason == "3 worker processes died or hung while they worked on it"
+    assert first.failure.reason == "3 worker processes died or hung while they worked on it"
 
 
 def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
@@ -250,7 +250,7 @@ def test_a_sample_that_takes_longer_than_a_lease_counts_when_it_comes():
     held, sample = late(cluster)
     granted = cluster.send(b"w", costs(held, sample))
     assert sample.cost == (1,)
-    assert not sample.reason
+    assert sample.failure is None
     leased = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
     assert leased
     assert sample.ordinal not in leased

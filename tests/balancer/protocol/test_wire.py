@@ -12,31 +12,24 @@ from msgspec import structs
 from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.protocol.messages import (
     KINDS,
-    NO_HANDLES,
     PROTOCOL_VERSION,
-    Ack,
-    Batch,
     BatchItem,
     Bye,
     Cost,
     DecodedItem,
     DecodeDone,
     EpochPosition,
-    FreeSlots,
-    Handles,
     Hole,
     Lease,
-    PayloadHandle,
     PayloadServer,
+    PayloadsFreed,
     Probed,
     SampleRef,
     TrainerStatus,
     Weights,
-    WholeMicrobatch,
     WorkerStatus,
 )
 from counterpoise.balancer.protocol.parts import Count
-from counterpoise.balancer.protocol.payload_messages import MOST_REQUESTED, RequestCount
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
@@ -55,7 +48,6 @@ VALUES = {
     bool: st.booleans(),
     Cost: st.integers(0, MAX_COST),
     Count: st.integers(0, (1 << 63) - 1),
-    RequestCount: st.integers(1, MOST_REQUESTED),
 }
 VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
@@ -66,8 +58,8 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
-# A sample, and a run of five bytes.
-ITEM, RUN = [[1, "k", [], b""]], [1, 2, 3, 4, 5]
+# A sample whose payload is a frame.
+ITEM = [[1, "k", [], b"", 0, 0]]
 
 
 def values(hint):
@@ -75,51 +67,12 @@ def values(hint):
     if isinstance(hint, type) and issubclass(hint, ArrayRecord):
         hints = get_type_hints(hint, include_extras=True)
         fields = {name: values(hints[name]) for name in hint.__struct_fields__}
-        if "handles" in fields:  # a place for each item, or none at all
-            empty = st.just(NO_HANDLES)
-            return st.builds(hint, **(fields | {"handles": empty})).flatmap(with_handles)
         return st.builds(hint, **fields)
     if hint in VALUES:
         return VALUES[hint]
-    if hint == tuple[Batch, ...]:  # those that travel together have all their payloads in runs
-        return st.lists(
-            values(Batch).filter(lambda batch: not payload_frames(batch)), max_size=3
-        ).map(tuple)
-    if hint == Ack | None:
-        return st.none() | values(Ack)
     assert get_origin(hint) is tuple
     assert get_args(hint)[1] is ...
     return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
-
-
-def with_handles(message):
-    """Return a strategy for this message with handles, or without."""
-    runs = st.lists(values(PayloadHandle), max_size=3)
-    return runs.flatmap(lambda found: st.tuples(*[place_in(found) for _ in message.items])).map(
-        lambda places: structs.replace(message, handles=handles_of(places))
-    )
-
-
-def place_in(runs):
-    """Return a strategy for an item's place: a run, the offset and the length of its bytes."""
-    outside = st.just((None, 0, 0))
-    if not runs:
-        return outside
-    in_runs = st.sampled_from(runs).flatmap(
-        lambda run: st.integers(0, run.nbytes).flatmap(
-            lambda end: st.tuples(st.just(run), st.just(end // 2), st.just(end - end // 2))
-        )
-    )
-    return outside | in_runs
-
-
-def handles_of(places):
-    """Return the handles of items at these places, NO_HANDLES where all are in frames."""
-    runs = [*dict.fromkeys(run for run, _, _ in places if run is not None)]
-    if not runs:
-        return NO_HANDLES
-    run_of = tuple(-1 if run is None else runs.index(run) for run, _, _ in places)
-    return Handles(tuple(runs), run_of, *zip(*[place[1:] for place in places], strict=True))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -235,17 +188,11 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
          r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]], 0],
          r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], [[], [], [], []], 0],
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b"", 0, 0]], 0],
          r"items\[0\].cost\[0\]: .* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [[], [-1], [0], [0]], 0],
-         "with handles of 1 items, not of 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [[[1, 2, 3, 4, -5]], [], [], []], 0],
-         r"handles.runs\[0\].* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[], [0], [0], [0]], 0], "another than 0 runs"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [-2], [0], [0]], 0], "than 1 runs"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [0], [2], [4]], 0], "behind its run"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [-1], [0], [1]], 0], "behind its run"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [0], [0], [5, 5]], 0], "of 1 items"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b"", -1, 3]], 0],
+         r"items\[0\].serial: .* >= 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, 0], "with 0 payload frames, it has 1"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
     ],
@@ -268,7 +215,7 @@ def test_what_is_wrong_is_said(parts, reason):
         b"\x91" * 100_000,
         encode(Bye()) + b"\x00",
         encode(Lease(1, "probe", 0, ()))[:-1] + b"\xdd\xff\xff\xff\xff",
-        encode(FreeSlots((), ()))[:-1] + b"\xdc\xff\xff",
+        encode(PayloadsFreed(()))[:-1] + b"\xdc\xff\xff",
     ],
     ids=[
         *("empty", "long", "longer", "text", "bytes", "map", "extension", "deep", "rest"),
@@ -281,33 +228,26 @@ def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
 
 
 def test_a_header_may_be_any_buffer():
-    message = DecodeDone(1, (DecodedItem(2, "k", (3,), b""),))
+    message = DecodeDone(1, (DecodedItem(2, "k", (3,), b"", 0, 0),))
     assert decode(memoryview(encode(message)), 1) == message
 
 
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
-        Ack,
-        Batch,
         BatchItem,
         DecodedItem,
         EpochPosition,
-        FreeSlots,
-        Handles,
         Hole,
-        PayloadHandle,
         PayloadServer,
         Probed,
         SampleRef,
         TrainerStatus,
         WorkerStatus,
         Weights,
-        WholeMicrobatch,
     )
     for part in parts:
         assert not part.__struct_defaults__, part
     hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
     inner = {each for hint in hints for each in (hint, *get_args(hint))}
-    inner |= set(get_type_hints(Handles).values())
     inner |= {each for hint in inner for each in get_args(hint)}
     assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)

@@ -58,7 +58,6 @@ def protocol_page() -> str:
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
         "### Coordinator to a worker's heartbeat thread, or to the doctor\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
-        "### Between shells\n\n" + record(messages.ClearPayloadOffer),
         "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
@@ -120,7 +119,7 @@ def record(kind: type[Any]) -> str:
     hints = get_type_hints(kind)
     listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
     with_payloads = kind in messages.WITH_PAYLOADS
-    carries = " A payload frame per item that is in no run." if with_payloads else ""
+    carries = " A payload frame per item without a serial." if with_payloads else ""
     text = " ".join((kind.__doc__ or "").split())
     return f"- **{kind.__name__}**({listed}). {text}{carries}"
 
@@ -130,8 +129,6 @@ def _parts() -> Iterator[type[Any]]:
         parts.SampleRef,
         parts.Probed,
         parts.BatchItem,
-        parts.PayloadHandle,
-        parts.Handles,
         parts.PayloadServer,
         parts.Hole,
         parts.Weights,

@@ -88,7 +88,7 @@ def test_the_line_at_the_start_forecasts_the_loop_that_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(late, "tell", lines.append)
+    monkeypatch.setattr(late, "tell", lambda _, text: lines.append(text))
     for loader in (make(), adopt(make())):
         next(iter(loader))
     said = r"step (.*) of random order's: ranks work (.*) and wait (.*) instead of (.*) and (.*); l"

@@ -3,34 +3,24 @@
 import os
 import select
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader.connect import balancer_process
-from counterpoise.loader.connect.balancer_process import EmbeddedBalancer, can_be_forked
-from counterpoise.workers.processes.forked_child import ForkedProcess
+from counterpoise.loader.connect.balancer_process import EmbeddedBalancer
 
 JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
 LIMIT_S = 60.0
 
 
-@pytest.fixture(autouse=True)
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process be forked in spite of the threads and the memory that a test runner has."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setattr(balancer_process, "MOST_BYTES", 1 << 40)
-
-
-@pytest.fixture(params=[False, True], ids=["clean", "forked"])
-def balancer(request: pytest.FixtureRequest) -> Iterator[EmbeddedBalancer]:
-    started = EmbeddedBalancer(JOB, forks=request.param)
+@pytest.fixture
+def balancer() -> Iterator[EmbeddedBalancer]:
+    started = EmbeddedBalancer(JOB)
     yield started
     started.close()
 
@@ -66,13 +56,11 @@ def test_one_that_is_killed_is_named_with_the_signal(
     assert f"(pid {balancer.pid}) ended with SIGKILL" in (heard(balancer) or heard(balancer))
 
 
-@pytest.fixture(params=[False, True], ids=["clean", "forked"])
-def broken(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[EmbeddedBalancer]:
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBalancer]:
     """A balancer whose job is none."""
     monkeypatch.setattr(balancer_process, "to_json", lambda _: "{}")
-    started = EmbeddedBalancer(JOB, forks=request.param)
+    started = EmbeddedBalancer(JOB)
     yield started
     started.close()
 
@@ -91,9 +79,8 @@ def test_a_closed_one_has_ended(balancer: EmbeddedBalancer) -> None:
     assert balancer.failure() == "the balancer's process was ended"
 
 
-@pytest.mark.parametrize("forks", [False, True], ids=["clean", "forked"])
-def test_one_that_is_let_go_ends_and_removes_its_directory(forks: bool) -> None:
-    started = EmbeddedBalancer(JOB, forks)
+def test_one_that_is_let_go_ends_and_removes_its_directory() -> None:
+    started = EmbeddedBalancer(JOB)
     started.wait_ready()
     directory = directory_of(started.endpoint)
     ends = started._ends
@@ -102,27 +89,3 @@ def test_one_that_is_let_go_ends_and_removes_its_directory(forks: bool) -> None:
     assert ends.process.wait(LIMIT_S) == 0
     assert not Path(directory).exists()
     started.close()
-
-
-def test_a_forked_one_is_named_as_a_balancer_and_runs_the_trainers_program() -> None:
-    started = EmbeddedBalancer(JOB, forks=True)
-    started.wait_ready()
-    assert isinstance(started._ends.process, ForkedProcess)
-    assert Path(f"/proc/{started.pid}/comm").read_text() == "cp-balancer\n"
-    started.close()
-
-
-def test_a_trainer_with_another_thread_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_be_forked()
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not can_be_forked()
-
-
-def test_a_trainer_with_much_memory_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balancer_process, "MOST_BYTES", 1 << 20)
-    assert not can_be_forked()
-
-
-def test_a_trainer_with_a_gpu_in_use_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not can_be_forked()

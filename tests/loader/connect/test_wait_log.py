@@ -58,7 +58,6 @@ def test_a_balancer_that_starts_slowly_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(balancer_process, "FIRST_LOG_S", 0.0)
-    monkeypatch.setattr(balancer_process, "can_be_forked", lambda: False)
     loader = DataLoader(
         range(8), 2, shuffle=True, balance="fixed", rank=0, ranks=1, num_workers=1,
         cost={"tokens": [1] * 8}, collate_fn=list,

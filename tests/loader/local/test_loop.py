@@ -1,7 +1,7 @@
 """What a local loop does over its epochs: whom it asks for costs, and which data it sees."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ COUNT = 24
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return what tells how many samples were measured since it was asked last."""
     found, measure = [0], PlannedReader._measured
 
@@ -28,7 +28,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
         count, found[0] = found[0], 0
         return count
 
-    yield since
+    return since
 
 
 def loader(data: Any, **given: Any) -> DataLoader:

@@ -50,8 +50,8 @@ def make_data():
 def count_threads() -> tuple[int, int]:
     """Return how many threads this process has, and how many of them are ZeroMQ's.
 
-    Those that feed a queue of multiprocessing are left out, those that plan, which stand still while
-    anybody forks, and those that are just ending: under load the ones of the epoch before end late.
+    Left out are those that feed a queue of multiprocessing, those that plan, which stand still
+    while anybody forks, and those that are just ending: under load, of the epoch before.
     """
     return min(look_at_threads() for _ in range(20))
 

@@ -1,1 +1,1 @@
-"""Connections of simulated processes: a network with faults, lent memory, and pulls."""
+"""Connections of simulated processes: a network with faults, and pulls."""

@@ -1,6 +1,6 @@
 """Payloads that simulated ranks pull from simulated workers: stands for workers/serving/.
 
-The books of both sides are the real ones. Requests and answers take time and come in order; now and
+What both sides keep track of is real. Requests and answers take time and come in order; now and
 then a connection cannot be made or is cut, an answer is lost or comes too late, a payload is gone,
 or is not what was announced.
 """
@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from counterpoise.balancer.protocol.messages import (
     Batch,
-    FreeSlots,
     Message,
-    PayloadHandle,
     PayloadServer,
     PulledPayloads,
     PullPayloads,
@@ -20,7 +18,7 @@ from counterpoise.balancer.protocol.messages import (
     StopServing,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.workers.serving.store import PayloadStore
 from tests.simulation.transport.network import SimulatedNetwork
 
@@ -45,24 +43,12 @@ class SimulatedPullServer:
     is_there: bool = True
     _answers: int = 0
 
-    def lend(self, payload: bytes, joins: bool) -> PayloadHandle | bytes:  # noqa: ARG002
-        """Keep a payload; return its handle, or the payload where there is no room."""
-        return self.store.put(payload) or payload
-
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Serve payloads, or keep no further one, as the balancer says."""
         if isinstance(way, ServePayloads):
             self.store.begin(way.token, way.most_bytes)
         else:
             self.store.end()
-
-    def free(self, message: FreeSlots) -> None:
-        """Free payloads that the balancer does not need any more."""
-        self.store.free(message.serials)
-
-    def free_all(self) -> None:
-        """Free all payloads."""
-        self.store.free_all()
 
     def answer(self, request: PullPayloads) -> tuple[PulledPayloads, list[bytes]]:
         """Return the answer to a rank; one of them has a payload that is too short."""
@@ -84,7 +70,7 @@ class SimulatedPuller:
         news: Callable[[], None],
     ) -> None:
         """`news` is called when an answer has come, or will never come."""
-        self.book = PullBook(lambda _, __: "", CONNECT_S, ANSWER_S)
+        self.tracker = PullTracker(lambda _, __: "", CONNECT_S, ANSWER_S)
         self._servers = servers
         self._network = network
         self._delay_s = delay_s
@@ -97,37 +83,23 @@ class SimulatedPuller:
 
     def read(self, batch: Batch, frames: Collection[object]) -> tuple[object, ...] | None:
         """Return the payloads of a microbatch that is settled; None if some cannot be had."""
-        runs, rest = batch.handles.runs, iter(frames)
-        if not runs:
-            return tuple(frames)
-        found = [
-            next(rest) if number < 0 else self.book.payload(runs[number])
-            for number in batch.handles.run_of
-        ]
-        return None if None in found else tuple(found)
+        return self.tracker.payloads(batch, frames)
 
     def is_settled(self, batch: Batch) -> bool:
         """Return whether nothing of a microbatch is on its way here."""
-        return self.book.is_settled(batch)
+        return self.tracker.is_settled(batch)
 
     def turn(self, session: RankSession) -> list[Message]:
         """Ask for what has arrived; return what the balancer is to be told."""
         now = self._network.now
-        self.book.expire(now)
-        for token in self.book.ended:
+        self.tracker.expire(now)
+        for token in self.tracker.ended:
             self._connections[token] = self._connections.get(token, 0) + 1
-        self.book.ended.clear()
-        for server, message in self.book.want(session.batches(), now):
+        self.tracker.ended.clear()
+        for server, message in self.tracker.want(session.batches(), now):
             self._ask(server, message)
-        reports, self.book.reports = self.book.reports, []
+        reports, self.tracker.reports = self.tracker.reports, []
         return list(reports)
-
-    def used(self) -> tuple[bytes, ...]:
-        """Return what is in use and may change: nothing, as all is copied."""
-        return ()
-
-    def trained(self) -> None:
-        """Do nothing: what was pulled is this process' own."""
 
     def leave(self) -> None:
         """End: nothing arrives any more."""
@@ -139,7 +111,7 @@ class SimulatedPuller:
         token, draw = server.token, self._network.random.random
         reachable = self._in_reach.setdefault(token, draw() >= OUT_OF_REACH)
         if not reachable:
-            self._later(token, "refused", lambda: self.book.disconnected(token, "refused"))
+            self._later(token, "refused", lambda: self.tracker.disconnected(token, "refused"))
             return
         self._later(token, "up", lambda: self._arrive(self._servers[server.address], message))
 
@@ -152,9 +124,9 @@ class SimulatedPuller:
             return
         fate = self._network.random.random()
         if not server.is_there or fate < CUT:
-            self._later(token, "down", lambda: self.book.disconnected(token, "it has ended"))
+            self._later(token, "down", lambda: self.tracker.disconnected(token, "it has ended"))
             return
-        self.book.connected(token)
+        self.tracker.connected(token)
         if fate < CUT + LOST:
             return
         answer, payloads = server.answer(message)
@@ -163,7 +135,7 @@ class SimulatedPuller:
         late_s = LATE_S if fate > 1 - GONE - LATE else 0.0
 
         def receive() -> None:
-            self.book.received(token, answer, payloads, self._network.now)
+            self.tracker.received(token, answer, payloads, self._network.now)
 
         self._later(token, "down", receive, late_s)
 

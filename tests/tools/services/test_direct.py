@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.job import ask
 from counterpoise.workers.daemon.identity import Identity
@@ -56,13 +56,13 @@ def inline(address):
 def pulled(monkeypatch):
     """Counts the payloads that were pulled."""
     counts: Counter[str] = Counter()
-    received = PullBook.received
+    received = PullTracker.received
 
     def counting(book, token, answer, payloads, now):
         counts["pulled"] += len(payloads)
         received(book, token, answer, payloads, now)
 
-    monkeypatch.setattr(PullBook, "received", counting)
+    monkeypatch.setattr(PullTracker, "received", counting)
     return counts
 
 
@@ -121,7 +121,7 @@ class OutOfReach:
 
     def __init__(self, address, root):
         self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
-        self.payloads = Payloads(self.server, way=f"direct: {NOBODY}", address=NOBODY)
+        self.payloads = Payloads(self.server, address=NOBODY)
         self.stopped = threading.Event()
         handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
         arguments: Any = address, Identity("out of reach", 9, 0), handler, self.stopped.is_set

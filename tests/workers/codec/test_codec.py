@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from counterpoise.workers.codec.frames import (
     decode,
@@ -14,12 +13,10 @@ from counterpoise.workers.codec.frames import (
     payload_of,
 )
 from tests.workers.codec.values import (
-    Pair,
     Record,
     fields,
     same,
     structures,
-    tensors,
     there_and_back,
 )
 
@@ -34,65 +31,6 @@ def test_fields_come_back(value):
 @given(structures)
 def test_objects_come_back(value):
     same(value, there_and_back(value))
-
-
-members = st.lists(tensors() | st.integers() | st.floats() | st.booleans(), max_size=6)
-
-
-def named(members):
-    return {f"member {number}": member for number, member in enumerate(members)}
-
-
-@given(members, st.sampled_from([tuple, list, named]))
-def test_what_torch_datasets_give_comes_back_as_from_pickle(members, container):
-    value = container(members)
-    back = there_and_back(value)
-    same(value, back)
-    tensors = [each for each in members if isinstance(each, torch.Tensor)]
-    huge = [each for each in members if type(each) is int and not -(1 << 63) <= each < 1 << 63]
-    known = tensors and not huge and all(each.is_contiguous() for each in tensors)
-    header, _ = encode(value)
-    assert ("tensors" in header) == bool(known)
-    came = list(back.values() if container is named else back)
-    for one, other in zip(members, came, strict=True):
-        if known and isinstance(one, torch.Tensor):
-            assert other.stride() == torch.empty(one.shape, dtype=one.dtype).stride()
-
-
-def test_samples_of_one_form_have_one_header():
-    first, second = (
-        encode_packed((torch.full((2, 3), number), number, number / 2)) for number in (1, 2)
-    )
-    assert first[0] == second[0]
-    assert b"tensors" in first[0]
-
-
-def marked() -> torch.Tensor:
-    tensor = torch.ones(2)
-    tensor.__dict__["source"] = "camera"
-    return tensor
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        marked(),
-        (torch.ones(2), "text"),
-        [torch.ones(2), None],
-        (torch.ones(2), 1 << 63),
-        {"x": torch.ones(2), 3: 4},
-        {"x": (torch.ones(2),)},
-        Pair(torch.ones(2), 1),
-        [torch.ones(1)] * 2,
-        [torch.ones(1) for _ in range(65)],
-        torch.ones(2, dtype=torch.complex64),
-        torch.ones(2, 3).t(),
-        (1, 2),
-    ],
-    ids=str,
-)
-def test_any_other_form_is_pickled(value):
-    assert b"object" in encode_packed(value)[0]
 
 
 @given(fields)

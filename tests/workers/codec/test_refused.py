@@ -67,10 +67,6 @@ def test_malformed_fields_are_refused(layout):
         lambda nest: {"fields": [["x", "number", nest]]},
         lambda nest: {"fields": nest},
         lambda nest: {"object": [nest]},
-        lambda nest: {"tensors": nest},
-        lambda nest: {"tensors": ["one", [], [nest]]},
-        lambda nest: {"tensors": ["one", [], [["uint8", nest]]]},
-        lambda nest: {"tensors": ["dict", [nest], [["uint8", [8]]]]},
     ],
 )
 def test_a_header_as_deep_as_msgpack_reads_is_refused_in_few_words(wrap):
@@ -101,30 +97,6 @@ def test_whatever_a_stranger_sends_is_a_codec_error(header, payload):
         except CodecError:
             continue
         assert candidate in ({"fields": []},), candidate
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        None,
-        ["one", [], []],
-        ["one", ["x"], [["uint8", [8]]]],
-        ["set", [], [["uint8", [8]]]],
-        ["dict", [], [["uint8", [8]]]],
-        ["tuple", [], [["uint8", [9]]]],
-        ["tuple", [], [["uint8", [7]]]],
-        ["tuple", [], [["complex64", [1]]]],
-        ["tuple", [], [["uint8", [-8]]]],
-        ["tuple", [], [["uint8", [True]]]],
-        ["tuple", [], [["int", [1]]]],
-        ["tuple", [], [["int", []], ["float", []]]],
-        ["tuple", [], [["int", []], ["uint8", [0, 1 << 47, 1 << 47]]]],
-    ],
-    ids=str,
-)
-def test_malformed_tensors_are_refused(layout):
-    with pytest.raises(CodecError):
-        decode({"tensors": layout}, b"\xff" * 8, allow_object=True)
 
 
 @given(fields, st.data())

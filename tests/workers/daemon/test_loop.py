@@ -20,11 +20,10 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.parts import UNASKED
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.activity import WorkerActivity
-from counterpoise.workers.daemon.handler import Decoded, Loaded
+from counterpoise.workers.daemon.handler import Decoded
 from counterpoise.workers.daemon.identity import Identity
 from counterpoise.workers.daemon.loop import LOOK_S
 from counterpoise.workers.daemon.payloads import Payloads
@@ -65,15 +64,11 @@ class Scripted:
     def send(self, message: Message, _payloads: Sequence[Any]) -> None:
         self.sent.append(message)
 
-    def leave_clear_channel(self) -> None:
-        pass
-
 
 class Taking:
     """Decodes samples in a given time each; those in `bad` fail."""
 
     looks_up = False
-    lays_out = False
 
     def __init__(self, clock: Clock, took_s: float, bad: Iterable[int] = ()) -> None:
         self.clock, self.took_s, self.bad = clock, took_s, set(bad)
@@ -87,9 +82,6 @@ class Taking:
         if self.fails:
             raise OSError("no disk")
         return 100, "print"
-
-    def uniform_cost(self) -> tuple[int, ...]:
-        return ()
 
     def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
         raise NotImplementedError
@@ -106,22 +98,13 @@ class Taking:
     def probe(self, ref: SampleRef, _epoch: int) -> Probed:
         return Probed(ref.ordinal, str(ref.index), (1,), 0)
 
-    def load(self, ref: SampleRef, _epoch: int) -> Loaded:
+    def decode(self, ref: SampleRef, _epoch: int) -> Decoded:
         self.begun.append(ref.ordinal)
         self.clock.now += self.took_s
         self.after.get(ref.ordinal, lambda: None)()
         if ref.ordinal in self.bad:
             raise SampleError(str(ref.index), "it does not decode")
-        return Loaded(str(ref.index), ref.index, 0.0)
-
-    def packed(self, loaded: Loaded) -> Decoded:
-        return Decoded(loaded.key, (), b"", [b"x"])
-
-    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
-        return self.packed(self.load(ref, epoch))
-
-    def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
-        raise NotImplementedError
+        return Decoded(str(ref.index), (), b"", [b"x"])
 
 
 def lease(number: int, *ordinals: int) -> Lease:
@@ -196,22 +179,18 @@ def get_ready(handler: Taking) -> list[Any]:
     made: Any = Scripted(Welcome("", 1))
     worker = loop._Worker(made, Identity("w", 0, 0), handler, WorkerActivity(), Payloads())
     worker.say_hello()
-    worker.get_ready(has_source=True)
     worker.work(lambda: not made.inbox, None)
     assert isinstance(made.sent[0], WorkerHello)
     return [each for each in made.sent if isinstance(each, WorkerReady | WorkerFailed)]
 
 
-def test_a_source_is_opened_once_and_said_to_be_open_before_and_when_that_is_asked(
-    clock: Clock,
-) -> None:
+def test_a_source_is_opened_when_the_balancer_asks_for_it(clock: Clock) -> None:
     handler = Taking(clock, QUICK_S)
-    ready = [(100, "print", UNASKED), (100, "print", 1)]
-    assert [(each.count, each.fingerprint, each.number) for each in get_ready(handler)] == ready
+    assert get_ready(handler) == [WorkerReady(100, "print", 1)]
     assert handler.opened == 1
 
 
-def test_that_a_source_cannot_be_opened_is_said_when_it_is_asked_for(clock: Clock) -> None:
+def test_that_a_source_cannot_be_opened_is_said(clock: Clock) -> None:
     handler = Taking(clock, QUICK_S)
     handler.fails = True
     assert get_ready(handler) == [WorkerFailed("OSError: no disk", 1)]

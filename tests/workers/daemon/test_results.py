@@ -2,13 +2,13 @@
 
 from random import Random
 
-from counterpoise.balancer.protocol.messages import DecodeDone, Handles, PayloadHandle, ProbeDone
+from counterpoise.balancer.protocol.messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.workers.daemon.results import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
 
 
-def item(ordinal: int) -> DecodedItem:
-    return DecodedItem(ordinal, f"k{ordinal}", (), b"")
+def item(ordinal: int, serial: int = 0) -> DecodedItem:
+    return DecodedItem(ordinal, f"k{ordinal}", (), b"", serial, 100 * MOST_BYTES if serial else 0)
 
 
 def add(results: LeaseResults, ordinal: int, *, size: int = 10, took_s: float = 0.0) -> bool:
@@ -44,29 +44,10 @@ def test_samples_that_took_long_together_do_not_wait_for_more() -> None:
     assert sent == [False] * (len(sent) - 1) + [True]
 
 
-def test_what_lies_in_memory_that_ranks_read_is_not_large() -> None:
+def test_what_the_worker_keeps_is_not_large() -> None:
     results = LeaseResults()
-    handle = PayloadHandle(1, 1, 0, 0, 100 * MOST_BYTES)
-    assert not results.add_decoded(3, item(0), handle, 0.0)
-    ((message, payloads),) = results.take()
-    assert (message.handles, payloads) == (Handles((handle,), (0,), (0,), (handle.nbytes,)), ())
-
-
-def test_payloads_of_one_run_have_one_handle() -> None:
-    results = LeaseResults()
-    places = [(1, 0, 100), (1, 128, 10), None, (1, 192, 50), (2, 256, 7), None]
-    for n, place in enumerate(places):
-        payload = b"inline" if place is None else PayloadHandle(9, place[0], 4, *place[1:])
-        results.add_decoded(3, item(n), payload, 0.0)
-    ((message, payloads),) = results.take()
-    assert message.handles == Handles(
-        (PayloadHandle(9, 1, 4, 0, 242), PayloadHandle(9, 2, 4, 256, 7)),
-        (0, 0, -1, 0, 1, -1),
-        (0, 128, 0, 192, 0, 0),
-        (100, 10, 0, 50, 7, 0),
-    )
-    assert payloads == (b"inline", b"inline")
-    assert not results.has_run  # what comes later begins a run
+    assert not results.add_decoded(3, item(0, serial=7), None, 0.0)
+    assert results.take() == [(DecodeDone(3, (item(0, serial=7),), usual_us=0), ())]
 
 
 def test_costs_of_a_lease_come_in_one_message_however_long_they_take() -> None:

@@ -8,7 +8,6 @@ import pytest
 import zmq
 
 from counterpoise.balancer.protocol.messages import (
-    FreeSlots,
     Message,
     Ping,
     PulledPayloads,
@@ -17,7 +16,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.workers.serving import door, server
+from counterpoise.workers.serving import connections, server
 from counterpoise.workers.serving.server import PullServer
 
 LIMIT_MS = 10_000
@@ -33,8 +32,10 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 
 
 @contextlib.contextmanager
-def serving(keys: KeyPair | None = None, public: bytes = b"") -> Iterator[PullServer]:
-    made = PullServer("tcp://127.0.0.1:*", 1 << 30, keys)
+def serving(
+    keys: KeyPair | None = None, public: bytes = b"", address: str = "tcp://127.0.0.1:*"
+) -> Iterator[PullServer]:
+    made = PullServer(address, 1 << 30, keys)
     made.begin(ServePayloads(TOKEN, 1 << 20, public, b"" if keys else SECRET))
     try:
         yield made
@@ -56,17 +57,35 @@ def test_a_rank_gets_what_is_there(context) -> None:
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        small, large = made.lend([b"ca", b"t"]), made.lend([bytes(300_000), b"end"])
-        assert small is not None
-        assert large is not None
-        wanted = (large.serial, small.serial, 99)
+        small, large = made.keep(b"cat"), made.keep(bytes(300_000) + b"end")
+        wanted = (large, small, 99)
         answer = ask(rank, PullPayloads(1, TOKEN, wanted))
         assert answer == (
-            PulledPayloads(1, (large.serial, small.serial)), [bytes(300_000) + b"end", b"cat"]
+            PulledPayloads(1, (large, small)), [bytes(300_000) + b"end", b"cat"]
         )  # fmt: skip
-        made.free(FreeSlots((small.serial,), ()))
-        assert ask(rank, PullPayloads(2, TOKEN, (small.serial,))) == (PulledPayloads(2, ()), [])
+        made.free((small,))
+        assert ask(rank, PullPayloads(2, TOKEN, (small,))) == (PulledPayloads(2, ()), [])
         assert ask(rank, PullPayloads(3, TOKEN + 1, wanted)) == (PulledPayloads(3, ()), [])
+
+
+def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
+    with (
+        serving(address=f"ipc://{tmp_path}/worker.1") as made,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+        connect(context, made.endpoint, b"stranger", password=b"guessed") as stranger,
+        contextlib.ExitStack() as others,
+    ):
+        serial = made.keep(b"cat")
+        send(stranger, PullPayloads(1, TOKEN, (serial,)))
+        expected = PulledPayloads(2, (serial,)), [b"cat"]
+        assert ask(rank, PullPayloads(2, TOKEN, (serial,))) == expected
+        assert not stranger.poll(200)
+        late = others.enter_context(socket.socket(socket.AF_UNIX))
+        late.settimeout(LIMIT_MS / 1000)
+        late.connect(made.endpoint.removeprefix("ipc://"))
+        while late.recv(100):  # one more than there may be is cut off at once
+            pass
 
 
 def test_a_message_that_is_no_request_is_not_answered(context) -> None:
@@ -74,7 +93,7 @@ def test_a_message_that_is_no_request_is_not_answered(context) -> None:
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.lend([b"cat"])
+        made.keep(b"cat")
         send(rank, Ping())
         rank.send_multipart([b"nonsense", b"and more"])
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
@@ -87,7 +106,7 @@ def test_who_does_not_know_the_password_gets_nothing(context, password: bytes) -
         connect(context, made.endpoint, b"stranger", password=password) as stranger,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.lend([b"cat"])
+        made.keep(b"cat")
         send(stranger, PullPayloads(1, TOKEN, (1,)))
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
         assert not stranger.poll(200)
@@ -104,7 +123,7 @@ def test_with_keys_only_the_ranks_key_is_let_in(context) -> None:
         connect(context, made.endpoint, b"without", password=SECRET) as without,
     ):
         assert made.key == own.public
-        made.lend([b"cat"])
+        made.keep(b"cat")
         for each in (stranger, without):
             send(each, PullPayloads(1, TOKEN, (1,)))
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
@@ -126,7 +145,7 @@ def test_a_request_that_is_too_large_ends_its_connection(context, monkeypatch) -
         connect(context, made.endpoint, b"loud", password=SECRET) as loud,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.lend([b"cat"])
+        made.keep(b"cat")
         assert ask(loud, PullPayloads(1, TOKEN, tuple(range(1 << 17))), limit_ms=200) is None
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
 
@@ -138,7 +157,7 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
         contextlib.ExitStack() as strangers,
     ):
-        made.lend([b"cat"])
+        made.keep(b"cat")
         expected = PulledPayloads(1, (1,)), [b"cat"]
         assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
         here = ("127.0.0.1", int(made.endpoint.rpartition(":")[2]))
@@ -159,8 +178,8 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
 
 def test_many_wrong_passwords_keep_nobody_out_for_long(context) -> None:
     with serving() as made, contextlib.ExitStack() as strangers:
-        made.lend([b"cat"])
-        for number in range(3 * door.MOST_REFUSALS):
+        made.keep(b"cat")
+        for number in range(3 * connections.MOST_REFUSALS):
             name = b"stranger %d" % number
             strangers.enter_context(connect(context, made.endpoint, name, password=b"guessed"))
         with connect(context, made.endpoint, b"rank", password=SECRET) as rank:

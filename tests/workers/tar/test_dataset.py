@@ -125,19 +125,6 @@ def test_random_transforms_follow_from_seed_epoch_and_key(texts):
     assert noisy({"__key__": "a0"}, generator(2, 1, "a0")) == TarDataset(texts, noisy).load(0, 1, 2)
 
 
-def in_given_memory(raw, allocate, rng):
-    values = allocate(2)
-    values[:] = rng.integers(256, size=2)
-    return {"key": raw["__key__"], "values": values}
-
-
-def test_a_transform_that_takes_it_is_given_memory(texts):
-    dataset, memory = TarDataset(texts, in_given_memory), np.zeros(4, np.uint8)
-    found = dataset.load(3, 1, 2, lambda nbytes: memory[1 : 1 + nbytes])
-    assert found["values"].base is memory
-    assert found["values"].tolist() == dataset.load(3, 1, 2)["values"].tolist()
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_it_survives_other_processes(texts, method):
     dataset = TarDataset(texts, SMALL)

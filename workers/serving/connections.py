@@ -26,7 +26,7 @@ HANDSHAKE_MS = 5_000
 _OPENED, _CLOSED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
 
 
-class Door:
+class PullConnections:
     """The connections of one listening socket; belongs to the thread that serves.
 
     public, secret: what ranks connect with; nobody may while both are empty.
@@ -55,7 +55,6 @@ class Door:
             self.close()
             raise
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._port = int(self.endpoint.rpartition(":")[2])
 
     def watch(self, poller: zmq.Poller, now: float) -> float:
         """Have a poller woken up by what `turn` is for; return until when it is not."""
@@ -87,7 +86,9 @@ class Door:
             contextlib.suppress(OSError),  # it has ended
             sockets.socket(fileno=os.dup(descriptor)) as connection,
         ):
-            if connection.getsockname()[1] == self._port:  # else the number is another file's now
+            name = connection.getsockname()  # of another file's, if the number is that by now
+            here = f":{name[1]}" if isinstance(name, tuple) else f"//{name}"
+            if self.endpoint.endswith(here):
                 connection.shutdown(sockets.SHUT_RDWR)
 
     def _answer(self) -> None:

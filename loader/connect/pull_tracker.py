@@ -1,11 +1,11 @@
 """A rank's pulls from workers: payloads that are asked for, here, or cannot be had; no socket.
 
-Theory of operation. A microbatch that has arrived names its payloads by handles, and the workers
-that have them. All that one worker has of it are asked for at once, in one request, long before the
-microbatch is used. What comes is kept until the microbatch is released. A payload that the worker
-does not have any more is *gone*, and so are all that were asked for when a connection ends or the
-worker does not answer in time: then the microbatch is of no use, and is asked for again from the
-balancer, which has it decoded again.
+Theory of operation. A microbatch that has arrived names its payloads by their serials, and the
+workers that have them. All that one worker has of it are asked for at once, in one request, long
+before the microbatch is used. What comes is kept until the microbatch is released. A payload that
+the worker does not have any more is *gone*, and so are all that were asked for when a connection
+ends or the worker does not answer in time: then the microbatch is of no use, and is asked for again
+from the balancer, which has it decoded again.
 
 A worker that cannot be connected to, or that connects and answers nothing several times in a row,
 is *out of reach*: nothing more is asked of it, and the balancer is told, so that what the worker
@@ -18,7 +18,6 @@ from typing import Any
 
 from ...balancer.protocol.messages import (
     Batch,
-    PayloadHandle,
     PayloadServer,
     PulledPayloads,
     PullFailed,
@@ -66,7 +65,7 @@ class _Worker:
     pulls: dict[int, Pull] = field(default_factory=dict)
 
 
-class PullBook:
+class PullTracker:
     """The pulls of one rank process. Times are in seconds, on any one clock.
 
     ended: tokens of the workers whose connections are of no use any more; the caller closes them,
@@ -122,12 +121,10 @@ class PullBook:
 
     def _ask(self, batch: Batch, server: PayloadServer, now: float) -> PullPayloads | None:
         """Return a request for what a worker has of a microbatch and was not asked for yet."""
-        runs = batch.handles.runs
-        # What is pulled is a run of its own.
         wanted = {
-            runs[number].serial: (item.header, runs[number].nbytes)
-            for item, number in zip(batch.items, batch.handles.run_of, strict=True)
-            if number >= 0 and runs[number].token == server.token and self._is_new(runs[number])
+            item.serial: (item.header, item.nbytes)
+            for item in batch.items
+            if item.token == server.token and self._is_new((item.token, item.serial))
         }
         if not wanted:
             return None
@@ -144,17 +141,11 @@ class PullBook:
         self._asked |= keys
         return message
 
-    def _is_new(self, handle: PayloadHandle) -> bool:
-        key = (handle.token, handle.serial)
+    def _is_new(self, key: Key) -> bool:
         return not (key in self._asked or key in self._here or key in self._gone)
 
     def _forget_all_but(self, arrived: Iterable[Batch]) -> None:
-        wanted = {
-            (handle.token, handle.serial)
-            for batch in arrived
-            if batch.servers
-            for handle in batch.handles.runs
-        }
+        wanted = {key for batch in arrived for key in _keys(batch)}
         for kept in (self._here, self._gone):
             for key in [key for key in kept if key not in wanted]:
                 del kept[key]
@@ -168,9 +159,17 @@ class PullBook:
         keys = _keys(batch)
         return any(key in self._gone for key in keys) or all(key in self._here for key in keys)
 
-    def payload(self, handle: PayloadHandle) -> object | None:
-        """Return a payload that is here, None if it is not."""
-        return self._here.get((handle.token, handle.serial))
+    def payloads(self, batch: Batch, frames: Iterable[object]) -> tuple[object, ...] | None:
+        """Return the payloads of a microbatch that is settled; None if some cannot be had.
+
+        frames: those that came with it.
+        """
+        inline = iter(frames)
+        found = [
+            self._here.get((item.token, item.serial)) if item.serial else next(inline)
+            for item in batch.items
+        ]
+        return None if any(each is None for each in found) else tuple(found)
 
     def connected(self, token: int) -> None:
         """Record that a connection to a worker is made."""
@@ -272,7 +271,4 @@ class PullBook:
 
 def _keys(batch: Batch) -> list[Key]:
     """Return the payloads of a microbatch that are pulled."""
-    tokens = {server.token for server in batch.servers}
-    return [
-        (handle.token, handle.serial) for handle in batch.handles.runs if handle.token in tokens
-    ]
+    return [(item.token, item.serial) for item in batch.items if item.serial]
