@@ -13,7 +13,15 @@ from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.workers.sources.measuring import FailedSample
 from tests.loader.local.plans import (
-    RESOURCES, START, config, costs_of, feed, plans, seen, take, values,
+    RESOURCES,
+    START,
+    config,
+    costs_of,
+    feed,
+    plans,
+    seen,
+    take,
+    values,
 )  # fmt: skip
 
 BROKEN = FailedSample("broken", "it does not decode", False)

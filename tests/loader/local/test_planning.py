@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.loader.local.plans import RESOURCES, config, costs_of, describe, feed
 
 PLAN = config()
 COUNT = 120
+FILES = Path("/proc/self/fd")
 CYCLES = 1000
 LIMIT_S = 60.0
 
@@ -84,7 +86,7 @@ def test_what_planning_raises_is_collected_once() -> None:
 
 def test_threads_that_are_begun_and_stopped_at_once_all_end() -> None:
     gc.collect()
-    before, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    before, descriptors = threading.active_count(), len(list(FILES.iterdir()))
     for cycle in range(CYCLES):
         planning = of_thread()
         if cycle % 3 == 1:
@@ -96,7 +98,7 @@ def test_threads_that_are_begun_and_stopped_at_once_all_end() -> None:
         assert not planning._thread.is_alive()
         del planning
     assert threading.active_count() == before
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(list(FILES.iterdir())) <= descriptors
 
 
 def test_a_thread_ends_with_its_planning_though_nobody_stops_it() -> None:
