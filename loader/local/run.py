@@ -30,6 +30,7 @@ from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
+from .starts import KEY, pack_start, why_apart
 from .workers import MOST_DEATHS, Failed, Killed
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,10 @@ class LocalRun:
         self._mean_bytes = 0
         self._unposted = self._loads = 0
         self._said: dict[str, tuple[bytes, ...]] = {}
+        # Nothing is handed out before all ranks are known to begin at one position.
+        self._is_agreed = not settings.ranks_elsewhere
+        if not self._is_agreed:
+            planning.say(KEY, pack_start(start))
         self._is_over = False
         self.left_out = 0
         self.compares = 0
@@ -175,7 +180,7 @@ class LocalRun:
         collate_fn has raised; then it is made again for the next call.
         """
         step = self._head_step()
-        if step is None:
+        if step is None or not self._is_agreed:
             return None
         task = step.tasks[0]
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
@@ -200,7 +205,7 @@ class LocalRun:
     def waits_for(self) -> str:
         """Return in a few words what the next microbatch waits for."""
         step = self._head_step()
-        if step is None:
+        if step is None or not self._is_agreed:
             return self._planning.waits_for or "the plan of the next window"
         if step.is_posted and step.contents is None:
             return self._planning.waits_for
@@ -209,7 +214,7 @@ class LocalRun:
     @property
     def is_at_end(self) -> bool:
         """Return whether all has been handed out."""
-        return self._is_over and self._head_step() is None
+        return self._is_over and self._is_agreed and self._head_step() is None
 
     def release(self, facts: MicrobatchFacts) -> None:
         """Forget a microbatch that was handed over; does nothing the second time."""
@@ -257,6 +262,10 @@ class LocalRun:
         for plan, contents in found.steps:
             self._add(plan, contents)
         self._said.update(found.said)
+        if KEY in found.said:
+            self._is_agreed = True
+            if why := why_apart(found.said[KEY]):
+                raise LoaderError(why)
         for step in self._steps if found.said else ():
             self._hear(step)
         self._is_over |= found.is_over
