@@ -69,7 +69,7 @@ def test_a_second_thread_inside_a_balanced_loaders_next_is_refused_and_nothing_i
     gate = Gate()
     loader = balanced(workers)
     iterator = iter(loader)
-    source: Any = loader._balanced.open()  # type: ignore[union-attr]
+    source: Any = loader._balanced.open()
     take = source.next
     monkeypatch.setattr(source, "next", lambda limit: (gate([0]), take(limit))[1])
     assert "two threads called next()" in refused_meanwhile(iterator, gate)

@@ -119,7 +119,7 @@ class Slow:
 
     @property
     def window_samples(self) -> int:
-        return self._planner.window_samples  # type: ignore[no-any-return]
+        return self._planner.window_samples
 
     def plan(self, window: Window) -> Planned | None:
         Slow.is_at_work = True
