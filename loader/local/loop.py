@@ -173,7 +173,8 @@ class LocalLoop:
             arrival = self._wait(run, timeout_s)
             if not run.is_first:
                 self._tell_bottleneck(time.monotonic() - since)
-        self._is_torn = False
+        # A run whose planning has ended is begun again.
+        self._is_torn = arrival is not None and arrival is run.error
         if isinstance(arrival, Exception):
             raise arrival
         return arrival

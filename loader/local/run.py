@@ -114,7 +114,7 @@ class LocalRun:
 
     compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
     whether measuring a sample for another epoch gave another cost. changed: samples that cost
-    something else than was planned, by their index in the source.
+    something else than was planned, by their index in the source. error: why no more is planned.
     """
 
     def __init__(
@@ -139,6 +139,7 @@ class LocalRun:
         self._mean_bytes = 0
         self._unposted = self._loads = 0
         self._said: dict[str, tuple[bytes, ...]] = {}
+        self.error: Exception | None = None
         # Nothing is handed out before all ranks are known to begin at one position.
         self._is_agreed = not settings.ranks_elsewhere
         if not self._is_agreed:
@@ -157,8 +158,7 @@ class LocalRun:
     def pump(self, seconds: float = 0.0) -> bool:
         """Take what has come, and give tasks; wait for the first of it at most `seconds`.
 
-        Returns whether anything came. Raises LoaderError where planning cannot go on, and what the
-        workers' end raises.
+        Returns whether anything came. Raises what the workers' end raises.
         """
         came = self._take_plans()
         self._send()
@@ -180,6 +180,8 @@ class LocalRun:
         collate_fn has raised; then it is made again for the next call.
         """
         step = self._head_step()
+        if step is None and self.error is not None:
+            return self.error
         if step is None or not self._is_agreed:
             return None
         task = step.tasks[0]
@@ -253,10 +255,12 @@ class LocalRun:
         return came
 
     def _take_plan(self, found: Collected) -> None:
+        # What was planned before is handed out first, whenever planning came upon it.
         if isinstance(found.error, ValueError | MemoryError):
-            raise LoaderError(str(found.error)) from found.error
-        if found.error is not None:
-            raise found.error
+            self.error = LoaderError(str(found.error))
+            self.error.__cause__ = found.error
+        elif found.error is not None:
+            self.error = found.error
         self._failed.update(found.failed)
         self._to_measure.extend(found.to_measure)
         for plan, contents in found.steps:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.workers.batches.planned_reader import Measured, PlannedReader
 from tests.loader import balanced_data as made
 
@@ -95,3 +95,21 @@ def test_a_short_step_of_a_window_is_left_out_where_no_microbatch_may_be_empty()
     keys = [key for info in infos for key in info.keys]
     assert len(keys) == len({*keys}) == 52
     assert batches.left_out == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_can_be_planned_is_handed_out_before_what_cannot(workers: int) -> None:
+    tokens = [*range(1, 19), 50, *range(1, 6)]
+    budgets = Balance(samples_per_step=6, budgets={"tokens": 40}, accumulate=3, oversize="error")
+    batches = DataLoader(
+        range(COUNT), balance=budgets, shuffle=False, collate_fn=list, cost={"tokens": tokens},
+        num_workers=workers,
+    )  # fmt: skip
+    found = list[Any]()
+    for _ in range(2):
+        iterator = iter(batches)
+        with pytest.raises(LoaderError, match=r"sample '18' is over budget by itself"):
+            found.extend(iterator)
+        assert sorted(itertools.chain(*found)) == [*range(18)]
+        found.clear()
+    batches.close()
