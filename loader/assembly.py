@@ -135,8 +135,7 @@ class BalancedSettings:
             job=job,
             ranks=place.played,
             connect=self._connection(job, place),
-            # torch's own thread pins what workers of a local loop make.
-            batches=replace(self.batches, pins=False) if self._is_local(place) else self.batches,
+            batches=replace(self.batches, pins=False) if self._pins_ahead(place) else self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -153,6 +152,10 @@ class BalancedSettings:
         """Return whether workers of this process load and collate what the plan gives them."""
         has_data = self.source is not None
         return has_data and self.given.balancer is None and place.sharers == 1
+
+    def _pins_ahead(self, place: Place) -> bool:
+        """Return whether torch's own thread pins batches: those of a local loop's workers."""
+        return self._is_local(place) and self.torch.start.workers > 0
 
     def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
         """Return what makes the connection: the local loop, or the way to a balancer."""

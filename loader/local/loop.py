@@ -116,12 +116,12 @@ class LocalLoop:
         self._end_run()
         if not self._keeps_workers:
             self._end_workers()
-        job = self._settings.job
-        if self._costs is None:
-            self._costs = LoopCosts.of_source(self._settings.source, job.resources)
+        source, count = self._settings.source, len(self._settings.source)
+        # The data set may be another than in the epoch before, with more samples or another table.
+        if self._costs is not None and self._keeps_costs and len(self._costs) == count:
+            self._costs.begin_epoch(True)
         else:
-            self._costs.begin_epoch(self._keeps_costs)
-        count = len(self._settings.source)
+            self._costs = LoopCosts.of_source(source, self._settings.job.resources)
         if not 0 <= start.at.start <= count:
             raise LoaderError(
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
@@ -175,7 +175,8 @@ class LocalLoop:
             arrival = self._wait(run, timeout_s)
             if not run.is_first:
                 self._tell_bottleneck(time.monotonic() - since)
-        self._is_torn = False
+        # A run whose planning has ended is begun again.
+        self._is_torn = arrival is not None and arrival is run.error
         if isinstance(arrival, Exception):
             raise arrival
         return arrival
@@ -247,7 +248,8 @@ class LocalLoop:
 
     @property
     def _keeps_workers(self) -> bool:
-        return self._tasks is not None and self._settings.start.persistent and not self._is_lost
+        is_own = self._owner == os.getpid() and not self._is_lost
+        return self._tasks is not None and self._settings.start.persistent and is_own
 
     _is_lost = False
 

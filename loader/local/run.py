@@ -30,6 +30,7 @@ from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .planning import Collected, Planning
+from .starts import KEY, pack_start, why_apart
 from .workers import MOST_DEATHS, Failed, Killed
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class LocalRun:
 
     compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
     whether measuring a sample for another epoch gave another cost. changed: samples that cost
-    something else than was planned, by their index in the source.
+    something else than was planned, by their index in the source. error: why no more is planned.
     """
 
     def __init__(
@@ -138,6 +139,11 @@ class LocalRun:
         self._mean_bytes = 0
         self._unposted = self._loads = 0
         self._said: dict[str, tuple[bytes, ...]] = {}
+        self.error: Exception | None = None
+        # Nothing is handed out before all ranks are known to begin at one position.
+        self._is_agreed = not settings.ranks_elsewhere
+        if not self._is_agreed:
+            planning.say(KEY, pack_start(start))
         self._is_over = False
         self.left_out = 0
         self.compares = 0
@@ -152,8 +158,7 @@ class LocalRun:
     def pump(self, seconds: float = 0.0) -> bool:
         """Take what has come, and give tasks; wait for the first of it at most `seconds`.
 
-        Returns whether anything came. Raises LoaderError where planning cannot go on, and what the
-        workers' end raises.
+        Returns whether anything came. Raises what the workers' end raises.
         """
         came = self._take_plans()
         self._send()
@@ -175,7 +180,9 @@ class LocalRun:
         collate_fn has raised; then it is made again for the next call.
         """
         step = self._head_step()
-        if step is None:
+        if step is None and self.error is not None:
+            return self.error
+        if step is None or not self._is_agreed:
             return None
         task = step.tasks[0]
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
@@ -200,7 +207,7 @@ class LocalRun:
     def waits_for(self) -> str:
         """Return in a few words what the next microbatch waits for."""
         step = self._head_step()
-        if step is None:
+        if step is None or not self._is_agreed:
             return self._planning.waits_for or "the plan of the next window"
         if step.is_posted and step.contents is None:
             return self._planning.waits_for
@@ -209,7 +216,7 @@ class LocalRun:
     @property
     def is_at_end(self) -> bool:
         """Return whether all has been handed out."""
-        return self._is_over and self._head_step() is None
+        return self._is_over and self._is_agreed and self._head_step() is None
 
     def release(self, facts: MicrobatchFacts) -> None:
         """Forget a microbatch that was handed over; does nothing the second time."""
@@ -248,15 +255,21 @@ class LocalRun:
         return came
 
     def _take_plan(self, found: Collected) -> None:
+        # What was planned before is handed out first, whenever planning came upon it.
         if isinstance(found.error, ValueError | MemoryError):
-            raise LoaderError(str(found.error)) from found.error
-        if found.error is not None:
-            raise found.error
+            self.error = LoaderError(str(found.error))
+            self.error.__cause__ = found.error
+        elif found.error is not None:
+            self.error = found.error
         self._failed.update(found.failed)
         self._to_measure.extend(found.to_measure)
         for plan, contents in found.steps:
             self._add(plan, contents)
         self._said.update(found.said)
+        if KEY in found.said:
+            self._is_agreed = True
+            if why := why_apart(found.said[KEY]):
+                raise LoaderError(why)
         for step in self._steps if found.said else ():
             self._hear(step)
         self._is_over |= found.is_over

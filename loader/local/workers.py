@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import process
 from multiprocessing.context import BaseContext
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -339,9 +340,14 @@ _all: "weakref.WeakSet[WorkerTasks]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Make the iterators of a forked child end nothing: the workers are its parent's."""
+    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
     for each in list(_all):
         each._shutdown = True
+        mine = {*each._workers}
+        if each._template is not None:
+            mine.add(each._template.process)
+        # At a process' exit multiprocessing ends those that are here.
+        process._children.difference_update(mine)  # type: ignore[attr-defined]
     _all.clear()
 
 

@@ -54,6 +54,7 @@ def test_a_wait_for_the_first_batch_says_what_is_missing(
     assert all("; still missing: " in text for text in told)
 
 
+@pytest.mark.usefixtures("through_balancer")
 def test_a_balancer_that_starts_slowly_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
