@@ -12,7 +12,8 @@ from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.planning import Kernels, Planning
-from counterpoise.loader.local.run import LocalRun, RunSettings
+from counterpoise.loader.local.run import LocalRun
+from counterpoise.loader.local.steps import RunSettings
 from counterpoise.loader.local.workers import Failed
 from counterpoise.loader.resume.balanced_position import RunStart
 from counterpoise.loader.step.errors import LoaderError
