@@ -31,7 +31,7 @@ from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
-from .planning import Kernels, Planning, PlanningThread
+from .planning import KernelRunner, Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
 from .starts import BottleneckLine, meet_ranks, tell_way
@@ -85,7 +85,7 @@ class LocalLoop:
         self._settings = settings
         self._peers: Peers | None = None
         self._shares_costs = False
-        self._kernels = Kernels(settings.job.plan)
+        self._kernels = KernelRunner(settings.job.plan)
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
