@@ -86,3 +86,12 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data here (set COUNTERPOISE_DATA)")
     return folder
+
+
+@pytest.fixture
+def through_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give loaders that are alone on their host a balancer, as if processes shared their ranks."""
+    # Here: most tests need no torch.
+    from counterpoise.loader.assembly import BalancedSettings
+
+    monkeypatch.setattr(BalancedSettings, "_is_local", lambda *_: False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import GlobalBatch, OversizeError, Planned, Window
-from ...balancer.protocol.messages import EpochPosition
+from ...balancer.protocol.parts import EpochPosition
 from .costs import LoopCosts
 
 # Of the samples for a microbatch without any some may be broken; after so many nobody expects a
@@ -21,7 +21,7 @@ from .costs import LoopCosts
 SPARES = 100
 
 
-class WindowPlanner(Protocol):
+class FeedPlanner(Protocol):
     """A pure planner: see balancer/planning/planner.py."""
 
     @property
@@ -93,7 +93,7 @@ class PlanFeed:
 
     epoch: int
     order: Int64
-    planner: WindowPlanner
+    planner: FeedPlanner
     costs: LoopCosts
     at: EpochPosition
     name_of: Callable[[int], str] = str

@@ -17,7 +17,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,10 @@ class Collected:
     said: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     is_over: bool = False
     left_out: int = 0
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
-class Kernels:
+class KernelRunner:
     """What runs the planning kernels of one loader: over its epochs, so that they compile once."""
 
     def __init__(self, plan: PlanConfig) -> None:
@@ -77,7 +77,7 @@ class Planning:
     """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
@@ -215,19 +215,18 @@ class Planning:
                 return
             found.said[self._awaited.pop(0)] = values
 
-    def _some(self, ahead: PlanAhead) -> list[PlannedStep]:
-        """Return some of the steps that can be planned: the first alone, so that it is there soon.
+    def _some(self, ahead: PlanAhead) -> Iterator[PlannedStep]:
+        """Yield some of the steps that can be planned: the first alone, so that it is there soon.
 
         The lock of Python is free in between, and whoever wants to fork has a turn.
         """
-        found, samples = list[PlannedStep](), 0
+        samples = 0
         for step in ahead.steps():
-            found.append(step)
+            yield step
             samples += len(step.indexes)
             if not self._has_planned or samples >= AT_ONCE:
                 self._has_planned = True
-                break
-        return found
+                return
 
     _has_planned = _is_planned = False
 
@@ -236,7 +235,7 @@ class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
+from multiprocessing import process
+from multiprocessing.context import BaseContext
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -26,10 +27,9 @@ from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
-from ...workers.processes.context import clean_context
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import start_method
+from ...workers.processes.start_method import start_method, worker_context
 from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.randomness import own_generators
 from ..plain.deaths import killed_worker
@@ -42,8 +42,6 @@ from ..plain.torch_names import (
 
 logger = logging.getLogger(__name__)
 
-# Contexts that name a start method; one that a user made is used as it is.
-_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
 # A sample on which this many workers have died is given up.
@@ -70,6 +68,18 @@ class WorkerStart:
     def forks(self) -> bool:
         """True if processes are forked from the trainer, as torch would now."""
         return start_method(self.context) == "fork"
+
+
+class Tasks(Protocol):
+    """Where tasks are done: see workers.py. most: how many may be under way."""
+
+    most: int
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Give a task to a worker."""
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
+        """Return the number of a task and its result, None if none comes within `seconds`."""
 
 
 class Failed:
@@ -132,7 +142,7 @@ class WorkerTasks(TorchWorkersIterator):
         self, reader: PlannedReader, start: WorkerStart, prefetch: int, transport: Transport
     ) -> None:
         """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
-        context: Any = clean_context() if _starts_clean(start) else start.context
+        context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
         why_not = why_inline(transport)
         if start.restarts and why_not:
@@ -327,11 +337,6 @@ def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number:
     prepare_worker(reader, init_fn, number)
 
 
-def _starts_clean(start: WorkerStart) -> bool:
-    """Return whether workers come from the fork server, in place of torch's own clean starts."""
-    return type(start.context) in _BY_NAME and not start.forks
-
-
 def _descriptor(results: Any) -> int:
     """Return what is readable when a queue has something."""
     reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
@@ -347,9 +352,14 @@ _all: "weakref.WeakSet[WorkerTasks]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Make the iterators of a forked child end nothing: the workers are its parent's."""
+    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
     for each in list(_all):
         each._shutdown = True
+        mine = {*each._workers}
+        if each._template is not None:
+            mine.add(each._template.process)
+        # At a process' exit multiprocessing ends those that are here.
+        process._children.difference_update(mine)  # type: ignore[attr-defined]
     _all.clear()
 
 

@@ -14,7 +14,7 @@ from counterpoise.balancer.planning.problem.options import COUNTED, OPTIONS
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
 NEW = {
-    "growing_data", "fields", "transport", "decode_threads",
+    "growing_data", "fields", "transport", "decode_threads", "worker_restarts",
     "balance", "rank", "ranks", "virtual_ranks", "process_group", "topology", "name", "cost",
     "key", "balancer", "keys", "on_error", "dead_letter", "max_errors", "buffer_bytes",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Balanced loaders: what arrives follows from data, seed and plan, and from nothing else."""
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -12,6 +13,7 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader import LoaderError
+from counterpoise.loader.local.run import FIRST_PORTION
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -108,12 +110,21 @@ def test_samples_that_must_be_decoded_to_be_measured_make_the_same_batches(worke
     assert digests(loader) == digests(make())
 
 
-def test_what_was_decoded_to_be_measured_is_not_decoded_again():
+def test_what_has_to_be_loaded_to_be_measured_is_loaded_twice_and_in_later_epochs_once():
+    """The first few once more, to see whether their cost is another in the next epoch."""
     dataset = made.Measured(COUNT)
-    loader = make(dataset, cost=made.measure, samples_per_step=8)
-    before = dataset.loaded
-    digests(loader)
-    assert dataset.loaded == before + COUNT
+    loader, loaded = make(dataset, cost=made.measure, samples_per_step=8), [dataset.loaded]
+    for _ in range(3):
+        list(loader)
+        loaded.append(dataset.loaded)
+    loads = [after - before for before, after in itertools.pairwise(loaded)]
+    assert loads == [2 * COUNT + FIRST_PORTION, COUNT, COUNT]
+
+
+def test_a_probe_loads_nothing():
+    dataset = made.Augmented(COUNT)
+    digests(make(dataset))
+    assert dataset.loaded == COUNT
 
 
 @settings(max_examples=40)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from counterpoise.loader import Balance, DataLoader, RemoteDataset
+from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
 from tests.loader.uses.forks import in_child
 
 COUNT = 40
@@ -34,10 +34,10 @@ class Gate:
         return samples
 
 
-def balanced(workers: int, collate: Any = list) -> DataLoader:
+def balanced(workers: int, collate: Any = list, **more: Any) -> DataLoader:
     return DataLoader(
         range(COUNT), 2, shuffle=True, num_workers=workers, balance="fixed", rank=0, ranks=1,
-        cost={"tokens": [1] * COUNT}, collate_fn=collate,
+        cost={"tokens": [1] * COUNT}, collate_fn=collate, **more,
     )  # fmt: skip
 
 
@@ -64,11 +64,15 @@ def refused_meanwhile(iterator: Iterator[Any], gate: Gate) -> str:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_second_thread_inside_a_balanced_loaders_next_is_refused_and_nothing_is_lost(
-    workers: int,
+    workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
-    loader = balanced(workers, gate)
-    assert "two threads called next()" in refused_meanwhile(iter(loader), gate)
+    loader = balanced(workers)
+    iterator = iter(loader)
+    source: Any = loader._balanced.open()
+    take = source.next
+    monkeypatch.setattr(source, "next", lambda limit: (gate([0]), take(limit))[1])
+    assert "two threads called next()" in refused_meanwhile(iterator, gate)
     loader.close()
 
 
@@ -142,18 +146,25 @@ def test_a_child_on_its_parents_iterator_is_refused_at_once_and_iterates_anew() 
         loader.close()
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_child_on_a_balanced_loaders_processes_is_refused_at_once(ended: bool) -> None:
-    loader = balanced(1)
+def test_a_child_on_a_balanced_iterator_is_refused_at_once_and_iterates_anew(
+    ended: bool, persistent: bool
+) -> None:
+    loader = balanced(1, persistent_workers=persistent)
     iterator = iter(loader)
     had = list(itertools.islice(iterator, None if ended else 3))
-    children = [in_child(lambda: next(iterator)), in_child(lambda: next(iter(loader)))]
-    children += [in_child(lambda: next(loader.steps()))]
-    for child in children[ended:]:
-        with pytest.raises(Exception, match="belong to process"):
-            child()
-    had += iterator
-    assert sorted(itertools.chain(*had)) == list(range(COUNT))
+    refused = in_child(lambda: next(iterator, None))
+    anew = [in_child(lambda: list(loader)), in_child(lambda: list(loader.steps()))]
+    if ended:
+        assert refused() is None
+    else:
+        with pytest.raises(LoaderError, match="workers belong to process"):
+            refused()
+    batches, steps = [child() for child in anew]
+    had += iterator  # the parent's workers are alive
+    for each in (had, batches, [step.microbatches[0] for step in steps]):
+        assert sorted(itertools.chain(*each)) == list(range(COUNT))
     loader.close()
 
 

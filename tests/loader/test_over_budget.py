@@ -54,6 +54,7 @@ def test_a_sampler_logs_them_too(caplog: pytest.LogCaptureFixture) -> None:
     assert number.startswith(f"2 of this process' {len(batches) // 2} microbatches")
 
 
+@pytest.mark.usefixtures("through_balancer")
 def test_doctor_tells_how_many_there_are() -> None:
     made = loader("alone", workers=1)
     batches = iter(made)

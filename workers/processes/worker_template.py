@@ -58,7 +58,8 @@ class TemplateWorker:
 class WorkerTemplate:
     """Starts workers as they were to be started when it was made.
 
-    context: multiprocessing's. target: the function of a worker, with `arguments[number]`.
+    context: multiprocessing's. target: the function of a worker, with `arguments[number]`. process:
+    the one that starts them.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class WorkerTemplate:
     ) -> None:
         """Start the process; raises what pickling raises, where it starts clean."""
         self._requests, theirs = socket.socketpair()
-        self._process = context.Process(
+        self.process = context.Process(
             target=_serve, args=(os.getpid(), theirs, target, arguments), daemon=True
         )
-        self._process.start()
+        self.process.start()
         theirs.close()
         self._requests.settimeout(START_S)
 
@@ -90,7 +91,7 @@ class WorkerTemplate:
         with contextlib.suppress(OSError):
             self._requests.sendall(_NUMBER.pack(_END))
         self._requests.close()
-        self._process.join(START_S)
+        self.process.join(START_S)
 
 
 def _serve(

@@ -46,7 +46,8 @@ def test_a_budget_up_to_the_limit_is_taken() -> None:
     refuse_budget_over_limit(1 << 50, None)
 
 
-def test_a_loader_says_so_before_it_starts_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("through_balancer")
+def test_a_loader_says_so_before_it_starts_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "memory_limit", lambda: 3_000_000)
 
     def never(*_: object) -> None:

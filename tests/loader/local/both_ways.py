@@ -71,11 +71,11 @@ def difference(found: Run, expected: Run) -> str:
             return f"microbatch {place}: {'; '.join(what)}"
     if TOO_SMALL in found.end:
         return ""
-    ours, theirs = len(found.microbatches), len(expected.microbatches)
+    came, wanted = len(found.microbatches), len(expected.microbatches)
     if ENDS.search(found.end) and ENDS.search(expected.end):
-        return f"{ours} microbatches, not {theirs}" if ours < theirs else ""
-    if ours != theirs:
-        return f"{ours} microbatches, not {theirs}: {found.end}, not {expected.end}"
+        return f"{came} microbatches, not {wanted}" if came < wanted else ""
+    if came != wanted:
+        return f"{came} microbatches, not {wanted}: {found.end}, not {expected.end}"
     if found.end != expected.end:
         return f"{found.end}, not {expected.end}"
     if found.letters != expected.letters:

@@ -163,7 +163,7 @@ def _draw(number: int, source: random.Random) -> Setting:
     some = [index for index in range(count) if chance() < choose((0.02, 0.1, 0.5))]
     broken = frozenset(some[::2]) if breaks else frozenset()
     unreadable = frozenset(some[1::2]) if breaks else frozenset()
-    grouping = choose([each for each in GROUPINGS if each != "auto"] + ["balanced"] * 3)
+    grouping: Any = choose([each for each in GROUPINGS if each != "auto"] + ["balanced"] * 3)
     if chance() < 0.08:
         grouping = "auto"
     balance: dict[str, Any] = {"grouping": grouping, "seed": source.randint(0, 9)}
@@ -221,7 +221,7 @@ def _draw_work(
     often = {"partition": 0.5, "oversize": 0.5, "label_tokens": 0.2}
     for name, values in options.items():
         if chance() < often.get(name, 0.12):
-            balance[name] = choose(tuple(values))  # type: ignore[arg-type]
+            balance[name] = choose(tuple(values))
     has_tiles = costs not in ("array", "none")
     if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
         balance |= {"align": "tiles", "partition": "multi_resource", "work": "packed"}

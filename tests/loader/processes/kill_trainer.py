@@ -91,9 +91,14 @@ def kill_fork_server(loader):
     os._exit(0)
 
 
-def kill_supervisor(loader):
-    os.kill(loader._balanced._connection._processes.pool.supervisor_pid, signal.SIGKILL)
-    list(loader.steps())
+def kill_worker(loader):
+    """The loop ends with torch's error."""
+    os.kill(loader._balanced._connection._tasks._workers[0].pid, signal.SIGKILL)
+    try:
+        while True:
+            list(loader.steps())
+    except RuntimeError:
+        os._exit(7)
 
 
 def die_in_trial(_):
@@ -133,7 +138,7 @@ ENDS = {
     "os._exit": (lambda _: os._exit(6), "fork", 6),
     "a fork's end": (fork_and_go_on, "fork", 0),
     "no fork server": (kill_fork_server, "forkserver", 0),
-    "no supervisor": (kill_supervisor, "fork", 1),
+    "no worker": (kill_worker, "fork", 7),
     "the trial of auto": (die_in_trial, "fork", -signal.SIGKILL),
     "many loaders": (reopen, "fork", 0),
 }

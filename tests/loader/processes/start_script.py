@@ -50,21 +50,22 @@ def make_data():
 def count_threads() -> tuple[int, int]:
     """Return how many threads this process has, and how many of them are ZeroMQ's.
 
-    Those that feed a queue of multiprocessing are left out, and those that are just ending: under
-    load the ones of the epoch before end late.
+    Left out are those that feed a queue of multiprocessing, those that plan, which stand still
+    while anybody forks, and those that are just ending: under load, of the epoch before.
     """
     return min(look_at_threads() for _ in range(20))
 
 
 def look_at_threads() -> tuple[int, int]:
     """Count once; see count_threads."""
-    feeders = {t.native_id for t in threading.enumerate() if t.name == "QueueFeederThread"}
-    names = []
+    names = {"QueueFeederThread", "counterpoise planning"}
+    others = {t.native_id for t in threading.enumerate() if t.name in names}
+    counted = []
     for path in pathlib.Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # it has just ended
-            if int(path.parent.name) not in feeders:
-                names.append(path.read_text())
-    return len(names), sum(name.startswith("ZMQbg") for name in names)
+            if int(path.parent.name) not in others:
+                counted.append(path.read_text())
+    return len(counted), sum(name.startswith("ZMQbg") for name in counted)
 
 
 def make_loader(kind, data, **given):

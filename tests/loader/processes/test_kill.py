@@ -123,8 +123,8 @@ def test_killed_while_its_processes_start_and_work(trainers, first):
     itself = [trainers.process.pid]
     for kill in range(first, first + 5):
         pid = trainers.fork()
-        if kill % 4 == 0:  # trainer, fork server, supervisor, balancer, two workers: all are there
-            trainers.wait_for(6, but=itself)
+        if kill % 4 == 0:  # trainer, resource tracker, fork server, two workers: all are there
+            trainers.wait_for(5, but=itself)
         trainers.let_run(moments.uniform(0, 2))
         os.kill(pid, signal.SIGKILL)
         assert trainers.status() == -signal.SIGKILL

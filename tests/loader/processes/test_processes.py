@@ -40,7 +40,14 @@ def expected():
     return digests(make(num_workers=0))
 
 
+def workers_of(loader):
+    """Return the process ids of a local loop's workers, () where it has none."""
+    tasks = loader._balanced._connection._tasks
+    return () if tasks is None else tuple(worker.pid for worker in tasks._workers)
+
+
 def processes_of(loader):
+    """Return the processes of a loader that has a balancer."""
     return loader._balanced._connection._processes
 
 
@@ -85,7 +92,7 @@ def test_a_wait_that_took_too_long_can_be_gone_on_with(tmp_path, expected):
         try:
             found += digests([next(iterator)])
         except TimeoutError as error:
-            assert str(error) == "no batch within 0.3 s"  # noqa: PT017
+            assert str(error).startswith("no batch within 0.3 s: waits for ")  # noqa: PT017
             waits += 1
             gate.touch()
     assert waits > 0
@@ -106,25 +113,52 @@ def test_a_loader_that_is_dropped_ends_its_processes():
     loader = make()
     iterator = iter(loader)
     next(iterator)
-    supervisor, balancer = pool_of(loader).supervisor_pid, processes_of(loader).balancer.pid
-    assert sorted(children(supervisor).values()) == ["cp-worker-0", "cp-worker-1"]
+    workers = workers_of(loader)
+    assert len(workers) == 2
+    assert {*workers} <= {*children(os.getpid())}
     del loader, iterator
     gc.collect()
-    wait_until(lambda: has_ended(supervisor) and has_ended(balancer))
+    wait_until(lambda: all(map(has_ended, workers)))
 
 
-def test_a_worker_that_is_killed_is_started_again_and_the_batches_do_not_change(expected):
+def test_a_loop_has_its_workers_and_no_other_process():
+    before = {*children(os.getpid())}
     loader = make()
     iterator = iter(loader)
-    found = digests([next(iterator)])
-    processes = children(pool_of(loader).supervisor_pid)
-    for pid, name in processes.items():
-        if name == "cp-worker-0":
-            os.kill(pid, signal.SIGKILL)
-    assert found + digests(iterator) == expected
+    next(iterator)
+    assert {*children(os.getpid())} - before == {*workers_of(loader)}
     loader.close()
 
 
+def test_a_worker_that_is_killed_ends_the_loop_as_torchs_does_and_it_can_be_used_again(expected):
+    data = made.Augmented(600)  # more than are loaded ahead
+    loader = make(data)
+    iterator = iter(loader)
+    next(iterator)
+    ledger, killed = loader.state_dict(), workers_of(loader)[0]
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid.*{killed}\)") as raised:
+        list(iterator)
+    assert not isinstance(raised.value, LoaderError)
+    rest = make(data, num_workers=0)
+    for each in (loader, rest):
+        each.load_state_dict(ledger)
+    assert digests(loader) == digests(rest)
+    loader.close()
+
+
+def test_with_restarts_another_worker_is_started_and_the_batches_do_not_change():
+    data = made.Augmented(600)
+    loader = make(data, worker_restarts=1)
+    iterator = iter(loader)
+    found = digests([next(iterator)])
+    first = workers_of(loader)
+    os.kill(first[0], signal.SIGKILL)
+    assert found + digests(iterator) == digests(make(data, num_workers=0))
+    loader.close()
+
+
+@pytest.mark.usefixtures("through_balancer")
 @pytest.mark.parametrize("who", ["balancer", "supervisor"])
 def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(who):
     data = made.Augmented(600)  # more than are decoded ahead
@@ -155,7 +189,7 @@ class Tagged:
 def test_a_worker_that_is_started_again_has_the_data_as_they_were_at_iter():
     data = Tagged()
     loader = DataLoader(
-        data, batch_size=2, num_workers=1, prefetch_factor=1, shuffle=False, buffer_bytes=4096,
+        data, batch_size=2, num_workers=1, prefetch_factor=1, shuffle=False, worker_restarts=1,
         balance=Balance(grouping="fixed"), collate_fn=list,
     )  # fmt: skip
     iterator = iter(loader)
@@ -172,20 +206,21 @@ def test_a_worker_that_is_started_again_has_the_data_as_they_were_at_iter():
 def test_workers_end_with_their_iterator_and_persistent_ones_with_the_loader(expected):
     loader, kept = make(), make(persistent_workers=True)
     assert digests(kept) == digests(loader) == expected
-    assert pool_of(loader) is None
-    supervisor = pool_of(kept).supervisor_pid
+    assert workers_of(loader) == ()
+    workers = workers_of(kept)
+    assert len(workers) == 2
     iterator = iter(loader)
     next(iterator)
-    assert pool_of(loader).supervisor_pid != supervisor
+    assert len(workers_of(loader)) == 2
     del iterator
-    assert pool_of(loader) is None
+    assert workers_of(loader) == ()
     kept.load_state_dict(make().state_dict())
     loader.load_state_dict(make().state_dict())
     assert digests(kept) == digests(loader) == expected
-    assert pool_of(kept).supervisor_pid == supervisor
+    assert workers_of(kept) == workers
     loader.close()
     kept.close()
-    wait_until(lambda: has_ended(supervisor))
+    wait_until(lambda: all(map(has_ended, workers)))
 
 
 def test_an_iterator_outlives_the_thread_that_made_it(expected):

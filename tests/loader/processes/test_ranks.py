@@ -1,4 +1,4 @@
-"""Two processes under torch.distributed share one balancer."""
+"""Two processes under torch.distributed make one plan, each for its own rank."""
 
 import json
 import os
@@ -81,19 +81,18 @@ def test_a_rank_that_is_late_gets_its_last_batches_although_the_other_has_ended(
     assert together(came, "late") == alone(epochs=1)
 
 
-@pytest.mark.parametrize(
-    ("manner", "reason"),
-    [
-        ("broken", "sample 'k0007': it does not decode"),
-        ("apart", "the ranks are not at the same position"),
-    ],
-)
-def test_what_goes_wrong_is_told_to_both(came, manner, reason):
+def test_ranks_that_are_apart_are_both_told_where_they_are(came):
     for rank in came:
-        assert rank[manner].startswith("LoaderError: ")
-        assert reason in rank[manner]
+        assert rank["apart"] == (
+            "LoaderError: the ranks are not at the same position: rank 0 starts at epoch 0, step "
+            "0; rank 1 starts at epoch 1, step 0: resume all of them from one ledger"
+        )
 
 
-def test_rank_1_is_told_that_rank_0_could_not_start_its_processes(came):
-    assert came[0]["homeless"].startswith("OSError: cannot make a directory for sockets")
-    assert came[1]["homeless"].startswith("LoaderError: process 0 could not start its processes: ")
+def test_a_sample_ends_the_loop_of_the_rank_that_has_it_and_the_other_names_that_rank(came):
+    own, other = sorted(came, key=lambda rank: "k0007" not in rank["broken"])
+    assert own["broken"] == "LoaderError: sample 'k0007': it does not decode"
+    number = came.index(own)
+    assert other["broken"].startswith("TimeoutError: no batch within 5 s: waits for ")
+    assert f"rank {number} (process {number}, host " in other["broken"]
+    assert "which has closed its loader" in other["broken"]

@@ -1,4 +1,4 @@
-"""Workers start as torch's do: forked at each iteration, while no thread of ours is there."""
+"""Workers start as torch's do: forked at each iteration, while no thread of ours is at work."""
 
 import json
 import os
@@ -46,12 +46,11 @@ def test_what_torch_yields_comes_from_ours_whatever_the_data_set_holds(found):
         assert found[kind]["batches"] == expected
 
 
-def test_no_thread_of_ours_is_there_when_a_process_is_forked(found):
+def test_no_thread_of_ours_is_at_work_when_a_process_is_forked(found):
     most = max(threads for threads, _ in found["torch"]["threads"])
     for kind in KINDS[1:]:
-        # Five starts of workers: persistent ones serve two of the six iterations. Those of a
-        # balanced loop are forked by a supervisor, which is forked for each.
-        assert len(found[kind]["threads"]) == (5 if kind == "balanced" else 5 * 2)
+        # Five starts of two workers: persistent ones serve two of the six iterations.
+        assert len(found[kind]["threads"]) == 5 * 2
         assert max(threads for threads, _ in found[kind]["threads"]) <= most
         of_zmq = {count for _, count in found[kind]["threads"]}
         assert of_zmq == {found["zmq threads of the script"]} == {2}

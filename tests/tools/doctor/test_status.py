@@ -154,6 +154,7 @@ def test_the_tables_fit_and_hide_what_a_peer_would_do_to_the_terminal(width):
     assert ("probed/s" in text) == (width >= 100)
 
 
+@pytest.mark.usefixtures("through_balancer")
 def test_workers_of_a_real_job_have_rates_above_0():
     loader = DataLoader(
         balanced_data.Augmented(400),

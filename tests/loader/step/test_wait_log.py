@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.connect import balancer_process, wait_log
+from counterpoise.loader.connect import balancer_process
+from counterpoise.loader.step import wait_log
 from tests.loader import balanced_data as made
 
 
@@ -53,6 +54,7 @@ def test_a_wait_for_the_first_batch_says_what_is_missing(
     assert all("; still missing: " in text for text in told)
 
 
+@pytest.mark.usefixtures("through_balancer")
 def test_a_balancer_that_starts_slowly_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

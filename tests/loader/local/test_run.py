@@ -1,0 +1,196 @@
+"""A run hands its microbatches out in the plan's order, in whatever order they are made."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.loader.local.ahead import PlanAhead
+from counterpoise.loader.local.costs import LoopCosts
+from counterpoise.loader.local.planning import KernelRunner, Planning
+from counterpoise.loader.local.run import LocalRun
+from counterpoise.loader.local.steps import RunSettings
+from counterpoise.loader.local.workers import Failed
+from counterpoise.loader.resume.balanced_position import RunStart
+from counterpoise.loader.step.errors import LoaderError
+from counterpoise.workers.batches.planned_reader import PlannedReader
+from counterpoise.workers.sources.interface import SampleError, as_source
+from tests.loader.local.plans import (
+    RESOURCES,
+    START,
+    config,
+    costs_of,
+    describe,
+    feed,
+    take,
+    values,
+)
+
+MOST = 5
+
+
+class Texts:
+    """Texts of given lengths; some cannot be read."""
+
+    def __init__(self, lengths: list[int], broken: set[int]) -> None:
+        self.lengths, self.broken = lengths, broken
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> str:
+        if index in self.broken:
+            raise SampleError(str(index), "it is torn")
+        return "a" * self.lengths[index]
+
+
+class AnyOrder:
+    """Tasks that come back in any order: see run.Tasks."""
+
+    most = MOST
+
+    def __init__(self, reader: PlannedReader, seed: int) -> None:
+        self._reader, self._random = reader, random.Random(seed)
+        self._waiting: list[tuple[int, list[int]]] = []
+
+    def submit(self, number: int, task: list[int]) -> None:
+        self._waiting.append((number, task))
+        assert len(self._waiting) <= 2 * self.most  # microbatches, and portions to measure
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
+        if not self._waiting or (not seconds and self._random.random() < 0.5):
+            return None
+        number, task = self._waiting.pop(self._random.randrange(len(self._waiting)))
+        try:
+            return number, self._reader.__getitems__(task)
+        except Exception as error:
+            return number, Failed(error)
+
+
+def begin(
+    plan: PlanConfig, data: Texts, seed: int, on_error: str = "raise",
+    collate: Callable[[list[Any]], Any] = list,
+) -> LocalRun:  # fmt: skip
+    """Return a run from the epoch's start."""
+    job = JobSpec(plan, on_error=on_error)
+    source = as_source(data, lambda text: {"tokens": len(text)})
+    reader = PlannedReader(data, source, RESOURCES, 0, collate, on_error == "skip")
+    tasks = AnyOrder(reader, seed)
+    costs_here = feed(plan, LoopCosts(len(data), RESOURCES))
+    planning = Planning(
+        lambda: PlanAhead(costs_here, 20, plan.samples_per_step), KernelRunner(plan),
+        describe(plan, tuple(range(plan.ranks))),
+    )  # fmt: skip
+    settings = RunSettings(job, source, tuple(range(plan.ranks)), False, True, True, False)
+    return LocalRun(settings, RunStart(0, START), tasks, planning, 0)
+
+
+def deliver(run: LocalRun) -> list[Any]:
+    """Return all that a run hands out, and the error that ends it."""
+    found = []
+    while not run.is_at_end:
+        run.pump(0.01)
+        arrival = run.head()
+        if isinstance(arrival, Exception):
+            return [*found, arrival]
+        if arrival is not None:
+            assert run.head() is not None  # it stays until it is released
+            found.append(arrival)
+            run.release(arrival.batch)
+            run.release(arrival.batch)
+    return found
+
+
+def planned(plan: PlanConfig, lengths: list[int]) -> list[tuple[int, int, int, list[str]]]:
+    """Return (step, microbatch, rank, texts) of the plan."""
+    return [
+        (step.number, m, rank, ["a" * lengths[i] for i in step.indexes_of(step.ordinals(rank, m))])
+        for step in take(feed(plan, costs_of(lengths)))
+        for m in range(step.microbatches)
+        for rank in range(plan.ranks)
+    ]
+
+
+def place(arrival: Any) -> tuple[int, int, int]:
+    return arrival.batch.step, arrival.batch.microbatch, arrival.batch.rank
+
+
+@given(
+    lengths=values, seed=st.integers(0, 999), mode=st.sampled_from(["exact", "window", "epoch"]),
+    ranks=st.integers(1, 2), on_error=st.sampled_from(["raise", "skip"]),
+)  # fmt: skip
+def test_microbatches_come_in_the_plans_order(
+    lengths: list[int], seed: int, mode: Any, ranks: int, on_error: str
+) -> None:
+    plan = config(mode=mode, ranks=ranks)
+    run = begin(plan, Texts(lengths, set()), seed, on_error)
+    found = deliver(run)
+    came = [(*place(each), each.made.batch) for each in found]
+    assert came == planned(plan, lengths)
+    assert run.measured == len(lengths)
+
+
+@given(lengths=values, seed=st.integers(0, 999), broken=st.sets(st.integers(0, 59), max_size=5))
+def test_holes_stay_where_the_plan_has_them_whoever_finds_them(
+    lengths: list[int], seed: int, broken: set[int]
+) -> None:
+    bad = {index for index in broken if index < len(lengths)}
+    first, second = (
+        deliver(begin(config(), Texts(lengths, bad), seed + more, "skip")) for more in (0, 1)
+    )
+    assert [each.batch for each in first] == [each.batch for each in second]
+    assert [each.made.batch for each in first] == [each.made.batch for each in second]
+    holes = [hole.key for each in first for hole in each.batch.holes]
+    assert sorted(map(int, holes)) == sorted(bad)
+    assert sum(len(each.made.batch) for each in first) == len(lengths) - len(bad)
+
+
+@given(lengths=values, seed=st.integers(0, 99), data=st.data())
+def test_what_is_broken_ends_the_run_at_its_own_microbatch(
+    lengths: list[int], seed: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.integers(0, len(lengths) - 1))
+    *came, error = deliver(begin(config(), Texts(lengths, {bad}), seed))
+    assert isinstance(error, LoaderError)
+    assert str(error) == f"sample '{bad}': it is torn"
+    costs = [0 if index == bad else length for index, length in enumerate(lengths)]
+    whole = [each[:3] for each in planned(config(), costs)]
+    assert [place(each) for each in came] == whole[: len(came)]
+
+
+class Once:
+    """A collate function that fails once for each batch that has an even number of samples."""
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        name = repr(samples)
+        if samples and len(samples) % 2 == 0 and name not in self.failed:
+            self.failed.add(name)
+            raise MemoryError(name)
+        return samples
+
+
+@given(lengths=values, seed=st.integers(0, 99))
+def test_a_batch_that_could_not_be_made_is_made_again(lengths: list[int], seed: int) -> None:
+    run = begin(config(), Texts(lengths, set()), seed, collate=Once())
+    came: list[Any] = []
+    while not run.is_at_end:
+        rest = deliver(run)
+        came += [each for each in rest if not isinstance(each, Exception)]
+    assert [(*place(each), each.made.batch) for each in came] == planned(config(), lengths)
+
+
+def test_no_more_is_made_ahead_than_is_allowed() -> None:
+    run = begin(config(), Texts([5] * 200, set()), 0)
+    for _ in range(300):
+        run.pump(0.01)
+    assert run.head() is not None
+    # Of what nobody takes: as many microbatches as may be under way, beside what is measured.
+    assert run.loaded <= MOST * 6
+    assert run.measured <= 60
