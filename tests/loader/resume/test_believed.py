@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.resume.check_digits import with_check_digits
+from counterpoise.loader.resume.digest import with_digest
 from tests.flat_options import balanced_loader
 from tests.loader.resume import resume_data as made
 
@@ -65,7 +65,7 @@ def after(loader, batches):
 
 def written(state, **changes):
     """Return a ledger with other values, as if it had been written so."""
-    return with_check_digits({**state, **changes})
+    return with_digest({**state, **changes})
 
 
 @pytest.fixture(scope="module")
