@@ -26,7 +26,6 @@ BENCHES = {
         "Samples onto ranks: how far the heaviest is above the mean.",
     ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
-    "pinned": ("loading.pinning.command", "Batches on their way to a GPU, by how they are pinned."),
     "runtime": (
         "runtime.command",
         "The pipeline runtime against torch's, and against the simulator.",

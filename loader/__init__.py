@@ -5,21 +5,49 @@
 is the whole migration of a training loop; what is new are keyword-only arguments.
 """
 
-from ..balancer.planning.problem.balance import Balance
-from . import adapters
-from .balanced.step_loader import StepLoader
-from .collate.equivalence.check import Equivalence, check_equivalence
-from .collate.hugging_face import hf_kwargs
-from .collate.layouts import collate_packed, collate_padded
-from .dataloader import DataLoader
-from .remote_dataset import RemoteDataset
-from .sampler import BalancedBatchSampler
-from .step.dispatch import ImageDispatch, StepImages
-from .step.errors import LoaderError
-from .step.frameworks import LossRule, loss_rule
-from .step.info import Step, StepInfo
-from .step.loss import scale_loss
-from .step.topology import Topology
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..balancer.planning.problem.balance import Balance
+    from . import adapters
+    from .balanced.step_loader import StepLoader
+    from .collate.equivalence.check import Equivalence, check_equivalence
+    from .collate.hugging_face import hf_kwargs
+    from .collate.layouts import collate_packed, collate_padded
+    from .dataloader import DataLoader
+    from .remote_dataset import RemoteDataset
+    from .sampler import BalancedBatchSampler
+    from .step.dispatch import ImageDispatch, StepImages
+    from .step.errors import LoaderError
+    from .step.frameworks import LossRule, loss_rule
+    from .step.info import Step, StepInfo
+    from .step.loss import scale_loss
+    from .step.topology import Topology
+
+# Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
+_HOMES = {
+    "Balance": "..balancer.planning.problem.balance",
+    "BalancedBatchSampler": ".sampler",
+    "DataLoader": ".dataloader",
+    "Equivalence": ".collate.equivalence.check",
+    "ImageDispatch": ".step.dispatch",
+    "LoaderError": ".step.errors",
+    "LossRule": ".step.frameworks",
+    "RemoteDataset": ".remote_dataset",
+    "Step": ".step.info",
+    "StepImages": ".step.dispatch",
+    "StepInfo": ".step.info",
+    "StepLoader": ".balanced.step_loader",
+    "Topology": ".step.topology",
+    "adapters": "",
+    "check_equivalence": ".collate.equivalence.check",
+    "collate_packed": ".collate.layouts",
+    "collate_padded": ".collate.layouts",
+    "hf_kwargs": ".collate.hugging_face",
+    "loss_rule": ".step.frameworks",
+    "scale_loss": ".step.loss",
+}
 
 __all__ = [
     "Balance",
@@ -43,3 +71,12 @@ __all__ = [
     "loss_rule",
     "scale_loss",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(_HOMES[name] or f".{name}", __name__)
+        found = globals()[name] = getattr(home, name) if _HOMES[name] else home
+        return found

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, default_collate
@@ -18,10 +18,13 @@ from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
-from .auto.choice import Choice
-from .auto.late import AutoSettings, LateAutoLoader
-from .auto.resolve import source_of
-from .balanced.arguments import check_plan, find_resources, make_plan, said_or_adopted
+from .balanced.arguments import (
+    check_decode_threads,
+    check_plan,
+    find_resources,
+    make_plan,
+    said_or_adopted,
+)
 from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
@@ -29,10 +32,12 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
-from .refused_arguments import check_decode_threads
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
 from .step.ranks import Place, RankArguments
+
+if TYPE_CHECKING:
+    from .auto.choice import Choice
 
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
@@ -222,10 +227,14 @@ def _prepare_auto(
     loader: TorchDataLoader[Any], given: BalancedArguments, source: Source | None
 ) -> LateBalancedLoader:
     """Return what finds costs and work when the ranks are needed, and then makes the loader."""
+    # here: who says what to balance needs nothing of it
+    from .auto.late import AutoSettings, LateAutoLoader
+    from .auto.resolve import source_of
+
     whole = _settings(loader, given, source, ())
     dataset, key = whole.torch.dataset, given.key
 
-    def build(choice: Choice, balance: Balance, plan: PlanConfig, place: Place) -> BalancedLoader:
+    def build(choice: "Choice", balance: Balance, plan: PlanConfig, place: Place) -> BalancedLoader:
         source = source_of(choice, whole.source, dataset, key)
         resolved = replace(given, balance=balance)
         settings = replace(whole, given=resolved, source=source, resources=plan.resources)

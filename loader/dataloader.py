@@ -6,43 +6,40 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..balancer.planning.error_policy import BALANCED, OnError, checked_on_error
-from ..balancer.planning.problem.balance import Balance, as_balance
-from ..balancer.planning.problem.last_step import microbatches_of
-from ..balancer.planning.problem.options import GroupingName
-from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
+from ..workers.sources.error_policy import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
-from .adapters.gradient_state import is_last, steps_if_known
-from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import RecognisedLoader
-from .adapters.stand_ins import stand_ins
-from .assembly import BalancedArguments, prepare_balanced
-from .balanced.arguments import checked_max_errors, refuse_moved_arguments
-from .balanced.followed_costs import MeasuredCosts
-from .balanced.given_order import read_order, with_rank, with_seed
-from .balanced.late import LateBalancedLoader
-from .balanced.microbatches import BalancedLoader
-from .balanced.walking import Microbatches, Steps
-from .collate.chosen import WantedFields, checked_fields
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
+    checked_max_errors,
     checked_restarts,
-    checked_shuffle,
-    refuse_ignored,
+    refuse_moved_arguments,
     refuse_without_balance,
     refuse_without_policy,
 )
 from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
-from .step.ranks import RankArguments
 from .step.skipped import make_left_out
+
+# Where there is a `balance`, methods import .balancing: a plain loop needs nothing of it.
+if TYPE_CHECKING:
+    from ..balancer.planning.problem.balance import Balance
+    from ..balancer.planning.problem.options import GroupingName
+    from .assembly import BalancedArguments
+    from .balanced.followed_costs import MeasuredCosts
+    from .balanced.late import LateBalancedLoader
+    from .balanced.microbatches import BalancedLoader
+    from .collate.chosen import WantedFields
+
+# What a balancer holds where nobody says: as in JobSpec.
+BUFFER_BYTES = 1 << 30
 
 
 class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
@@ -72,8 +69,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
     transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "pinned", the same, registered with CUDA; "direct", pulled from other
-                   hosts; "inline", torch's way, or through the balancer; "auto", not "pinned"
+                   used again; "direct", pulled from the workers of a balancer; "inline", torch's
+                   way, or through the balancer; "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
@@ -106,7 +103,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        balance: Balance | GroupingName | None = None,
+        balance: "Balance | GroupingName | None" = None,
         rank: int | None = None,
         ranks: int | None = None,
         virtual_ranks: int | None = None,
@@ -123,14 +120,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         buffer_bytes: int = BUFFER_BYTES,
         growing_data: bool = False,
         transport: Transport = "auto",
-        fields: WantedFields = None,
+        fields: "WantedFields" = None,
         decode_threads: int = 1,
         worker_restarts: int | None = None,
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
-        pins = pin_memory and balance is None
-        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer, pins)
+        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -158,30 +154,21 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 worker_restarts=worker_restarts or None,
             )  # fmt: skip
             return
-        order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-        wanted = with_seed(as_balance(balance), order)
-        refuse_ignored(dataset, wanted, batch_size, cost, key)
-        given = BalancedArguments(
-            balance=wanted, shuffle=checked_shuffle(order.shuffle, wanted.mode), name=name,
-            ranks=with_rank(RankArguments(
-                rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch
-            ), order), follows=order.follows, collate_fn=collate_fn, decode_threads=decode_threads,
+        from . import balancing
+
+        self._given = balancing.read_arguments(
+            dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
+            rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
+            topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
-            growing_data=growing_data, transport=transport, fields=checked_fields(fields),
+            growing_data=growing_data, transport=transport, fields=fields,
             worker_restarts=checked_restarts(worker_restarts, on_error, transport),
         )  # fmt: skip
-        self._given = given
-        self._late = prepare_balanced(self, given)
-        self._show_stand_ins()
-
-    def _show_stand_ins(self) -> None:
-        """Put in place of torch's samplers what stops frameworks from making batches themselves."""
-        # torch refuses to set them after construction, as they would have no effect: none is wanted
-        self.__dict__.update(stand_ins(self, self._late.follow_epoch))  # type: ignore[union-attr]
+        self._late = balancing.prepare(self, self._given)
 
     @property
-    def _balanced(self) -> BalancedLoader | None:
+    def _balanced(self) -> "BalancedLoader | None":
         """The balanced loader, None without balance; made here, as it needs to know its ranks."""
         return None if self._late is None else self._late.get()
 
@@ -192,8 +179,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
             return super().__iter__()
-        balanced = self._late.get_at_iteration()
-        return _BatchIterator(Microbatches(balanced), balanced, self)
+        from . import balancing
+
+        return balancing.BatchIterator(self._late.get_at_iteration(), self)
 
     def __bool__(self) -> bool:
         """Return False for a loader that is known to have no batch; nothing is connected to."""
@@ -206,13 +194,11 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return the number of batches; TypeError where it is not known beforehand."""
         if self._balanced is None:
             return super().__len__()
-        count, plan = self._balanced.microbatches_per_step, self._balanced.plan
-        if count == "auto":
+        if self._balanced.microbatches_per_step == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
-        steps = self.num_steps
-        if plan.last_step != "whole":
-            return microbatches_of(plan, self._count()) * len(self._balanced.ranks)
-        return steps * count
+        from . import balancing
+
+        return balancing.count_batches(self._balanced, self.num_steps, self._count())
 
     @property
     def num_steps(self) -> int:
@@ -232,9 +218,11 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
-        return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
+        from . import balancing
 
-    def follow_costs(self, pipe: MeasuredCosts) -> None:
+        return balancing.iterate_steps(self._late.get_at_iteration())  # type: ignore[union-attr]
+
+    def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""
         self._refuse_plain("follow_costs()")
         self._late.follow_costs(pipe)  # type: ignore[union-attr]
@@ -333,75 +321,15 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._given is not None:
-            self._late = prepare_balanced(self, self._given)
-            self._show_stand_ins()
+            from . import balancing
+
+            self._late = balancing.prepare(self, self._given)
             self._late.restore(state["_late"])
 
-    def _need_balance(self, what: str) -> BalancedLoader:
+    def _need_balance(self, what: str) -> "BalancedLoader":
         self._refuse_plain(what)
         return self._balanced  # type: ignore[return-value]
 
     def _refuse_plain(self, what: str) -> None:
         if not self.is_balanced:
             raise ValueError(f'{what} needs a balanced loader: give balance="balanced", say')
-
-
-class _BatchIterator:
-    """Hands out batches and keeps their StepInfo on the loader."""
-
-    _feed: Any = None
-    _begun = False
-
-    def __init__(
-        self, microbatches: Microbatches, balanced: BalancedLoader, loader: DataLoader
-    ) -> None:
-        self._microbatches, self._balanced, self._loader = microbatches, balanced, loader
-        self._feed = loader._accelerate
-        self._steps = None if self._feed is None else steps_if_known(loader)
-
-    def __iter__(self) -> "_BatchIterator":
-        return self
-
-    def __next__(self) -> Any:
-        balanced = self._balanced
-        balanced.caller.enter()
-        try:
-            self._begin()
-            fetched = self._microbatches.fetch(balanced.position)
-            batch, info, after = fetched.delivered.batch, fetched.delivered.info, fetched.after
-            self._loader._info = info
-            if self._feed is not None:
-                batch = self._feed.place(batch)
-                self._loader.end_of_dataloader = is_last(info, self._steps, balanced.ranks[-1])
-            if self._loader._in_pairs:
-                batch = batch, info
-        except BaseException as error:
-            if isinstance(error, StopIteration):
-                self._end()
-            balanced.caller.thread = None
-            raise
-        # Nothing can raise, nor another thread come in, from here on: see balanced/fetching.py.
-        balanced.caller.thread = None
-        balanced.position = after
-        return batch
-
-    def _begin(self) -> None:
-        if not self._begun:
-            check_lightning(self._loader)
-            if self._feed is not None:
-                self._feed.begin(self._loader, self._balanced.microbatches_per_step)
-            self._begun = True
-
-    def _end(self) -> None:
-        if self._feed is not None and self._begun:
-            self._begun = False
-            self._feed.end(self._loader)
-
-    def __del__(self) -> None:
-        self._end()
-
-    def __getstate__(self) -> Any:
-        """Refuse to be pickled, as torch's iterators do."""
-        raise NotImplementedError(
-            "an iterator cannot be pickled: pickle the loader, which knows the position"
-        )

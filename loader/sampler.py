@@ -29,11 +29,11 @@ from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays
 from .adapters.stand_ins import refuse_to_be_sharded
-from .balanced.arguments import check_label_tokens, refuse_moved_arguments
+from .balanced.arguments import check_label_tokens, check_order
 from .balanced.over_budget import OverBudget
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import SampledWindow
-from .refused_arguments import check_order
+from .refused_arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, write_ledger
 from .resume.reading import check_same, read_ledger
 from .resume.same_data import check_same_data

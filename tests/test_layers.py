@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.imports import FOLDERS, ROOT, cycles, imported, layer_graph, modules
+from tests import size
+from tests.imports import FOLDERS, ROOT, cycles, imported, layer_graph, module_graph, modules
 
 MAY_IMPORT = {
     "tools": {"loader", "workers", "balancer", "sched"},
@@ -84,9 +85,10 @@ ORDER = (
     "loader.collate",
     "loader.collate.equivalence",
     "loader.balanced",
+    "loader.plain",
+    "loader.local",
     "loader.connect",
     "loader.auto",
-    "loader.plain",
     "loader.adapters",
     "loader",
     # tools
@@ -106,6 +108,33 @@ ORDER = (
     "tools",
     # the root, which offers the names that people need
     "",
+)
+# What a layer may not import, lazily or not: (who, whom). "loader.local" means all that is in it.
+FORBIDDEN = (
+    # A plain loop: torch's, with batches in memory that is used again.
+    ("loader.plain", ("balancer", "workers.codec", "workers.daemon", "loader.balanced")),
+    ("workers.arena", ("balancer", "workers.codec", "workers.daemon", "workers.sources")),
+    ("workers.batches", ("balancer", "workers.codec", "workers.daemon")),
+    ("workers.sources", ("balancer", "workers.codec", "workers.daemon")),
+    # Data sets: who carries their samples is nothing to them.
+    ("workers.tar", ("balancer", "workers.codec", "workers.daemon")),
+    ("workers.vision_language", ("balancer", "workers.codec")),
+    # The form of payloads, whoever carries them.
+    ("workers.codec", ("balancer", "workers.serving")),
+    # A balanced loop on its own machine: a planned order, and no balancer.
+    (
+        "loader.local",
+        (
+            *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
+            *("balancer.protocol.messages", "balancer.protocol.wire", "workers.codec"),
+            *("workers.daemon", "workers.serving"),
+        ),
+    ),
+    # How ranks meet knows nothing of data sets or plans.
+    ("loader.peers", ("balancer.planning", "workers", "loader.local", "loader.balanced")),
+    # The remote wing: protocol and coordinator are pure, and one shell serves them.
+    ("balancer.planning", ("balancer.protocol", "balancer.coordinator", "balancer.server")),
+    ("balancer.coordinator", ("balancer.transport", "balancer.server")),
 )
 TORCH_FREE = ("balancer", "sched")
 # The runtime runs schedules on tensors; what decides there is apart from it, and free of torch.
@@ -147,6 +176,23 @@ def test_sub_packages_import_only_what_is_below_them() -> None:
         for package, targets in layer_graph(ORDER).items()
         for target in targets
         if rank[target] > rank[package]
+    ]
+    assert not wrong
+
+
+def _is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize(("package", "forbidden"), FORBIDDEN)
+def test_walls_keep_ideas_apart(package: str, forbidden: tuple[str, ...]) -> None:
+    assert any(_is_in(name, package) for name in modules())
+    assert all(any(_is_in(name, each) for name in modules()) for each in forbidden)
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in module_graph().items()
+        for target in targets
+        if _is_in(name, package) and any(_is_in(target, each) for each in forbidden)
     ]
     assert not wrong
 
@@ -200,6 +246,31 @@ def test_no_other_python_file_is_at_the_root(root: Path) -> None:
 def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> None:
     code = f"import sys, {name}; sys.exit(len({{'torch', 'zmq', 'numba'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+
+
+# What the processes of a loop may have of ours and of others, after an epoch with two workers.
+LOOPS = (
+    (size.PLAIN, {"zmq", "msgpack", "numba"}, ("balancer",)),
+    (
+        size.BALANCED,
+        {"zmq", "msgpack"},
+        (
+            *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
+            *("balancer.protocol.messages", "workers.codec", "workers.daemon", "loader.auto"),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("loop", "others", "ours"), LOOPS)
+def test_a_loop_imports_no_more_than_it_uses(
+    loop: str, others: set[str], ours: tuple[str, ...]
+) -> None:
+    trainer, workers = size.all_imported_by(loop)
+    found = trainer | workers
+    assert "counterpoise.loader.dataloader" in found
+    assert not others & found
+    assert not [name for name in found for each in ours if _is_in(name, f"counterpoise.{each}")]
 
 
 # Of what can be left out, what a balancer's start would wait for longest.

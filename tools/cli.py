@@ -10,7 +10,7 @@ import sys
 import click
 
 from ..balancer.protocol.software_version import VERSION
-from ..balancer.visible_text import visible
+from ..workers.sources.visible_text import visible
 from .console.lazy_group import LazyGroup
 
 # name: (module in this folder, summary)

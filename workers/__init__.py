@@ -1,9 +1,25 @@
 """Sources, probing, decoding and the daemon that streams samples."""
 
-from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
-from .tar.dataset import TarDataset
-from .vision_language.tokenizer import ByteTokenizer
-from .vision_language.transform import VisionLanguage
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
+    from .tar.dataset import TarDataset
+    from .vision_language.tokenizer import ByteTokenizer
+    from .vision_language.transform import VisionLanguage
+
+# Each is imported when it is first used (PEP 562): a loop loads what it uses.
+_HOMES = {
+    "ByteTokenizer": ".vision_language.tokenizer",
+    "PlainSource": ".sources.interface",
+    "Probe": ".sources.interface",
+    "SampleError": ".sources.interface",
+    "Source": ".sources.interface",
+    "TarDataset": ".tar.dataset",
+    "VisionLanguage": ".vision_language.transform",
+    "as_source": ".sources.interface",
+}
 
 __all__ = [
     "ByteTokenizer",
@@ -15,3 +31,12 @@ __all__ = [
     "VisionLanguage",
     "as_source",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(_HOMES[name], __name__)
+        found = globals()[name] = getattr(home, name)
+        return found

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..planning.error_policy import BALANCED, checked_on_error
 from ..planning.problem.config import PlanConfig
 from .records import read_record
 
@@ -17,6 +16,7 @@ MAX_SOURCE_DEPTH = 32
 LABEL_TOKENS = "label_tokens"
 # In place of a resource: ranks count label tokens in the batches that they collate.
 IN_BATCHES = "batch"
+ON_ERROR = ("raise", "skip")
 TRANSPORTS = ("auto", "direct", "inline")
 
 
@@ -43,7 +43,10 @@ class JobSpec:
     transport: str = "auto"
 
     def __post_init__(self) -> None:
-        checked_on_error(self.on_error, no_refill=BALANCED)
+        if self.on_error not in ON_ERROR:
+            raise ValueError(
+                f"on_error is {self.on_error!r}, allowed are {ON_ERROR}; others cannot be balanced"
+            )
         # JSON was checked against the annotations; what Python code gives was not.
         if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")

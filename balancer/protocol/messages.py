@@ -21,6 +21,7 @@ from .parts import EpochPosition as EpochPosition
 from .parts import Hole as Hole
 from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
+from .parts import Ready as Ready
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
 from .payload_messages import Ack as Ack
@@ -226,13 +227,6 @@ class RankBye(ArrayRecord, frozen=True):
 
 
 # --- coordinator to rank
-
-
-class Ready(ArrayRecord, frozen=True):
-    """The job can run: number of samples in the source, and the workers' fingerprint."""
-
-    count: Integer
-    fingerprint: str
 
 
 class LabelTotal(ArrayRecord, frozen=True):

@@ -1,4 +1,7 @@
-"""Defines the records inside messages: samples of leases and batches, holes, epoch positions."""
+"""Defines the records inside messages: samples of leases and batches, holes, epoch positions.
+
+Those that a loop without a balancer uses, too, are here, so that it loads no others.
+"""
 
 from typing import Annotated
 
@@ -11,6 +14,13 @@ from .records import MAX_INTEGER, ArrayRecord, Integer
 Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+
+
+class Ready(ArrayRecord, frozen=True):
+    """The job can run: number of samples in the source, and the workers' fingerprint."""
+
+    count: Integer
+    fingerprint: str
 
 
 class SampleRef(ArrayRecord, frozen=True):

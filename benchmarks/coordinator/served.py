@@ -26,7 +26,6 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import Message
 from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.server.pull_credentials import new_credentials
-from counterpoise.balancer.server.sample_layout import why_bad_layout
 from counterpoise.balancer.transport.keys import (
     KeyPair,
     PeerKeys,
@@ -37,6 +36,7 @@ from counterpoise.balancer.transport.keys import (
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.tools.console.spread import spread
 from counterpoise.workers.codec.frames import encode_packed
+from counterpoise.workers.codec.sample_layout import why_bad_layout
 
 from .stand_ins import StandIns, heartbeat
 

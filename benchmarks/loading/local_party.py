@@ -73,7 +73,7 @@ def loader_of(kind: str, what: str, count: int, size: int, ranks: int) -> Any:
     if what == SHARDS:
         whole = cp.TarDataset(os.environ["SHARDS"], cp.VisionLanguage())
         chosen = [n for n in range(len(whole)) if whole.probe(n).cost["tiles"] <= 8][:count]
-        data: Any = Subset(whole, chosen)
+        data: Any = Subset(whole, chosen)  # type: ignore[arg-type]
         names = ("tiles", "tokens", "label_tokens")
         costs = {n: np.array([whole.probe(k).cost[n] for k in chosen]) for n in names}
         balance = cp.Balance(accumulate=4, samples_per_step=4 * size, layout="packed")

@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 from ..step.info import StepInfo
-from .padded_gather import gather_padded
 
 
 class AccelerateFeed:
@@ -29,6 +28,8 @@ class AccelerateFeed:
     def prepared(cls) -> "AccelerateFeed":
         """Return the feed for a loader that plain accelerator.prepare was given."""
         from accelerate import PartialState
+
+        from .padded_gather import gather_padded
 
         gather_padded()
         return cls(PartialState().device)

@@ -1,9 +1,10 @@
 """Answers accelerate's questions about a loader; DataLoader inherits it."""
 
 import logging
+from typing import TYPE_CHECKING
 
-from .auto_loader import adopt_loop
-from .gradient_state import AccelerateFeed
+if TYPE_CHECKING:
+    from .gradient_state import AccelerateFeed
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class RecognisedLoader:
     # What accelerate's GradientState reads of the loader that is being iterated over.
     end_of_dataloader: bool = False
     remainder: int = -1
-    _accelerate: AccelerateFeed | None = None
+    _accelerate: "AccelerateFeed | None" = None
 
     @property
     def is_balanced(self) -> bool:
@@ -42,5 +43,9 @@ class RecognisedLoader:
     def _is_accelerate_prepared(self, prepared: bool) -> None:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
+            # here: only accelerate's loops need them
+            from .auto_loader import adopt_loop
+            from .gradient_state import AccelerateFeed
+
             self._accelerate = AccelerateFeed.prepared()
             adopt_loop(self, AccelerateFeed.accumulated())

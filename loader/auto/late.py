@@ -1,8 +1,10 @@
 """A balanced loader whose costs and work are found when it is first needed."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -16,9 +18,10 @@ from ...workers.sources.interface import PlainSource, Source, source_name
 from ..balanced.arguments import find_resources, said_or_adopted
 from ..balanced.late import LateBalancedLoader
 from ..balanced.microbatches import BalancedLoader
-from ..connect.rendezvous import Rendezvous, digest, open_meeting
+from ..peers import meet
 from ..resume.ledger import BalancedLedger
 from ..resume.reading import parse_ledger
+from ..step.errors import LoaderError
 from ..step.ranks import Place, RankArguments, has_process_group
 from ..step.start_lines import tell
 from .choice import Choice
@@ -28,6 +31,9 @@ from .start_line import logger, start_line, warn_of_means
 from .worker import ask_worker
 
 Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]
+# Ranks come, and reading a few hundred samples is over, within so long.
+FOUND_S = 1800.0
+_FOUND = "found"
 # What is learned after a loader was made: costs and work, and what a framework does.
 LEARNED = ("balance", "choice", "ignores_labels", "model_times", "model", "_told")
 
@@ -127,19 +133,9 @@ class AutoSettings:
             "ranks": place.ranks,
             "model_times": dict(self.model_times or {}),
         }
-        data = digest(source_name(self.source), str(len(self.source)))
-        peers = Rendezvous(
-            open_meeting(place), f"{self.name}/auto", place.played[0], data, json.dumps(settings)
-        )
-        if not peers.claim():
-            return Answer.from_values(peers.wait_for_found())
-        try:
-            found = self._ask(place, self.source, wanted)
-        except Exception as error:
-            peers.give_up(str(error), "find what samples cost")
-            raise
-        peers.share_found(found.to_values())
-        return found
+        share = _through_group if place.sharers > 1 else _among_ranks
+        find = partial(self._ask, place, self.source, wanted)
+        return share(place, f"{self.name}/auto", self.source, json.dumps(settings), find)
 
     def _ask(self, place: Place, source: Source, wanted: Balance) -> Answer:
         order = permutation(len(source), self.balance.seed, 0, self.shuffle)
@@ -229,3 +225,57 @@ def _choice_in(state: Any) -> Choice | None:
     if not isinstance(ledger, BalancedLedger) or not ledger.auto:
         return None
     return Choice.from_json(ledger.auto)
+
+
+def _among_ranks(
+    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
+) -> Answer:
+    """Return what rank 0 finds, on every rank; LoaderError on the others where it cannot."""
+    data = f"{source_name(source)}, {len(source)} samples"
+    peers = meet(place, name, {"configuration": settings, "data": data}, FOUND_S)
+    failed: Exception | None = None
+    told: dict[str, Any] = {}
+    try:
+        if peers.rank == 0:
+            try:
+                told = {"answer": find().to_values()}
+            except Exception as error:
+                failed, told = error, {"failed": str(error)}
+        peers.post(_FOUND, json.dumps(told).encode())
+        since = time.monotonic()
+        # By rank 0, too: it may be the one that passes things on for its host.
+        while (values := peers.gather(_FOUND)) is None:
+            if time.monotonic() - since > FOUND_S:
+                raise LoaderError(
+                    f"what samples cost was not found within {FOUND_S:.0f} s: "
+                    f"{peers.why_missing(_FOUND)}"
+                )
+            time.sleep(peers.pause_s())
+    finally:
+        peers.close()
+    if failed is not None:
+        raise failed
+    told = json.loads(values[0])
+    if "failed" in told:
+        raise LoaderError(f"{peers.members[0]} could not find what samples cost: {told['failed']}")
+    return Answer.from_values(told["answer"])
+
+
+def _through_group(
+    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
+) -> Answer:
+    """Return what one of processes that share ranks finds, as their balancer is found."""
+    # here: only such processes need it
+    from ..connect.rendezvous import Rendezvous, digest, open_meeting
+
+    data = digest(source_name(source), str(len(source)))
+    peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)
+    if not peers.claim():
+        return Answer.from_values(peers.wait_for_found())
+    try:
+        found = find()
+    except Exception as error:
+        peers.give_up(str(error), "find what samples cost")
+        raise
+    peers.share_found(found.to_values())
+    return found

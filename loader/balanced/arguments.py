@@ -1,45 +1,22 @@
 """Checks the loader's keyword arguments and turns them into a plan configuration."""
 
 import functools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any
 
-from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import COUNTED, OPTIONS, Waits
+from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
+from ...workers.sources.thread_safety import MAX_THREADS, refuse_threads
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.
 TRIES = 100
-Given = ParamSpec("Given")
-
-
-def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
-    """Make a constructor raise TypeError, with the new form, for an argument that is Balance's.
-
-    A decorator instead of **arguments, so that the signature stays exact for editors and mypy.
-    """
-    owner = init.__qualname__.partition(".")[0]
-
-    @functools.wraps(init)
-    def checked(*args: Given.args, **kwargs: Given.kwargs) -> None:
-        if moved := {name: kwargs[name] for name in OPTIONS if name in kwargs}:
-            raise TypeError(_moved(owner, moved, kwargs.get("balance")))
-        init(*args, **kwargs)
-
-    return checked
-
-
-def _moved(owner: str, moved: dict[str, Any], balance: object) -> str:
-    grouping = {"grouping": balance} if isinstance(balance, str) else {}
-    options = ", ".join(f"{name}={value!r}" for name, value in {**grouping, **moved}.items())
-    return f"{owner} has no argument {', '.join(moved)} any more: write balance=Balance({options})"
 
 
 def make_plan(
@@ -139,19 +116,101 @@ def find_resources(
     raise ValueError(f"none of the first {TRIES} samples can be measured, the last: {reason}")
 
 
-def checked_max_errors(max_errors: float | None, on_error: str) -> float | None:
-    """Return how many samples of an epoch may be left out; ValueError for what cannot be.
+def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
+    """Return whether a balanced loader shuffles; ValueError where nobody said so.
 
-    >>> checked_max_errors(0.01, "skip")
-    0.01
+    torch's default is the data's order, and a training loop that forgets `shuffle` notices
+    nothing: the caller has to say it. In the data's order each step has the samples that stand
+    there, so that nothing is planned over several steps.
     """
-    if max_errors is None:
-        return None
-    if on_error not in ("skip", "refill"):
-        raise ValueError(f"max_errors={max_errors} counts samples that on_error='skip' leaves out")
-    most = 1.0 if isinstance(max_errors, float) else math.inf
-    if not 0 <= max_errors < most:
+    if shuffle is None:
         raise ValueError(
-            f"max_errors is {max_errors!r}: give a count, or a part of the samples such as 0.01"
+            "a balanced loader has no default for shuffle: give shuffle=True for another order in "
+            "each epoch, or shuffle=False for the data's order, planned within each step"
         )
-    return max_errors
+    check_order(shuffle, mode)
+    return shuffle
+
+
+def check_order(shuffle: bool, mode: str) -> None:
+    """Raise ValueError where the data's order is asked for, and a mode that does not keep it."""
+    if not shuffle and mode != "exact":
+        raise ValueError(
+            f"shuffle=False keeps the data's order step by step, and mode {mode!r} moves samples "
+            "between steps: use mode 'exact', or shuffle=True"
+        )
+
+
+def refuse_ignored(
+    is_remote: bool, balance: Balance, batch_size: int | None, cost: Any, key: Any
+) -> None:
+    """Raise ValueError for arguments that have no effect beside others of a balanced loader.
+
+    is_remote: whether the data set is a RemoteDataset.
+    """
+    _check_batch_size(balance, batch_size)
+    if is_remote:
+        for name, value in (("cost", cost), ("key", key)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} is for a dataset in this process, and a RemoteDataset is with the "
+                    f"workers: leave {name}; their transform says what a sample costs"
+                )
+    if balance.layout == "torch":
+        for name in ("pad_id", "dummy_tile"):
+            if getattr(balance, name) != getattr(DEFAULTS, name):
+                raise ValueError(
+                    f"{name} is {getattr(balance, name)}, but in layout 'torch' collate_fn makes "
+                    f"the batch: leave {name}, or use layout 'padded' or 'packed'"
+                )
+
+
+def check_decode_threads(
+    threads: int, balancer: str | None, workers: int, source: Source | None
+) -> None:
+    """Raise ValueError for a number of decode threads that no worker of this loader can have."""
+    if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        raise ValueError(
+            f"decode_threads is {threads!r}: give the number of threads that decode in each "
+            f"worker, 1 to {MAX_THREADS}"
+        )
+    if threads == 1:
+        return
+    if balancer is not None:
+        raise ValueError(
+            f"decode_threads={threads} is for workers that this loader starts, and with balancer= "
+            f"they are elsewhere: start them with `counterpoise worker --threads {threads}`"
+        )
+    if workers == 0:
+        raise ValueError(
+            f"decode_threads={threads} are threads of a worker, and with num_workers=0 there is "
+            "none: give num_workers >= 1"
+        )
+    refuse_threads(source, f"decode_threads={threads}")
+
+
+def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
+    """Refuse a batch_size that decides about nothing, and budgets for steps that have no size."""
+    if balance.grouping in COUNTED:
+        return
+    if balance.grouping == "auto":
+        if batch_size is None:
+            raise ValueError(
+                'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
+                "give batch_size, or balance=None for samples without batches"
+            )
+        return
+    # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
+    one = batch_size is None or batch_size == 1
+    if balance.samples_per_step is not None and not one:
+        raise ValueError(
+            f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} and "
+            f"grouping {balance.grouping!r} decides how many samples a microbatch has: leave "
+            "batch_size, or use grouping 'fixed'"
+        )
+    if balance.budgets and balance.samples_per_step is None:
+        extra = "" if one else f" instead of batch_size={batch_size}"
+        raise ValueError(
+            "budgets decide how many samples a microbatch has, and nothing says how many a step "
+            f"has: give Balance(samples_per_step=...), the global batch of all ranks{extra}"
+        )

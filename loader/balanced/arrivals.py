@@ -1,10 +1,13 @@
 """A microbatch that the local loop has got from a worker; Arrival is one from a balancer."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ...balancer.protocol.messages import EpochPosition, Hole, Weights
-from ...balancer.protocol.rank_session import Arrival
+from ...balancer.protocol.parts import EpochPosition, Hole, Weights
 from ...workers.batches.planned_reader import Made
+
+if TYPE_CHECKING:
+    from ...balancer.protocol.rank_session import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ class LocalArrival:
     made: Made | None = None
 
 
-def without_payload(arrival: Arrival | LocalArrival) -> Arrival | LocalArrival:
+def without_payload(arrival: "Arrival | LocalArrival") -> "Arrival | LocalArrival":
     """Return an arrival whose samples are not needed any more."""
     if isinstance(arrival, LocalArrival):
         return replace(arrival, made=None)
-    return Arrival(arrival.batch, ())
+    return replace(arrival, payloads=())

@@ -9,14 +9,16 @@ unpacked once. The source is told of it (`release`) when it is unpacked; until t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...balancer.protocol.messages import Ready
-from ...balancer.protocol.rank_session import Arrival
+from ...balancer.protocol.parts import Ready
 from ..resume.balanced_position import ResumePosition, RunStart
 from ..step.errors import LoaderError
 from ..step.info import StepInfo
 from .arrivals import LocalArrival, without_payload
+
+if TYPE_CHECKING:
+    from ...balancer.protocol.rank_session import Arrival
 
 # A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
 # caller's. After that the error says that it will not go away.
@@ -50,7 +52,7 @@ class MicrobatchSource(Protocol):
     def finish(self) -> None:
         """End the run's workers: its iterator is at its end, or was dropped."""
 
-    def next(self, timeout_s: float | None = None) -> Arrival | LocalArrival | None:
+    def next(self, timeout_s: float | None = None) -> "Arrival | LocalArrival | None":
         """Return the next microbatch, the same until it is released; None at the end of the run."""
 
     def release(self, arrival: Any) -> None:
@@ -96,7 +98,7 @@ class Kept:
     unpacked.
     """
 
-    arrival: Arrival | LocalArrival
+    arrival: "Arrival | LocalArrival"
     at: ResumePosition
     reported: int = 0
     failures: int = 0
@@ -108,7 +110,7 @@ class Fetcher:
 
     def __init__(
         self,
-        receive: Callable[[ResumePosition], Arrival | LocalArrival | None],
+        receive: "Callable[[ResumePosition], Arrival | LocalArrival | None]",
         unpack: Callable[[Kept], Fetched | PassedOver],
         release: Callable[[Any], None],
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.pipeline_costs import with_profile
-from ...balancer.protocol.messages import EpochPosition
+from ...balancer.protocol.parts import EpochPosition
 from ..step.errors import LoaderError
 
 

@@ -7,19 +7,15 @@ timing are behind a connection, which is opened at first use.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Batch
-from ...balancer.protocol.rank_session import Arrival
 from ...workers.batches.planned_reader import Made
-from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.chosen import BatchMaker
-from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import (
     START,
     ResumePosition,
@@ -40,6 +36,10 @@ from .followed_costs import FollowedCosts, MeasuredCosts
 from .over_budget import OverBudget
 from .spare import SpareSample
 from .step_infos import info_of
+
+if TYPE_CHECKING:
+    from ...balancer.protocol.messages import Batch
+    from ...balancer.protocol.rank_session import Arrival
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class BalancedLoader:
                 "collate_fn cannot make a batch of no samples", count, self.epoch,
             )  # fmt: skip
 
-    def receive(self, at: ResumePosition) -> Arrival | LocalArrival | None:
+    def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
@@ -280,7 +280,7 @@ class BalancedLoader:
             self.close()
             raise
 
-    def release(self, arrival: Arrival | LocalArrival) -> None:
+    def release(self, arrival: "Arrival | LocalArrival") -> None:
         """Release a microbatch that is unpacked."""
         self.open().release(arrival)
 
@@ -306,7 +306,7 @@ class BalancedLoader:
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
 
-    def _is_passed_over(self, batch: Batch | MicrobatchFacts) -> bool:
+    def _is_passed_over(self, batch: "Batch | MicrobatchFacts") -> bool:
         """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
         if self.plan.empty_microbatches or batch.weights.step_samples:
             return False
@@ -337,7 +337,7 @@ class BalancedLoader:
         self._untouched = -1
         self._left_by = why
 
-    def _check_errors(self, before: Holes, holes: Holes, batch: Batch | MicrobatchFacts) -> None:
+    def _check_errors(self, before: Holes, holes: Holes, batch: "Batch | MicrobatchFacts") -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
@@ -360,6 +360,10 @@ class BalancedLoader:
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         if isinstance(arrival, LocalArrival):
             return self._delivered_locally(arrival, info)
+        # here: a local loop needs nothing of it
+        from ...workers.codec.frames import decode_packed
+        from ..collate.payloads import payload_buffer
+
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)

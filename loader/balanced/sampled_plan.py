@@ -10,9 +10,10 @@ from ...balancer.planning.grouping.balanced import balanced
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig, budgets_of
-from ...balancer.planning.problem.costs import check_costs, checked_column
+from ...balancer.planning.problem.costs import check_costs
 from ...balancer.planning.problem.options import COUNTED
 from ...balancer.planning.problem.shuffle import permutation
+from ...workers.sources.costs import checked_column
 
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
 # less where there are few microbatches, because then one more on every rank is dear.

@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import Microbatch, Planned
-from ...balancer.protocol.messages import Batch
 from ..step.info import StepInfo
 from .arrivals import MicrobatchFacts
 from .over_budget import OverBudget
 
+if TYPE_CHECKING:
+    from ...balancer.protocol.messages import Batch
+
 
 def info_of(
-    batch: Batch | MicrobatchFacts,
+    batch: "Batch | MicrobatchFacts",
     epoch: int,
     ranks: int,
     resources: tuple[str, ...],

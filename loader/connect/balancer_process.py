@@ -12,8 +12,8 @@ import weakref
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
+from ..step.wait_log import FIRST_LOG_S
 from .socket_directory import make_socket_directory, remove_socket_directory
-from .wait_log import FIRST_LOG_S
 
 logger = logging.getLogger(__name__)
 START_S = 120.0

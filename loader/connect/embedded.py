@@ -32,7 +32,7 @@ from ...workers.processes.start_method import start_method
 from ...workers.serving.server import PullServer
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
-from ...workers.sources.randomness import find_generators, own_generators
+from ...workers.sources.randomness import own_generators
 from ..local.workers import WorkerStart
 from .balancer_process import EmbeddedBalancer
 
@@ -60,7 +60,6 @@ def start_pool_of(start: WorkerStart, config: WorkerConfig) -> Pool:
     """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
     # Here, and kept: each worker would look for the versions anew.
     software()
-    find_generators()
     job = PoolJob(work=_work, payload=config, workers=start.workers, restart=RESTARTS)
     with quiet_forks():
         return begin_pool(job, start_method(start.context))

@@ -35,7 +35,7 @@ from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
-from .wait_log import WaitLog
+from ..step.wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
 _WORKER, _RANK = b"worker", b"rank"

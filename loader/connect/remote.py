@@ -20,15 +20,15 @@ from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
-from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import PeerKeys
+from ...workers.codec.sample_layout import why_bad_layout
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
+from ..step.wait_log import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
 from .rank_sockets import RankSockets
 from .rendezvous import Rendezvous
-from .wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.protocol.messages import Weights
+from ...balancer.protocol.parts import Weights
 from .feed import PlannedStep
 
 # (rank, microbatch) of one step.

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import GlobalBatch, OversizeError, Planned, Window
-from ...balancer.protocol.messages import EpochPosition
+from ...balancer.protocol.parts import EpochPosition
 from .costs import LoopCosts
 
 # Of the samples for a microbatch without any some may be broken; after so many nobody expects a

@@ -10,26 +10,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.protocol.job_spec import JobSpec, to_json
-from ...balancer.protocol.messages import Ready
-from ...balancer.protocol.rank_session import Arrival
+from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import LocalArrival
-from ..connect.wait_log import WaitLog
-from ..peers import Peers, meet
 from ..resume.balanced_position import RunStart
 from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
 from ..step.label_check import COMPARED
 from ..step.ranks import Place, has_process_group
 from ..step.start_lines import tell
+from ..step.wait_log import WaitLog
 from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
@@ -38,6 +36,10 @@ from .planning import Kernels, Planning, PlanningThread
 from .run import LocalRun, RunSettings
 from .shared_plans import shared_planner
 from .workers import InlineTasks, WorkerStart, WorkerTasks
+
+if TYPE_CHECKING:
+    from ...balancer.protocol.rank_session import Arrival
+    from ..peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +199,7 @@ class LocalLoop:
                     run.waits_for,
                 )  # fmt: skip
 
-    def following(self, arrival: Any, /) -> tuple[Arrival, ...]:  # noqa: ARG002
+    def following(self, arrival: Any, /) -> "tuple[Arrival, ...]":  # noqa: ARG002
         """Return nothing: microbatches come collated."""
         return ()
 
@@ -280,6 +282,9 @@ class LocalLoop:
         data = f"{source_name(settings.source)}, {len(settings.source)} samples"
         facts = {"configuration": to_json(job), "data": data}
         timeout_s = settings.timeout_s or MEET_S
+        # here: a loop on its own meets nobody
+        from ..peers import meet
+
         self._peers = meet(settings.place, settings.name, facts, timeout_s)
         self._peers.post(_KNOWN, costs.digest.encode())
         since = time.monotonic()
@@ -413,7 +418,7 @@ def _make_ahead(
     costs: LoopCosts,
     name_of: Callable[[int], str],
     ahead: int,
-    peers: Peers | None,
+    peers: "Peers | None",
     shares_costs: bool,
     group: str,
 ) -> PlanAhead:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Hole
+from ...balancer.protocol.parts import Hole
 from ...workers.batches.planned_reader import Load, Made, Measure, Measured
 from ...workers.sources.interface import Source
 from ...workers.sources.measuring import FailedSample

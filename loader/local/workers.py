@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import process
-from multiprocessing.context import BaseContext, DefaultContext, ForkServerContext, SpawnContext
+from multiprocessing.context import BaseContext
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -27,10 +27,9 @@ from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
-from ...workers.processes.context import clean_context
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import start_method
+from ...workers.processes.start_method import start_method, worker_context
 from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.randomness import own_generators
 from ..plain.deaths import killed_worker
@@ -43,8 +42,6 @@ from ..plain.torch_names import (
 
 logger = logging.getLogger(__name__)
 
-# Contexts that name a start method; one that a user made is used as it is.
-_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
 # A sample on which this many workers have died is given up.
@@ -133,7 +130,7 @@ class WorkerTasks(TorchWorkersIterator):
         self, reader: PlannedReader, start: WorkerStart, prefetch: int, transport: Transport
     ) -> None:
         """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
-        context: Any = clean_context() if _starts_clean(start) else start.context
+        context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
         why_not = why_inline(transport)
         if start.restarts and why_not:
@@ -326,11 +323,6 @@ def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number:
     _entered.append(own_generators())
     _entered[-1].__enter__()
     prepare_worker(reader, init_fn, number)
-
-
-def _starts_clean(start: WorkerStart) -> bool:
-    """Return whether workers come from the fork server, in place of torch's own clean starts."""
-    return type(start.context) in _BY_NAME and not start.forks
 
 
 def _descriptor(results: Any) -> int:

@@ -7,13 +7,11 @@ out of order.
 """
 
 import functools
-from multiprocessing.context import DefaultContext, ForkServerContext, SpawnContext
 from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.pinned import PinnedSlots, make_pinned_slots
 from ...workers.arena.transport import uses_arena
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import is_stateful
@@ -21,24 +19,20 @@ from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.beginnings import Beginnings
-from ...workers.processes.context import clean_context
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import start_method
+from ...workers.processes.start_method import worker_context
 from .indices import Indices
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchExceptionWrapper
 
 Reader = StreamReader | MapReader
-# Contexts that name a start method; one that a user made is used as it is.
-_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
 
 
 class IteratorArguments:
     """A loader as torch's iterators see it: `ours` in place of its attributes.
 
     beginnings: of its workers, where the data set has a state; an iterator waits for them.
-    pinned: what pins its batches where they lie, and has to be settled between them.
     """
 
     def __init__(
@@ -47,11 +41,9 @@ class IteratorArguments:
         reader: Reader | None,
         ours: dict[str, Any],
         beginnings: Beginnings | None = None,
-        pinned: PinnedSlots | None = None,
     ) -> None:
         self.reader = reader
         self.beginnings = beginnings
-        self.pinned = pinned
         self._loader = loader
         self.__dict__.update(ours)
 
@@ -70,20 +62,19 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         ours |= {"dataset": reader, "collate_fn": reader.collate}
         if isinstance(reader, StreamReader) and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
-    context = clean_context() if _starts_clean(loader) else loader.multiprocessing_context
-    beginnings = pinned = None
+    context: Any = loader.multiprocessing_context
+    beginnings = None
     if loader.num_workers:
+        context = worker_context(context)
         if reader is not None and is_stateful(loader.dataset):
             beginnings = Beginnings(context, TorchExceptionWrapper)
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
         if uses_arena(loader):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
-            if getattr(loader, "transport", "auto") == "pinned":
-                pinned = make_pinned_slots()
-            context = ArenaContext(context, pinned)
+            context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
         ours["multiprocessing_context"] = context
-    return IteratorArguments(loader, reader, ours, beginnings, pinned)
+    return IteratorArguments(loader, reader, ours, beginnings)
 
 
 def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None:
@@ -103,13 +94,6 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
     if is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
         return MapReader(dataset, loader.collate_fn, state.on_error, current.start, carries)
     return None
-
-
-def _starts_clean(loader: Any) -> bool:
-    """Return whether workers come from our fork server, in place of torch's own clean starts."""
-    context = loader.multiprocessing_context
-    named = loader.num_workers > 0 and type(context) in _BY_NAME
-    return named and start_method(context) == "forkserver"
 
 
 def _out_of_order(loader: Any) -> bool:

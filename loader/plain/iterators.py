@@ -12,10 +12,9 @@ from torch.utils.data import IterableDataset
 
 from ...workers.batches.envelope import Envelope
 from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.signals.holding import raise_held, uninterrupted
 from ..step.turns import OneCaller
 from .arguments import make_arguments
-from .deaths import hold_deaths, killed_worker
+from .deaths import killed_worker
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchInlineIterator, TorchWorkersIterator, is_profiled
@@ -94,10 +93,10 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         self._state, self._iteration = state, state.begin(loader)
         self._caller, self._process = OneCaller(), os.getpid()
         arguments = make_arguments(loader, state)
-        self._pinned = arguments.pinned
         # torch's __next__ warns where a stream has more than the length that it has told.
         self._warns = isinstance(arguments.dataset, IterableDataset)
-        self._start(arguments)
+        with quiet_forks():  # of balanced loaders: no thread of theirs should be forked
+            super().__init__(arguments)
         # torch ends its workers through these queues when the iterator is deleted. Where that is
         # the garbage collector's work (a loop left by an exception), the queues' threads would end
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
@@ -106,12 +105,6 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         _all.add(self)
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
-
-    @uninterrupted
-    def _start(self, arguments: Any) -> None:
-        with quiet_forks():  # of balanced loaders: no thread of theirs should be forked
-            super().__init__(arguments)
-        hold_deaths()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
@@ -143,10 +136,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         return self._process == os.getpid()
 
     def _next_batch(self) -> Any:
-        if self._pinned is not None:
-            self._pinned.settle()
         try:
-            raise_held()  # here, too: where batches are pinned, the queue is torch's thread's
             return _next(self, self._torchs_next)
         except RuntimeError as error:
             killed = killed_worker(self._workers) if _GONE in str(error) else None

@@ -4,8 +4,8 @@ import logging
 import pickle
 from typing import Any
 
-from ...balancer.planning.error_policy import OnError
 from ...workers.batches.envelope import StartPosition
+from ...workers.sources.error_policy import OnError
 from ..resume.ledger import PlainLedger, write_ledger
 from ..step.skipped import LeftOut
 from .iteration import Iteration

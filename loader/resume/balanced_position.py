@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import EpochPosition
+from ...balancer.protocol.parts import EpochPosition
 from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, write_ledger
 from .reading import check_same, read_ledger

@@ -8,8 +8,6 @@ loader and its data. Every error is a ValueError that names the field.
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ...balancer.planning.problem.config import PLANNER_VERSION
-from ...balancer.protocol.records import read_record
 from .check_digits import CHECK, find_changed_field
 from .consistency import check_consistent
 from .ledger import (
@@ -40,12 +38,20 @@ def read_ledger(state: Any, wanted: type[L]) -> L:
             f"the ledger's kind is {ledger.kind!r}, needed is {wanted.kind!r}: it was written by "
             f"{WRITERS[ledger.kind]}, and only such a one can continue there"
         )
-    if isinstance(ledger, PlannedLedger) and ledger.planner != PLANNER_VERSION:
+    if isinstance(ledger, PlannedLedger):
+        _check_planner(ledger)
+    return ledger
+
+
+def _check_planner(ledger: PlannedLedger) -> None:
+    # here: a plain loop imports nothing of planning
+    from ...balancer.planning.problem.config import PLANNER_VERSION
+
+    if ledger.planner != PLANNER_VERSION:
         raise ValueError(
             f"the ledger's planner is {ledger.planner}, this counterpoise has {PLANNER_VERSION}, "
             "which plans otherwise: resume with the counterpoise that wrote it"
         )
-    return ledger
 
 
 def parse_ledger(state: Any) -> Ledger:
@@ -71,6 +77,9 @@ def parse_ledger(state: Any) -> Ledger:
         raise ValueError(
             f"not a ledger of counterpoise: its kind is {kind!r}, known are {', '.join(_KINDS)}"
         )
+    # here, as only a loop that is resumed reads one
+    from ...balancer.protocol.records import read_record
+
     found = {name: value for name, value in state.items() if name not in ("version", "kind", CHECK)}
     try:
         ledger = read_record(_KINDS[kind], found, "ledger")

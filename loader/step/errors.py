@@ -1,6 +1,6 @@
 """Defines the loader's own error."""
 
-from ...balancer.visible_text import visible
+from ...workers.sources.visible_text import visible
 
 
 class LoaderError(RuntimeError):

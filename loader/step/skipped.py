@@ -4,8 +4,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
-from ...balancer.planning.error_policy import OnError, checked_on_error
 from ...workers.sources.dead_letter import DeadLetter, checked_path, record_letter
+from ...workers.sources.error_policy import OnError, checked_on_error
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import source_name
 from .errors import LoaderError

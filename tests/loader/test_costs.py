@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.problem.costs import (
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.workers.sources.costs import (
     MAX_COST,
     CostError,
     bad_cost,
     checked_column,
     checked_cost,
 )
-from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
 from counterpoise.workers.sources.interface import Probe
 from tests.flat_options import balanced_loader

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
-from ...balancer.visible_text import visible
+from ...workers.sources.visible_text import visible
 
 GIB = 2**30
 # Rows of a table at most; the report lists peers with problems first.

@@ -12,9 +12,9 @@ from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
 from ...balancer.server.loop import serve
 from ...balancer.server.pull_credentials import new_credentials
-from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
+from ...workers.codec.sample_layout import why_bad_layout
 from ..console.rejected_peers import RejectedPeers
 from ..console.signals import stop_on_signal
 from .supervise import supervise

@@ -12,7 +12,6 @@ import torch
 
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...loader.connect.memory_limit import memory_limit
-from ...workers.daemon.decode_threads import MAX_THREADS
 from ...workers.daemon.identity import Identity
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
@@ -23,6 +22,7 @@ from ...workers.serving.server import PullServer
 from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
+from ...workers.sources.thread_safety import MAX_THREADS
 from ...workers.sources.transform_registry import registered
 from ..console.signals import stop_on_signal
 from ..doctor.installation import available_bytes

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch.multiprocessing
 
-from .pinned import PinnedSlots
 from .queue import ArenaQueue
 
 
@@ -31,18 +30,14 @@ class LockFreeEvent:
 
 
 class ArenaContext:
-    """Any context of multiprocessing's, None for the interpreter's, but for its queues.
+    """Any context of multiprocessing's, None for the interpreter's, but for its queues."""
 
-    pinned: pins the slots of what this process receives by them.
-    """
-
-    def __init__(self, context: Any = None, pinned: PinnedSlots | None = None) -> None:
+    def __init__(self, context: Any = None) -> None:
         self._context = torch.multiprocessing if context is None else context
-        self._pinned = pinned
 
     def Queue(self) -> ArenaQueue:  # noqa: N802
         """Return a queue for tasks or batches; torch asks for none with a largest size."""
-        return ArenaQueue(self._pinned)
+        return ArenaQueue()
 
     def Event(self) -> LockFreeEvent:  # noqa: N802
         """Return what tells the workers that the trainer has done with them."""

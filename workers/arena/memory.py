@@ -17,10 +17,7 @@ import mmap
 import os
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any
-
-from ..signals.holding import uninterrupted
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -60,12 +57,9 @@ class Mapping:
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""
         self.address = 0
-        self.unpin: Callable[[int], None] | None = None
         self.size, self._process = size, os.getpid()
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _POPULATE
-        # Unpacked, not called: right behind a call the handler of a signal that nobody holds back,
-        # as Ctrl-C, may raise, and the address would be lost.
-        (self.address,) = map(_libc.mmap, [None], [size], [access], [flags], [descriptor], [0])
+        self.address = _libc.mmap(None, size, access, flags, descriptor, 0)
         if self.address == _FAILED:
             number, self.address = ctypes.get_errno(), 0
             raise OSError(number, f"cannot map {size} bytes: {os.strerror(number)}")
@@ -83,14 +77,11 @@ class Mapping:
         """
         return (ctypes.c_char * length).from_address(self.address)
 
-    @uninterrupted
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # Not in a child, where another thing may be at this address; nor while the interpreter
         # ends, when tensors on the memory may still be read. There is no address where a handler
         # raised before anything was mapped.
         if getattr(self, "address", 0) and self._process == _getpid() and not _finalizing():
-            if self.unpin is not None:
-                self.unpin(self.address)
             _libc.munmap(self.address, self.size)
 
 

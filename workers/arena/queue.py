@@ -19,12 +19,10 @@ import time
 from collections import deque
 from typing import Any
 
-from ..signals.holding import raise_held, uninterrupted
 from . import frames
 from .layout import Packet, Packets
 from .memory import received_descriptors
 from .packing import unpack
-from .pinned import PinnedSlots
 from .receiver import Receiver
 from .sender import Sender
 from .worker import this_worker
@@ -40,25 +38,22 @@ _waiting: "dict[int, ArenaQueue]" = {}
 
 
 class ArenaQueue:
-    """One direction of a conversation; any process that has it may put, and one may get.
+    """One direction of a conversation; any process that has it may put, and one may get."""
 
-    pinned: pins the slots of what is received in this process.
-    """
-
-    def __init__(self, pinned: PinnedSlots | None = None) -> None:
+    def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         for end in (self._reader, self._writer):
             end.setblocking(False)
-        self._begin(pinned)
+        self._begin()
 
-    def _begin(self, pinned: PinnedSlots | None = None) -> None:
+    def _begin(self) -> None:
         """Be the queue of this process: what was read and not taken yet, and slots, are its own."""
         self._process = os.getpid()
         self._read: deque[Any] = deque()
         self._unsent: deque[Packet] = deque()
         self._sender: Sender | None = None
-        self._receiver = Receiver(pinned)
+        self._receiver = Receiver()
         self._space = bytearray(frames.MOST_BYTES)
         self._arrivals = select.poll()
         self._arrivals.register(self._reader, select.POLLIN)
@@ -106,7 +101,6 @@ class ArenaQueue:
                 raise queue.Empty
             self.receive()
 
-    @uninterrupted
     def close(self) -> None:
         """Close both ends in this process; what has arrived, and its tensors, stay."""
         _waiting.pop(id(self), None)
@@ -133,7 +127,6 @@ class ArenaQueue:
     def cancel_join_thread(self) -> None:
         """Do nothing: there is no thread."""
 
-    @uninterrupted
     def receive(self) -> bool:
         """Read one message if there is one; return whether there was."""
         try:
@@ -177,12 +170,8 @@ class ArenaQueue:
         return unpack(pickled, buffers)
 
     def _wait(self, deadline: float | None) -> bool:
-        """Wait until something arrives; return whether it did before the deadline.
-
-        Raises a worker's death that was held back.
-        """
+        """Wait until something arrives; return whether it did before the deadline."""
         while True:
-            raise_held()
             send_kept()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if _waiting:
@@ -192,7 +181,6 @@ class ArenaQueue:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
-    @uninterrupted
     def _send_or_keep(self, thing: Any) -> None:
         """Send what there is room for, in order, and keep the rest."""
         task = frames.task(thing)
@@ -204,7 +192,6 @@ class ArenaQueue:
             self._unsent.extend(Packets(thing, self._sender).packets())
         self.send_unsent()
 
-    @uninterrupted
     def send_unsent(self) -> None:
         """Send what was kept, in order, as far as there is room."""
         while self._unsent:

@@ -9,12 +9,9 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from ..signals.holding import uninterrupted
 from .memory import Mapping
-from .pinned import PinnedSlots
 from .sender import FREED
 from .views import watched_view
 
@@ -46,7 +43,6 @@ class _Sender:
         except OSError:
             pass  # the sender has ended
 
-    @uninterrupted
     def __del__(self, _close: Any = os.close) -> None:
         _close(self._pipe)
 
@@ -54,9 +50,8 @@ class _Sender:
 class Receiver:
     """The slots of all senders of a queue, in the process that receives."""
 
-    def __init__(self, pinned: PinnedSlots | None = None) -> None:
+    def __init__(self) -> None:
         self._senders: dict[int, _Sender] = {}
-        self._pinned = pinned
 
     def learn(
         self,
@@ -82,9 +77,7 @@ class Receiver:
                 self._senders[token] = _Sender(descriptors.pop(0))
             sender = self._senders[token]
             for (number, size), descriptor in zip(slots, descriptors, strict=True):
-                sender.mappings[number] = mapping = Mapping(descriptor, size)
-                if self._pinned is not None:
-                    self._pinned.pin(mapping)
+                sender.mappings[number] = Mapping(descriptor, size)
             for number in retired:
                 sender.mappings.pop(number, None)
         finally:
@@ -100,11 +93,5 @@ class Receiver:
         mapping = None if sender is None else sender.mappings.get(number)
         if sender is None or mapping is None or not 0 < length <= mapping.size:
             raise ValueError(f"slot {number} of sender {token:x} has no {length} bytes here")
-        free, pinned = sender.free, self._pinned
-        if pinned is None:
-            return watched_view(mapping, length, lambda inherited: free(number, inherited))
-        return watched_view(
-            mapping,
-            length,
-            lambda inherited: pinned.ended(mapping, partial(free, number, inherited)),
-        )
+        free = sender.free
+        return watched_view(mapping, length, lambda inherited: free(number, inherited))

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..signals.holding import uninterrupted
 from .memory import Mapping, make_memory
 from .slot_book import SlotBook, slot_size
 from .views import watched_view
@@ -159,7 +158,6 @@ class Sender:
             os.close(slot.descriptor)
         self.unannounced = []
 
-    @uninterrupted
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # torch raises a worker's death wherever the trainer is, also within its own clean-up, and
         # then nobody calls close(). In a forked child the descriptors may be others by now.

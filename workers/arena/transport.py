@@ -5,16 +5,13 @@ from typing import Any, Literal, get_args
 
 from .memory import why_no_memory_files
 
-Transport = Literal["auto", "arena", "pinned", "direct", "inline"]
+Transport = Literal["auto", "arena", "direct", "inline"]
 
 
-def checked_transport(
-    transport: Transport, balancer: str | None = None, pins: bool = False
-) -> Transport:
+def checked_transport(transport: Transport, balancer: str | None = None) -> Transport:
     """Return how batches travel; ValueError for what is no way, or cannot be had here.
 
-    balancer: the address of a balancer that is not the loader's own. pins: whether this is a plain
-    loader whose batches are to be pinned.
+    balancer: the address of a balancer that is not the loader's own.
     """
     if transport not in get_args(Transport):
         raise ValueError(f"transport is {transport!r}, allowed are {get_args(Transport)}")
@@ -29,12 +26,7 @@ def checked_transport(
             'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
             "leave transport"
         )
-    if transport == "pinned" and not pins:
-        raise ValueError(
-            'transport="pinned" pins the batches of a plain loader where they lie: give '
-            "pin_memory=True and no balance, or leave transport"
-        )
-    why_not = why_no_arena() if transport in ("arena", "pinned") else ""
+    why_not = why_no_arena() if transport == "arena" else ""
     if why_not:
         raise ValueError(f'transport="{transport}" cannot be had: {why_not}; leave transport')
     return transport

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..signals.holding import uninterrupted
 from .memory import Mapping
 
 # What is called with: whether a child was forked while the view was alive.
@@ -51,7 +50,6 @@ def views_alive() -> int:
     return len(_alive)
 
 
-@uninterrupted
 def _end(view: Any, _finalizing: Any = sys.is_finalizing) -> None:
     # While the interpreter ends, what `ended` refers to may be gone, and nobody waits for it.
     if not _finalizing():

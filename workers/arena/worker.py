@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from ...balancer.server.malloc import keep_freed_memory, release_freed_memory
 from .layout import LEAST_IN_SLOT
+from .malloc import keep_freed_memory, release_freed_memory
 from .packing import is_ordinary
 from .sender import Sender
 

@@ -1,17 +1,19 @@
 """Prepares a worker whose data set is wrapped, before torch makes the worker's fetcher."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
 from .map_reader import MapReader
-from .planned_reader import PlannedReader
 from .stream_reader import StreamReader
+
+if TYPE_CHECKING:
+    from .planned_reader import PlannedReader
 
 
 def prepare_worker(
-    reader: StreamReader | MapReader | PlannedReader,
+    reader: "StreamReader | MapReader | PlannedReader",
     init_fn: Callable[[int], None] | None,
     number: int,
 ) -> None:

@@ -12,15 +12,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from ...balancer.server.sample_layout import (
+from .fields import (
     ALIGNMENT,
     DTYPES,
     MAX_DIMENSIONS,
     MAX_EXTENT,
     MAX_FIELDS,
     MAX_NAME_CHARACTERS,
+    Buffer,
+    FieldLayout,
+    bytes_of,
+    place_after,
+    read_layout,
 )
-from .fields import Buffer, FieldLayout, bytes_of, place_after, read_layout
 
 # Arrays of one name and type have as many shapes as texts have lengths.
 FIELDS_REMEMBERED = 4096

@@ -15,15 +15,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...balancer.server.sample_layout import (
-    ALIGNMENT,
-    DTYPES,
-    MAX_DIMENSIONS,
-    MAX_EXTENT,
-    MAX_FIELDS,
-    MAX_NAME_CHARACTERS,
-)
-
+ALIGNMENT = 64  # bytes: each field begins at a multiple
+MAX_FIELDS = 256
+MAX_NAME_CHARACTERS = 256
+MAX_DIMENSIONS = 8
+MAX_EXTENT = 1 << 40
+# one width, one byte order (the machines' own, little-endian)
+DTYPES = {
+    np.dtype(name).str: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
 Fields = Mapping[str, "npt.NDArray[Any] | int | float | str | bytes"]
 Buffer = bytes | memoryview
 

@@ -21,8 +21,6 @@ Load = Callable[[int, int], Any]
 # Samples that are loaded or wait to be taken, for each thread: one that takes long in front of
 # others should not leave threads without work, and each takes memory.
 AHEAD = 2
-# More of them wait for each other, and a number that large is a mistake.
-MAX_THREADS = 64
 
 
 class DecodeThreads:

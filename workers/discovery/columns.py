@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ..sources.labels import count_label_tokens
+from ..sources.labels import LABEL_TOKENS, count_label_tokens
 from .costs import FoundCosts, FoundResource
 from .finding import TOKEN_IDS
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ..sources.labels import count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 from .fields import KINDS, SampleField
 from .work import FoundWork
 

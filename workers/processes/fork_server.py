@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ...balancer.server.malloc import share_one_heap
+from ..arena.malloc import share_one_heap
 from .forked_child import fork_with_default_signals
 from .pool_job import Report, locate_error
 from .supervisor import die_with, outlive, run, send_report, wake_on

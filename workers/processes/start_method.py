@@ -1,8 +1,16 @@
 """Finds how torch's DataLoader would start workers in this interpreter."""
 
 import multiprocessing
-from multiprocessing.context import BaseContext, DefaultContext
+from multiprocessing.context import (
+    BaseContext,
+    DefaultContext,
+    ForkServerContext,
+    SpawnContext,
+)
 from typing import Any
+
+# Contexts that name a start method; one that a user made is used as it is.
+_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
 
 
 def start_method(context: BaseContext | None = None) -> str:
@@ -22,3 +30,13 @@ def start_method(context: BaseContext | None = None) -> str:
     else:
         name = chosen.get_start_method()
     return "fork" if name == "fork" else "forkserver"
+
+
+def worker_context(context: BaseContext | None) -> BaseContext | None:
+    """Return what starts a loader's workers: our fork server for torch's own clean starts."""
+    if type(context) not in _BY_NAME or start_method(context) == "fork":
+        return context
+    # here: a loop that forks needs nothing of it
+    from .context import clean_context
+
+    return clean_context()

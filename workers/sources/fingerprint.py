@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...balancer.protocol.software_version import VERSION
-
 
 @cache
 def library_versions(*names: str) -> dict[str, str]:
     """Return the installed versions of counterpoise, numpy, Pillow and `names`, importing none."""
-    found = {"counterpoise": VERSION}
-    for name in ("numpy", "pillow", *names):
+    found = {}
+    for name in ("counterpoise", "numpy", "pillow", *names):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ...balancer.planning.problem.costs import MAX_COST, CostError, checked_column, checked_cost
-from ...balancer.visible_text import visible
 from .composed import part_at, whole_parts
+from .costs import MAX_COST, CostError, checked_cost, checked_measure, checked_table
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
 from .randomness import global_randomness
+from .visible_text import visible
 
 Sample = Any
 Cost = Mapping[str, int]
@@ -164,7 +164,7 @@ class PlainSource:
         # A method of the dataset's own is used unless an argument replaces it.
         self._key = key or _offered(dataset, "key") or str
         self._measure = cost if callable(cost) else None
-        self._table = None if cost is None or callable(cost) else _table(cost, len(dataset))
+        self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
         self._load = _offered(dataset, "load")
         # Whether all that the data set is made of keeps what was measured.
@@ -361,22 +361,6 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
     return Probe(found.key, cost, nbytes)
 
 
-def checked_measure(found: Any) -> dict[str, int]:
-    """Return what a cost function has returned; TypeError for anything but costs by resource.
-
-    >>> checked_measure(5)
-    Traceback (most recent call last):
-    TypeError: cost(sample) returned 5 (int), needed is a mapping from each resource to a whole \
-number: return {"tokens": 5}, say
-    """
-    if not isinstance(found, Mapping):
-        raise TypeError(
-            f"cost(sample) returned {found!r:.80} ({type(found).__name__}), needed is a mapping "
-            f'from each resource to a whole number: return {{"tokens": {found!r:.80}}}, say'
-        )
-    return dict(found)
-
-
 def sample_nbytes(sample: Sample) -> int:
     """Return about how many bytes a sample's payload takes: arrays, tensors, text, numbers.
 
@@ -399,13 +383,3 @@ def sample_nbytes(sample: Sample) -> int:
 def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
     found = getattr(dataset, method, None)
     return found if callable(found) else None
-
-
-def _table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:
-    named = costs if isinstance(costs, Mapping) else {"cost": costs}
-    for name, row in named.items():
-        if np.shape(row) != (count,):
-            raise ValueError(
-                f"costs of {name!r} have shape {np.shape(row)}: give {count} of them, one a sample"
-            )
-    return {str(name): checked_column(str(name), row) for name, row in named.items()}

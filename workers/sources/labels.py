@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ...balancer.protocol.job_spec import LABEL_TOKENS
-
+# The cost that counts them, and the resource of a job that does (balancer/protocol/job_spec.py).
+LABEL_TOKENS = "label_tokens"
 IGNORED = -100
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...balancer.protocol.job_spec import LABEL_TOKENS
 from .failures import RETRIES, kind_of, load_with_retries, reason_of
 from .interface import Probe, SampleError, Source, checked_probe, file_of, source_name
-from .labels import labels_of
+from .labels import LABEL_TOKENS, labels_of
 
 
 class FailedSample(NamedTuple):

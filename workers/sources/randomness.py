@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from .numpy_generator import NumpyGenerator
-
 
 def entropy(seed: int, epoch: int, key: str) -> int:
     """Return 128 bits that are the same on every machine and differ wherever an argument does.
@@ -41,18 +39,8 @@ def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
 
 
-def find_generators() -> None:
-    """Find out where generators have their states, for this process and those forked from it."""
-    _of_numpy().find()
-
-
 # Whether the global generators of this process are for samples alone.
 _are_samples_own = False
-
-
-@functools.cache
-def _of_numpy() -> NumpyGenerator:
-    return NumpyGenerator()
 
 
 @contextmanager
@@ -88,20 +76,20 @@ _NOTHING_AFTER = nullcontext()
 @contextmanager
 def _put_back_after(bits: int) -> Iterator[None]:
     torch = sys.modules.get("torch")
-    kept = random.getstate(), _of_numpy().keep(), torch and torch.get_rng_state()
+    kept = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
     _seed(bits)
     try:
         yield
     finally:
         random.setstate(kept[0])
-        _of_numpy().put_back(kept[1])
+        np.random.set_state(kept[1])
         if torch:
             torch.set_rng_state(kept[2])
 
 
 def _seed(bits: int) -> None:
     _seed_random(bits)
-    _of_numpy().seed(bits)
+    np.random.seed(np.frombuffer(bits.to_bytes(16, "little"), "<u4"))
     if sys.modules.get("torch"):
         _of_torch().manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from .interface import PlainSource, source_name
 
+# More threads of one process wait for each other, and a number that large is a mistake.
+MAX_THREADS = 64
+
 
 def refuse_threads(source: Any, asked: str) -> None:
     """Raise ValueError for a source that does not say that it is thread-safe.

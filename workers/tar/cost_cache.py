@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ...balancer.planning.problem.costs import MAX_COST
+from ..sources.costs import MAX_COST
 from .cache_files import (
     FORMAT,
     begin_file,

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..sources.costs import checked_measure
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
@@ -29,7 +30,6 @@ from ..sources.interface import (
     Sample,
     SampleError,
     accepts,
-    checked_measure,
     checked_probe,
     sample_nbytes,
 )

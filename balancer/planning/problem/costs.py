@@ -1,7 +1,4 @@
-"""Checks costs as they come in: one rule and one message, whoever measured them."""
-
-from collections.abc import Sequence
-from typing import Any
+"""Checks the costs that a plan is made of; workers/sources/costs.py checks those of a sample."""
 
 import numpy as np
 
@@ -9,62 +6,6 @@ from ..kernels.arrays import Int64
 
 # Four million samples of this cost can be summed in int64, with room for a factor.
 MAX_COST = 2**40
-
-
-class CostError(ValueError):
-    """A cost that cannot be planned: the sample it is of, and the reason."""
-
-    def __init__(self, sample: str, reason: str) -> None:
-        super().__init__(sample, reason)
-        self.sample = sample
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"sample {self.sample!r}: {self.reason}"
-
-
-def checked_cost(name: str, value: object, sample: str) -> int:
-    """Return a sample's cost of the resource `name` as an int; CostError where it is none.
-
-    A cost is a Python or numpy integer from 0 to MAX_COST. Floats are refused even where they are
-    whole, since a cost that was rounded by chance would be another one elsewhere.
-
-    >>> checked_cost("tokens", np.int32(7), "a")
-    7
-    >>> checked_cost("tokens", float("nan"), "a")
-    Traceback (most recent call last):
-    ...
-    counterpoise.balancer.planning.problem.costs.CostError: sample 'a': cost 'tokens' is nan, \
-allowed are whole numbers from 0 to 2**40: round it, or use a larger unit
-    """
-    if isinstance(value, int | np.integer) and 0 <= value <= MAX_COST:
-        return int(value)
-    raise CostError(sample, bad_cost(name, value))
-
-
-def bad_cost(name: str, value: object) -> str:
-    """Return the reason why a value cannot be a cost of the resource `name`."""
-    shown = value.item() if isinstance(value, np.generic) else value
-    return (
-        f"cost {name!r} is {shown!r:.80}, allowed are whole numbers from 0 to 2**40: round it, or "
-        "use a larger unit"
-    )
-
-
-def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> Int64:
-    """Return the costs of samples 0, 1, ... as int64 (n,); CostError names the first bad one.
-
-    >>> checked_column("tokens", [5, 7]).tolist()
-    [5, 7]
-    """
-    column = np.asarray(values)
-    integers = column.dtype.kind in "iu"
-    if not integers or (column.size and (column.min() < 0 or column.max() > MAX_COST)):
-        # An array made of a list has changed its values: 2**63 to a float, 1 to "1" beside a text.
-        given = values if isinstance(values, list | tuple) else column
-        checked = [checked_cost(name, value, str(row)) for row, value in enumerate(given)]
-        return np.array(checked, dtype=np.int64)
-    return column.astype(np.int64, copy=False)
 
 
 def check_costs(costs: Int64, resources: int) -> Int64:
@@ -76,9 +17,13 @@ def check_costs(costs: Int64, resources: int) -> Int64:
     costs = np.ascontiguousarray(costs)
     if costs.ndim != 2 or costs.shape[1] != resources:
         raise ValueError(f"costs have shape {costs.shape}, needed are (samples, {resources})")
-    if costs.dtype.kind not in "iu" or (costs.size and costs.min() < 0):
-        columns = [checked_column(str(each), costs[:, each]) for each in range(resources)]
-        costs = np.stack(columns, axis=1)
+    if costs.size and (costs.dtype.kind not in "iu" or costs.min() < 0):
+        bad = np.ones(costs.shape, bool) if costs.dtype.kind not in "iu" else costs < 0
+        row, column = map(int, np.argwhere(bad)[0])
+        raise ValueError(
+            f"sample '{row}': cost '{column}' is {costs[row, column]!s:.80}, allowed are whole "
+            "numbers from 0 to 2**40: round it, or use a larger unit"
+        )
     if costs.size and int(costs.max()) * len(costs) >= 2**62:
         raise ValueError(
             f"the largest of {len(costs)} costs is {costs.max()}; the product of both must stay "

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.tools.analyze.scan.tables import read_table
+from counterpoise.workers.sources.costs import bad_cost
 
 COLUMNS: dict[str, list[Any]] = {
     "tiles": [1, 0, 3],

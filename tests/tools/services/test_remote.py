@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.loader import LoaderError, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.sources.costs import bad_cost
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 from tests.loader.alarms import Alarms

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.problem.costs import bad_cost
+from counterpoise.workers.sources.costs import bad_cost
 from counterpoise.workers.sources.interface import (
     PlainSource,
     Probe,

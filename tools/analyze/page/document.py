@@ -12,7 +12,7 @@ from functools import cache, partial
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ....balancer.visible_text import visible
+from ....workers.sources.visible_text import visible
 from ..model.strategies import STRATEGIES
 from . import costs, formats, steps
 from .bars import Part, meter, stacked

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....balancer.planning.problem.costs import MAX_COST, bad_cost
+from ....workers.sources.costs import MAX_COST, bad_cost
 from .rows import Failure, Rows, no_rows
 
 SUFFIXES = (".npz", ".jsonl", ".parquet")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.connect import balancer_process, wait_log
+from counterpoise.loader.connect import balancer_process
+from counterpoise.loader.step import wait_log
 from tests.loader import balanced_data as made
 
 

@@ -1,29 +1,23 @@
 """Checks that a payload has the layout that its header describes, without decoding it.
 
-A balancer hands on what it cannot read: workers/codec says what a header means, and ranks read it.
+A balancer hands on what it cannot read: the codec says what a header means, and ranks read it.
 A worker that sends rubbish would be noticed there, where nobody knows who sent it. So a balancer of
-workers on other hosts compares what it is sent with the form that `workers/codec/fields.py` writes.
+workers on other hosts compares what it is sent with the form that `fields.py` writes.
 """
 
 import math
 from typing import Any
 
 import msgpack
-import numpy as np
 
-ALIGNMENT = 64  # bytes: each field begins at a multiple
-MAX_FIELDS = 256
-MAX_NAME_CHARACTERS = 256
-MAX_DIMENSIONS = 8
-MAX_EXTENT = 1 << 40
-# one width, one byte order (the machines' own, little-endian)
-DTYPES = {
-    np.dtype(name).str: np.dtype(name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
+from .fields import (
+    ALIGNMENT,
+    DTYPES,
+    MAX_DIMENSIONS,
+    MAX_EXTENT,
+    MAX_FIELDS,
+    MAX_NAME_CHARACTERS,
+)
 
 
 def why_bad_layout(header: bytes, payload: Any) -> str:

@@ -1,1 +1,0 @@
-"""Keeps what signals' handlers raise from losing memory and descriptors."""

@@ -1,0 +1,93 @@
+"""Checks costs as they come in: one rule and one message, whoever measured them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# The most that planning adds up: balancer/planning/problem/costs.py has the same.
+MAX_COST = 2**40
+
+
+class CostError(ValueError):
+    """A cost that cannot be planned: the sample it is of, and the reason."""
+
+    def __init__(self, sample: str, reason: str) -> None:
+        super().__init__(sample, reason)
+        self.sample = sample
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"sample {self.sample!r}: {self.reason}"
+
+
+def checked_cost(name: str, value: object, sample: str) -> int:
+    """Return a sample's cost of the resource `name` as an int; CostError where it is none.
+
+    A cost is a Python or numpy integer from 0 to MAX_COST. Floats are refused even where they are
+    whole, since a cost that was rounded by chance would be another one elsewhere.
+
+    >>> checked_cost("tokens", np.int32(7), "a")
+    7
+    >>> checked_cost("tokens", float("nan"), "a")
+    Traceback (most recent call last):
+    ...
+    counterpoise.workers.sources.costs.CostError: sample 'a': cost 'tokens' is nan, \
+allowed are whole numbers from 0 to 2**40: round it, or use a larger unit
+    """
+    if isinstance(value, int | np.integer) and 0 <= value <= MAX_COST:
+        return int(value)
+    raise CostError(sample, bad_cost(name, value))
+
+
+def bad_cost(name: str, value: object) -> str:
+    """Return the reason why a value cannot be a cost of the resource `name`."""
+    shown = value.item() if isinstance(value, np.generic) else value
+    return (
+        f"cost {name!r} is {shown!r:.80}, allowed are whole numbers from 0 to 2**40: round it, or "
+        "use a larger unit"
+    )
+
+
+def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> npt.NDArray[np.int64]:
+    """Return the costs of samples 0, 1, ... as int64 (n,); CostError names the first bad one.
+
+    >>> checked_column("tokens", [5, 7]).tolist()
+    [5, 7]
+    """
+    column = np.asarray(values)
+    integers = column.dtype.kind in "iu"
+    if not integers or (column.size and (column.min() < 0 or column.max() > MAX_COST)):
+        # An array made of a list has changed its values: 2**63 to a float, 1 to "1" beside a text.
+        given = values if isinstance(values, list | tuple) else column
+        checked = [checked_cost(name, value, str(row)) for row, value in enumerate(given)]
+        return np.array(checked, dtype=np.int64)
+    return column.astype(np.int64, copy=False)
+
+
+def checked_measure(found: Any) -> dict[str, int]:
+    """Return what a cost function has returned; TypeError for anything but costs by resource.
+
+    >>> checked_measure(5)
+    Traceback (most recent call last):
+    TypeError: cost(sample) returned 5 (int), needed is a mapping from each resource to a whole \
+number: return {"tokens": 5}, say
+    """
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"cost(sample) returned {found!r:.80} ({type(found).__name__}), needed is a mapping "
+            f'from each resource to a whole number: return {{"tokens": {found!r:.80}}}, say'
+        )
+    return dict(found)
+
+
+def checked_table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:
+    """Return a table of the costs of `count` samples, by resource; ValueError for another form."""
+    named = costs if isinstance(costs, Mapping) else {"cost": costs}
+    for name, row in named.items():
+        if np.shape(row) != (count,):
+            raise ValueError(
+                f"costs of {name!r} have shape {np.shape(row)}: give {count} of them, one a sample"
+            )
+    return {str(name): checked_column(str(name), row) for name, row in named.items()}
