@@ -64,7 +64,6 @@ ORDER = (
     "balancer.server",
     "balancer",
     # workers
-    "workers.signals",
     "workers.arena",
     "workers.codec",
     "workers.serving",

@@ -21,7 +21,7 @@ from .costs import LoopCosts
 SPARES = 100
 
 
-class WindowPlanner(Protocol):
+class FeedPlanner(Protocol):
     """A pure planner: see balancer/planning/planner.py."""
 
     @property
@@ -93,7 +93,7 @@ class PlanFeed:
 
     epoch: int
     order: Int64
-    planner: WindowPlanner
+    planner: FeedPlanner
     costs: LoopCosts
     at: EpochPosition
     name_of: Callable[[int], str] = str

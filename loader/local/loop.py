@@ -15,26 +15,27 @@ from typing import TYPE_CHECKING, Any
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
-from ...workers.sources.interface import Source, source_name
+from ...workers.sources.interface import Source
 from ..balanced.arrivals import LocalArrival
 from ..resume.balanced_position import RunStart
 from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
 from ..step.label_check import COMPARED
-from ..step.ranks import Place, has_process_group
-from ..step.start_lines import tell
+from ..step.ranks import Place
 from ..step.wait_log import WaitLog
 from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
-from .planning import Kernels, Planning, PlanningThread
-from .run import LocalRun, RunSettings
+from .planning import KernelRunner, Planning, PlanningThread
+from .run import LocalRun
 from .shared_plans import shared_planner
+from .starts import BottleneckLine, meet_ranks, tell_way
+from .steps import RunSettings
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
@@ -45,13 +46,8 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-# After so long it is told if the loop has waited this part of the time for workers.
-TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 # A wait looks at the clock this often.
 WAIT_S = 1.0
-# Without a timeout ranks wait for each other as long as torch's process groups do.
-MEET_S = 1800.0
-_KNOWN = "known costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ class LocalLoop:
         self._settings = settings
         self._peers: Peers | None = None
         self._shares_costs = False
-        self._kernels = Kernels(settings.job.plan)
+        self._kernels = KernelRunner(settings.job.plan)
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
@@ -99,7 +95,7 @@ class LocalLoop:
         # Whether an exception has left something half done.
         self._is_torn = False
         self._owner = os.getpid()
-        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
+        self._line = BottleneckLine()
 
     @property
     def left_out(self) -> int:
@@ -128,11 +124,14 @@ class LocalLoop:
                 "ledger belongs to another data set; resume with its own"
             )
         if self._peers is None and not self._settings.place.is_alone:
-            self._meet(self._costs)
+            known = self._settings
+            self._peers, self._shares_costs = meet_ranks(
+                known.job, known.source, known.place, known.name, self._costs, known.timeout_s
+            )
         if self._tasks is None:
             self._tasks = self._start_workers()
         if self._runs == 0 and 0 in self._settings.place.played:
-            self._tell_way(self._costs)
+            tell_way(self._settings.start.workers, self._costs, self._measures_by_loading)
         self._start_run(start, self._tasks)
         self._is_torn = False
 
@@ -173,8 +172,8 @@ class LocalLoop:
         if arrival is None and not run.is_at_end:
             since = time.monotonic()
             arrival = self._wait(run, timeout_s)
-            if not run.is_first:
-                self._tell_bottleneck(time.monotonic() - since)
+            if not run.is_first and self._measures_by_loading and self._runs == 1:
+                self._line.waited(time.monotonic() - since)
         # A run whose planning has ended is begun again.
         self._is_torn = arrival is not None and arrival is run.error
         if isinstance(arrival, Exception):
@@ -262,80 +261,6 @@ class LocalLoop:
         """
         return self._settings.start.persistent or self._measures_by_loading
 
-    def _meet(self, costs: LoopCosts) -> None:
-        """Meet the other ranks, and find out if all know all costs; where nobody has to, do not.
-
-        Raises ValueError where they cannot find each other, LoaderError where they disagree.
-        """
-        settings, job = self._settings, self._settings.job
-        says = job.on_error == "skip" or job.counts_batches
-        if not has_process_group():
-            if costs.are_all_known and not says:
-                return
-            why = "what they find of samples" if costs.are_all_known else "what samples cost"
-            raise ValueError(
-                "several ranks without torch.distributed cannot find each other, and tell each "
-                f"other {why}: call init_process_group(), give a table of costs and "
-                "on_error='raise', or start `counterpoise balancer` and give "
-                "balancer='tcp://HOST:PORT' to all"
-            )
-        data = f"{source_name(settings.source)}, {len(settings.source)} samples"
-        facts = {"configuration": to_json(job), "data": data}
-        timeout_s = settings.timeout_s or MEET_S
-        # here: a loop on its own meets nobody
-        from ..peers import meet
-
-        self._peers = meet(settings.place, settings.name, facts, timeout_s)
-        self._peers.post(_KNOWN, costs.digest.encode())
-        since = time.monotonic()
-        while (known := self._peers.gather(_KNOWN)) is None:
-            if time.monotonic() - since > timeout_s:
-                raise LoaderError(
-                    f"what all ranks know of costs not within {timeout_s:.0f} s: "
-                    f"{self._peers.why_missing(_KNOWN)}"
-                )
-            time.sleep(self._peers.pause_s())
-        if all(known) and len({*known}) > 1:
-            other = next(rank for rank, each in enumerate(known) if each != known[0])
-            raise LoaderError(
-                f"the costs of rank {other} ({self._peers.members[other]}) are others than those "
-                "of rank 0, so that they would plan other batches: give all the same costs"
-            )
-        self._shares_costs = not all(known)
-
-    def _tell_way(self, costs: LoopCosts) -> None:
-        """Log, once, which way this loader goes, and what its costs take."""
-        workers = self._settings.start.workers
-        who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
-        text = f"local loop: no balancer was asked for, {who} load and collate what the plan says"
-        if costs.are_all_known:
-            logger.info("%s; all costs are known", text)
-        elif not self._measures_by_loading:
-            logger.info("%s; costs that are not known are measured ahead of need", text)
-        else:
-            tell(
-                logger,
-                f"{text}; what a sample costs shows when it is loaded: in this epoch each is "
-                "loaded twice, once to measure it, half of the workers' time. A table of costs "
-                "(cost={...}), a column of lengths or probe(index) avoids it",
-            )
-
-    def _tell_bottleneck(self, waited_s: float) -> None:
-        """Log, once, that workers which load each sample twice are what the loop waits for."""
-        self._waited_s += waited_s
-        elapsed = time.monotonic() - self._begun_at
-        is_late = self._measures_by_loading and self._runs == 1 and elapsed > TELL_AFTER_S
-        if self._has_told or not is_late or self._waited_s < MOST_WAITING * elapsed:
-            return
-        self._has_told = True
-        tell(
-            logger,
-            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
-            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
-            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
-            "balancer`, whose workers decode each sample once, would help",
-        )
-
     @property
     def _measures_by_loading(self) -> bool:
         return bool(getattr(self._settings.source, "decode_first", False))
@@ -391,7 +316,8 @@ class LocalLoop:
             post_at=max(1, ahead // 4),
         )
         self._run = LocalRun(run_settings, start, tasks, self._planning, self._number)
-        self._run.compares, self._compares = self._compares, 0
+        self._run.compare_labels(self._compares)
+        self._compares = 0
         if isinstance(self._planning, PlanningThread):
             self._planning.start()
 

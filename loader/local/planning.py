@@ -59,7 +59,7 @@ class Collected:
     error: Exception | None = None
 
 
-class Kernels:
+class KernelRunner:
     """What runs the planning kernels of one loader: over its epochs, so that they compile once."""
 
     def __init__(self, plan: PlanConfig) -> None:
@@ -77,7 +77,7 @@ class Planning:
     """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
@@ -235,7 +235,7 @@ class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: Kernels, describe: Describe,
+        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""

@@ -13,108 +13,35 @@ between microbatches (contents.py), which are then loaded again.
 import json
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.parts import Hole
-from ...workers.batches.planned_reader import Load, Made, Measure, Measured
-from ...workers.sources.interface import Source
+from ...workers.batches.planned_reader import Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..resume.balanced_position import RunStart
-from ..step.errors import ComesAgainError, LoaderError
-from .contents import Cell, Contents, contents_of, usable_cells
+from ..step.errors import LoaderError
+from .contents import Cell, Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .starts import KEY, pack_start, why_apart
-from .workers import MOST_DEATHS, Failed, Killed
+from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
+from .workers import MOST_DEATHS, Failed, Killed, Tasks
 
 logger = logging.getLogger(__name__)
 
 # A microbatch that cannot be made is tried again at the next call; this often, its error says so.
 TRIES = 3
-# Keys that an error names.
-QUOTED = 8
 # A portion of samples to measure takes a worker about this long.
 PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
-
-# The bytes of one microbatch of so many are counted.
-WEIGHED = 64
-
-
-class Tasks(Protocol):
-    """Where tasks are done: see workers.py. most: how many may be under way."""
-
-    most: int
-
-    def submit(self, number: int, task: list[int]) -> None:
-        """Give a task to a worker."""
-
-    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
-        """Return the number of a task and its result, None if none comes within `seconds`."""
-
-
-@dataclass(slots=True, eq=False)
-class _Task:
-    """A microbatch on its way. planned: the ordinals that the plan gives it; ordinals: its own."""
-
-    cell: Cell
-    planned: tuple[int, ...]
-    ordinals: tuple[int, ...]
-    load: Load
-    number: int = -1
-    made: Made | None = None
-    failures: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Step:
-    """A planned step on its way; tasks: of this process, in the order in which they are handed out.
-
-    plain: what they hold if no sample is a hole; contents: what they do hold, None until the step
-    is settled. holes: why samples of this process cannot be used, by
-    ordinal; all_holes: the ordinals of those of all ranks. fatal: what ends the run, by ordinal.
-    """
-
-    plan: PlannedStep
-    tasks: deque[_Task]
-    plain: dict[Cell, Contents]
-    contents: dict[Cell, Contents] | None
-    holes: dict[int, FailedSample] = field(default_factory=dict)
-    all_holes: set[int] = field(default_factory=set)
-    fatal: dict[int, FailedSample] = field(default_factory=dict)
-    is_posted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What a run is made of. played: this process' ranks; ranks_elsewhere: there are others.
-
-    named_by_index: samples are named by their index. takes_empty: collate_fn makes a batch of no
-    samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
-    hears of so many samples that were handed out at once.
-    """
-
-    job: JobSpec
-    source: Source
-    played: tuple[int, ...]
-    ranks_elsewhere: bool
-    named_by_index: bool
-    takes_empty: bool
-    checks_costs: bool
-    post_at: int = 1
 
 
 class LocalRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
 
-    compares: the next microbatches whose labels are to be counted sample by sample. costs_differ:
-    whether measuring a sample for another epoch gave another cost. changed: samples that cost
-    something else than was planned, by their index in the source. error: why no more is planned.
+    costs_differ: whether measuring a sample for another epoch gave another cost. changed: samples
+    that cost something else than was planned, by their index in the source. error: why no more is
+    planned.
     """
 
     def __init__(
@@ -126,18 +53,19 @@ class LocalRun:
         self._tasks = tasks
         self._planning = planning
         self.next_number = first
+        self._maker = StepMaker(settings, start)
         self._skips = settings.job.on_error == "skip"
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[OpenStep] = deque()
         # Microbatches that wait to be given to a worker, and those that were, until handed out.
-        self._unsent: deque[tuple[_Step, _Task]] = deque()
-        self._sent: dict[int, tuple[_Step, _Task]] = {}
+        self._unsent: deque[tuple[OpenStep, MicrobatchTask]] = deque()
+        self._sent: dict[int, tuple[OpenStep, MicrobatchTask]] = {}
         self._under_way = 0
         self._to_measure: deque[tuple[int, int]] = deque()
         self._measuring: dict[int, list[tuple[int, int]]] = {}
         self._portion = FIRST_PORTION
         self._failed: dict[int, FailedSample] = {}
         self._mean_bytes = 0
-        self._unposted = self._loads = 0
+        self._unposted = 0
         self._said: dict[str, tuple[bytes, ...]] = {}
         self.error: Exception | None = None
         # Nothing is handed out before all ranks are known to begin at one position.
@@ -146,7 +74,6 @@ class LocalRun:
             planning.say(KEY, pack_start(start))
         self._is_over = False
         self.left_out = 0
-        self.compares = 0
         self.costs_differ = False
         self.changed: set[int] = set()
         self.is_first = True
@@ -187,21 +114,23 @@ class LocalRun:
         task = step.tasks[0]
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
         due = task.planned if step.contents is not None else sorted(step.fatal)
-        if (fatal := _first_fatal(step, due)) is not None:
+        if (fatal := first_fatal(step, due)) is not None:
             return fatal
-        if step.contents is None:
-            return None
-        if task.made is None:
+        if step.contents is None or task.made is None:
             return None
         if isinstance(task.made.batch, Failed):
             return self._make_again(step, task, task.made.batch)
-        if task.load.spare and task.made.batch is None and not self._is_passed_over(step):
+        if task.load.spare and task.made.batch is None and not self._maker.is_passed_over(step):
             return LoaderError(
                 f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
                 f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
                 "samples: give drop_last=True"
             )
-        return self._arrival(step, task, task.made)
+        return self._maker.arrival(step, task, task.made)
+
+    def compare_labels(self, microbatches: int) -> None:
+        """Have the labels of the next microbatches counted sample by sample."""
+        self._maker.compares = microbatches
 
     @property
     def waits_for(self) -> str:
@@ -276,76 +205,17 @@ class LocalRun:
         self.left_out = self.left_out or found.left_out
 
     def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
-        """Add a step, without what was handed out of it before the run began."""
-        at, served = self._start.at, self._start.served
-        is_inside = plan.number == at.step and bool(at.microbatch or served)
-        step = _Step(plan, deque(), contents, contents)
-        self._note_known_holes(step)
-        if self._skips and not is_inside:
-            step.contents = None
-        elif step.all_holes or not contents:
-            step.contents = self._settled(step)
-        for microbatch in range(plan.microbatches):
-            for number, rank in enumerate(self._settings.played):
-                if is_inside and (microbatch, number) < (at.microbatch, served):
-                    continue
-                cell = rank, microbatch
-                planned = plan.ordinals(*cell)
-                own = planned if step.contents is None else step.contents[cell].ordinals
-                usable = tuple([each for each in own if each not in step.all_holes])
-                task = _Task(cell, planned, usable, self._load(step, usable))
-                step.tasks.append(task)
-                if not step.fatal.keys() & {*planned}:
-                    self._unsent.append((step, task))
+        """Add a step; what ends the run is not made."""
+        step = self._maker.open(plan, contents, self._failed)
+        for task in step.tasks:
+            if not step.fatal.keys() & {*task.planned}:
+                self._unsent.append((step, task))
         self._steps.append(step)
         self._try_settle(step)
 
-    def _note_known_holes(self, step: _Step) -> None:
-        """Note the samples of a step of which it is known that they cannot be used."""
-        plan = step.plan
-        resumed = self._start.holes if plan.number == self._start.at.step else ()
-        if not (self._failed or plan.refused or resumed):
-            return
-        ordinals = plan.all_ordinals()
-        for each in ordinals & self._failed.keys():
-            found = self._failed[each]
-            step.holes[each] = found
-            if found.is_io or not self._skips:
-                step.fatal[each] = found
-        for each in plan.refused:
-            step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
-        for each in ordinals.intersection(resumed) - step.holes.keys():
-            step.holes[each] = self._named(
-                plan, each, "could not be used before the run was resumed"
-            )
-        step.all_holes = {*step.holes}
-
-    def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
-        return self._failed_at(plan.indexes_of([ordinal])[0], why)
-
-    def _failed_at(self, index: int, why: str) -> FailedSample:
-        try:
-            name = str(self._settings.source.key(index))
-        except Exception:  # a data set's own naming, of a sample that is not loaded
-            name = str(index)
-        return FailedSample(name, why, False)
-
-    def _load(self, step: _Step, ordinals: tuple[int, ...]) -> Load:
-        """Return what a worker is to do for a microbatch of these samples."""
-        settings = self._settings
-        is_spare = not ordinals and not settings.takes_empty
-        indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
-        counts = self.compares > 0 and not is_spare
-        self.compares -= counts
-        self._loads += 1
-        return Load(
-            self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
-            is_spare, self._loads % WEIGHED == 1,
-        )  # fmt: skip
-
     # --- settling
 
-    def _try_settle(self, step: _Step) -> None:
+    def _try_settle(self, step: OpenStep) -> None:
         """Settle a step if all that this process makes of it is there, or say so to the others."""
         if step.contents is not None or any(task.made is None for task in step.tasks):
             return
@@ -355,46 +225,29 @@ class LocalRun:
             step.is_posted = True
             self._planning.say(self._key(step), json.dumps(sorted(step.all_holes)).encode())
 
-    def _key(self, step: _Step) -> str:
+    def _key(self, step: OpenStep) -> str:
         return f"holes/{step.plan.number}"
 
-    def _hear(self, step: _Step) -> None:
+    def _hear(self, step: OpenStep) -> None:
         """Settle a step whose holes all ranks have said."""
         if step.contents is None and (values := self._said.pop(self._key(step), None)) is not None:
             step.all_holes.update(*map(json.loads, values))
             self._settle(step)
 
-    def _settle(self, step: _Step) -> None:
+    def _settle(self, step: OpenStep) -> None:
         """Decide what a step's microbatches hold; make those of other samples again."""
-        step.contents = self._settled(step)
+        step.contents = self._maker.settled(step)
         for task in step.tasks:
             wanted = step.contents[task.cell].ordinals
             has_spare = bool(wanted) or self._settings.takes_empty or task.load.spare
             if wanted != self._usable(step, task) or not has_spare:
                 self._sent.pop(task.number, None)
                 task.ordinals, task.made = wanted, None
-                task.load = self._load(step, wanted)
+                task.load = self._maker.load(step, wanted)
                 self._unsent.appendleft((step, task))
 
-    def _usable(self, step: _Step, task: _Task) -> tuple[int, ...]:
+    def _usable(self, step: OpenStep, task: MicrobatchTask) -> tuple[int, ...]:
         return tuple([each for each in task.ordinals if each not in step.all_holes])
-
-    def _settled(self, step: _Step) -> dict[Cell, Contents]:
-        """Return what the microbatches hold; nothing where the whole step is to be passed over."""
-        if step.plain and not step.all_holes:
-            return step.plain
-        plan, job = step.plan, self._settings.job
-        cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
-        if cells is None:
-            why = (
-                f"usable, but step {plan.number} has fewer such samples than microbatches, and "
-                "collate_fn cannot make a batch of no samples"
-            )
-            for each in plan.all_ordinals() - step.holes.keys():
-                step.holes[each] = self._named(plan, each, why)
-            step.all_holes = plan.all_ordinals()
-            cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
-        return contents_of(plan, cells, self._settings.played, job.label, job.plan.padded_columns)
 
     # --- tasks
 
@@ -403,7 +256,7 @@ class LocalRun:
         most = self._tasks.most
         while self._unsent and self._under_way < most and self._has_room(*self._unsent[0]):
             step, task = self._unsent.popleft()
-            if not task.ordinals and self._is_passed_over(step):
+            if not task.ordinals and self._maker.is_passed_over(step):
                 task.made = Made(None)
                 continue
             task.number = self._take_number()
@@ -420,12 +273,7 @@ class LocalRun:
             measure = Measure(self._start.epoch, [index for _, index in some], again)
             self._tasks.submit(number, measure.packed())
 
-    def _is_passed_over(self, step: _Step) -> bool:
-        job = self._settings.job
-        whole = next(iter(step.contents.values())).weights if step.contents else None
-        return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
-
-    def _has_room(self, step: _Step, task: _Task) -> bool:
+    def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
         is_needed = self._steps and step is self._steps[0] and task is step.tasks[0]
         # Of a step that is handed out only when all of it is there, all is needed.
@@ -470,9 +318,8 @@ class LocalRun:
 
     def _give_up(self, number: int, index: int) -> None:
         """Give up the sample at an index, of which too many workers have died."""
-        failed = self._failed_at(
-            index, f"{MOST_DEATHS} worker processes died while they worked on it"
-        )
+        why = f"{MOST_DEATHS} worker processes died while they worked on it"
+        failed = self._maker.failed_at(index, why)
         if number in self._measuring:
             some = self._measuring.pop(number)
             given_up = [ordinal for ordinal, other in some if other == index]
@@ -488,7 +335,7 @@ class LocalRun:
             step.fatal[ordinal] = failed
             return
         task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
-        task.load = self._load(step, task.ordinals)
+        task.load = self._maker.load(step, task.ordinals)
         self._unsent.appendleft((step, task))
 
     def _take_measured(self, ordinals: Sequence[int], result: Any) -> None:
@@ -502,7 +349,7 @@ class LocalRun:
         each_s = found.seconds / max(1, len(ordinals))
         self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
 
-    def _count_bytes(self, step: _Step, nbytes: int | None) -> None:
+    def _count_bytes(self, step: OpenStep, nbytes: int | None) -> None:
         """Take the bytes of a microbatch's samples, where they were asked for."""
         if nbytes is None:
             return
@@ -514,35 +361,14 @@ class LocalRun:
             )
         self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
 
-    def _compare_costs(self, step: _Step, task: _Task, made: Made) -> None:
-        """Note the samples that cost something else than was planned; where budgets are hard, end.
+    def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
+        """Note, and say once, which samples cost something else than was planned."""
+        changed, first = self._maker.changed_costs(step, task, made)
+        if first is not None and not self.changed and not step.fatal:
+            logger.warning("sample %r %s", first.key, first.reason)
+        self.changed.update(changed)
 
-        Costs of an earlier epoch are planned with: if a transform draws them, that is wrong.
-        """
-        if not made.costs:
-            return
-        bad = {place for place, _ in made.failed}
-        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
-        planned = step.plan.costs_of(good)
-        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
-        if not differ:
-            return
-        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
-        now = dict(zip(plan.resources, made.costs[place], strict=True))
-        was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
-        why = (
-            f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
-            "transform draws what it costs, or the data have changed; give a cost that is the same "
-            "in every epoch"
-        )
-        failed = self._failed_at(indexes[place], why)
-        if plan.limited:
-            step.fatal[good[place]] = failed
-        elif not self.changed:
-            logger.warning("sample %r %s", failed.key, failed.reason)
-        self.changed.update(indexes[each] for each in differ)
-
-    def _note_failed(self, step: _Step, task: _Task, made: Made) -> None:
+    def _note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
         """Note the samples that a worker could not load."""
         for place, why in made.failed:
             if task.load.spare:
@@ -555,12 +381,12 @@ class LocalRun:
 
     # --- handing out
 
-    def _head_step(self) -> _Step | None:
+    def _head_step(self) -> OpenStep | None:
         while self._steps and not self._steps[0].tasks:
             self._steps.popleft()
         return self._steps[0] if self._steps else None
 
-    def _make_again(self, step: _Step, task: _Task, failed: Failed) -> Exception:
+    def _make_again(self, step: OpenStep, task: MicrobatchTask, failed: Failed) -> Exception:
         """Return what collate_fn has raised; the microbatch is made again, for the next call."""
         task.failures += 1
         self._sent.pop(task.number, None)
@@ -571,51 +397,4 @@ class LocalRun:
         except Exception as error:
             if task.failures < TRIES:
                 return error
-            source, indexes = self._settings.source, step.plan.indexes_of(task.ordinals)
-            names = ", ".join(str(source.key(index)) for index in indexes[:QUOTED])
-            last = ComesAgainError(
-                f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could "
-                f"not be made {task.failures} times, and comes again until it is: "
-                f"{type(error).__name__}: {error}; mend collate_fn, or go on from a ledger "
-                "beyond it"
-            )
-            last.__cause__ = error
-            return last
-
-    def _arrival(self, step: _Step, task: _Task, made: Made) -> LocalArrival:
-        plan, (rank, microbatch) = step.plan, task.cell
-        contents = (step.contents or {})[task.cell]
-        names = made.names
-        if self._settings.named_by_index:
-            names = tuple(map(str, plan.indexes_of(contents.ordinals)))
-        facts = MicrobatchFacts(
-            rank=rank,
-            step=plan.number,
-            microbatch=microbatch,
-            microbatches=plan.microbatches,
-            weights=contents.weights,
-            costs=contents.costs,
-            after=plan.after,
-            keys=names,
-            holes=tuple(self._holes(step, task)) if step.holes else (),
-            step_holes=tuple(sorted(step.all_holes)) if step.all_holes else (),
-        )
-        return LocalArrival(facts, made)
-
-    def _holes(self, step: _Step, task: _Task) -> Iterator[Hole]:
-        """Yield the samples that a microbatch lacks; those refused are the first rank's."""
-        refused = step.plan.refused if task.cell == (0, 0) else ()
-        for ordinal in (*task.planned, *refused):
-            if ordinal in step.holes:
-                why = step.holes[ordinal]
-                yield Hole(ordinal, why.key, why.reason, why.source)
-
-
-def _first_fatal(step: _Step, ordinals: Sequence[int]) -> LoaderError | None:
-    """Return the error of the first of some samples that ends the run."""
-    for ordinal in ordinals if step.fatal else ():
-        if ordinal in step.fatal:
-            why = step.fatal[ordinal]
-            place = f" of {why.source}" if why.source else ""
-            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
-    return None
+            return self._maker.comes_again(step, task, error)

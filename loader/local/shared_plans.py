@@ -13,7 +13,7 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import WHOLE_EPOCH
 from ...balancer.planning.problem.config import GlobalBatch, Microbatch, Planned, Window
-from .feed import WindowPlanner
+from .feed import FeedPlanner
 
 # consumed, left_out, refused, oversize samples, steps
 _HEAD = struct.Struct("<qqqqq")
@@ -21,7 +21,7 @@ _HEAD = struct.Struct("<qqqqq")
 _STEP = struct.Struct("<qqq")
 
 
-class Host(Protocol):
+class HostRanks(Protocol):
     """The ranks of a host, as far as plans go: see loader/peers."""
 
     @property
@@ -43,9 +43,9 @@ class Host(Protocol):
 
 
 class SharedPlanner:
-    """A WindowPlanner of a host. group: begins the keys of a run."""
+    """A FeedPlanner of a host. group: begins the keys of a run."""
 
-    def __init__(self, planner: WindowPlanner, host: Host, group: str) -> None:
+    def __init__(self, planner: FeedPlanner, host: HostRanks, group: str) -> None:
         self._planner = planner
         self._host = host
         self._group = group
@@ -75,7 +75,7 @@ class SharedPlanner:
         return planned
 
 
-def shared_planner(planner: WindowPlanner, host: Host | None, group: str) -> WindowPlanner:
+def shared_planner(planner: FeedPlanner, host: HostRanks | None, group: str) -> FeedPlanner:
     """Return what plans for a host; where there is one rank, or an epoch is one window, itself."""
     is_shared = host is not None and host.shares_host and planner.window_samples < WHOLE_EPOCH
     return SharedPlanner(planner, host, group) if host is not None and is_shared else planner

@@ -1,15 +1,118 @@
-"""Compares where the ranks of a run begin: apart they would plan each other's steps."""
+"""What a local loop does when it starts: ranks meet and agree, and the user is told its price."""
 
 import json
+import logging
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...workers.sources.fingerprint import digest
+from ...workers.sources.interface import Source, source_name
 from ..resume.balanced_position import RunStart
+from ..step.errors import LoaderError
+from ..step.ranks import Place, has_process_group
+from ..step.start_lines import tell
+from .costs import LoopCosts
+
+if TYPE_CHECKING:
+    from ..peers import Peers
+
+logger = logging.getLogger(__name__)
+# Without a timeout ranks wait for each other as long as torch's process groups do.
+MEET_S = 1800.0
+# After so long it is told if the loop has waited this part of the time for workers.
+TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 
 # The key under which each rank says where it begins.
 KEY = "start"
+_KNOWN = "known costs"
+
+
+def meet_ranks(
+    job: JobSpec, source: Source, place: Place, name: str, costs: LoopCosts, timeout_s: float | None
+) -> "tuple[Peers | None, bool]":
+    """Meet the other ranks; return them, and whether they have to tell each other costs.
+
+    None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
+    ValueError where they cannot find each other, LoaderError where they disagree.
+    """
+    says = job.on_error == "skip" or job.counts_batches
+    if not has_process_group():
+        if costs.are_all_known and not says:
+            return None, False
+        why = "what they find of samples" if costs.are_all_known else "what samples cost"
+        raise ValueError(
+            "several ranks without torch.distributed cannot find each other, and tell each other "
+            f"{why}: call init_process_group(), give a table of costs and on_error='raise', or "
+            "start `counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
+        )
+    from ..peers import meet  # here: a loop on its own meets nobody
+
+    data = f"{source_name(source)}, {len(source)} samples"
+    longest_s = timeout_s or MEET_S
+    peers = meet(place, name, {"configuration": to_json(job), "data": data}, longest_s)
+    peers.post(_KNOWN, costs.digest.encode())
+    since = time.monotonic()
+    while (known := peers.gather(_KNOWN)) is None:
+        if time.monotonic() - since > longest_s:
+            raise LoaderError(
+                f"what all ranks know of costs not within {longest_s:.0f} s: "
+                f"{peers.why_missing(_KNOWN)}"
+            )
+        time.sleep(peers.pause_s())
+    if all(known) and len({*known}) > 1:
+        other = next(rank for rank, each in enumerate(known) if each != known[0])
+        raise LoaderError(
+            f"the costs of rank {other} ({peers.members[other]}) are others than those of rank 0, "
+            "so that they would plan other batches: give all the same costs"
+        )
+    return peers, not all(known)
+
+
+def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
+    """Log which way a loader goes, and what its costs take.
+
+    by_loading: what a sample costs shows when it is loaded.
+    """
+    who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
+    text = f"local loop: no balancer was asked for, {who} load and collate what the plan says"
+    if costs.are_all_known:
+        logger.info("%s; all costs are known", text)
+    elif not by_loading:
+        logger.info("%s; costs that are not known are measured ahead of need", text)
+    else:
+        tell(
+            logger,
+            f"{text}; what a sample costs shows when it is loaded: in this epoch each is loaded "
+            "twice, once to measure it, half of the workers' time. A table of costs (cost={...}), "
+            "a column of lengths or probe(index) avoids it",
+        )
+
+
+class BottleneckLine:
+    """Tells, once, that workers which load each sample twice are what the loop waits for."""
+
+    def __init__(self) -> None:
+        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
+
+    def waited(self, seconds: float) -> None:
+        """Count a wait for a microbatch."""
+        self._waited_s += seconds
+        elapsed = time.monotonic() - self._begun_at
+        is_late = elapsed > TELL_AFTER_S and self._waited_s > MOST_WAITING * elapsed
+        if self._has_told or not is_late:
+            return
+        self._has_told = True
+        tell(
+            logger,
+            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
+            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
+            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
+            "balancer`, whose workers decode each sample once, would help",
+        )
 
 
 def pack_start(start: RunStart) -> bytes:

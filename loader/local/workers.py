@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import process
 from multiprocessing.context import BaseContext
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -68,6 +68,18 @@ class WorkerStart:
     def forks(self) -> bool:
         """True if processes are forked from the trainer, as torch would now."""
         return start_method(self.context) == "fork"
+
+
+class Tasks(Protocol):
+    """Where tasks are done: see workers.py. most: how many may be under way."""
+
+    most: int
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Give a task to a worker."""
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
+        """Return the number of a task and its result, None if none comes within `seconds`."""
 
 
 class Failed:

@@ -1,4 +1,4 @@
-"""Workers that end: by a signal, named, and raised where nothing is lost, or by themselves."""
+"""Workers that end: by a signal, named, or by themselves."""
 
 import gc
 import os
@@ -12,7 +12,6 @@ import pytest
 
 from counterpoise import DataLoader
 from counterpoise.loader.plain.deaths import killed_worker
-from counterpoise.workers.signals.holding import raise_held, uninterrupted
 
 
 class Deadly:
@@ -66,42 +65,6 @@ def test_workers_end_by_themselves_where_the_garbage_collector_ends_the_loop(pin
     del iterator, cycle
     gc.collect()
     assert not terminated  # torch waits 5 s for each of its own in this case, and then does that
-
-
-def kill_and_see_it_end(worker: Any) -> bool:
-    """Kill a worker; return True unless torch raises that at once, as it does here."""
-    worker.kill()
-    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # SIGCHLD has come by then
-    return True
-
-
-def test_a_death_is_raised_where_the_trainer_waits() -> None:
-    data: Any = range(100)
-    iterator: Any = iter(DataLoader(data, num_workers=2))
-    assert uninterrupted(lambda: kill_and_see_it_end(iterator._workers[1]))()
-    with pytest.raises(RuntimeError, match="killed by signal"):
-        list(iterator)
-
-
-def test_the_exit_status_of_a_worker_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The death of another comes when the status was taken from the kernel, and is not kept yet."""
-    data: Any = range(100)
-    iterator: Any = iter(DataLoader(data, num_workers=2))
-    (first, second), taking = iterator._workers, os.waitpid
-
-    def take(pid: int, options: int) -> tuple[int, int]:
-        found = taking(pid, options)
-        if found[0] == first.pid:
-            kill_and_see_it_end(second)
-        return found
-
-    monkeypatch.setattr(os, "waitpid", take)
-    iterator._workers_done_event.set()
-    iterator._index_queues[0].put(None)
-    first.join()
-    assert first.exitcode == 0
-    with pytest.raises(RuntimeError, match="killed by signal"):
-        raise_held()
 
 
 def test_only_signals_are_named() -> None:

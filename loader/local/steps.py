@@ -1,0 +1,267 @@
+"""The steps of a run that are on their way: their microbatches, holes, and what they hold."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.parts import Hole
+from ...workers.batches.planned_reader import Load, Made
+from ...workers.sources.interface import Source
+from ...workers.sources.measuring import FailedSample
+from ..balanced.arrivals import LocalArrival, MicrobatchFacts
+from ..resume.balanced_position import RunStart
+from ..step.errors import ComesAgainError, LoaderError
+from .contents import Cell, Contents, contents_of, usable_cells
+from .feed import PlannedStep
+
+# Keys that an error names.
+QUOTED = 8
+# The bytes of one microbatch of so many are counted.
+WEIGHED = 64
+
+
+@dataclass(slots=True, eq=False)
+class MicrobatchTask:
+    """A microbatch on its way. planned: the ordinals that the plan gives it; ordinals: its own."""
+
+    cell: Cell
+    planned: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    load: Load
+    number: int = -1
+    made: Made | None = None
+    failures: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class OpenStep:
+    """A planned step on its way; tasks: of this process, in the order in which they are handed out.
+
+    plain: what they hold if no sample is a hole; contents: what they do hold, None until the step
+    is settled. holes: why samples of this process cannot be used, by
+    ordinal; all_holes: the ordinals of those of all ranks. fatal: what ends the run, by ordinal.
+    """
+
+    plan: PlannedStep
+    tasks: deque[MicrobatchTask]
+    plain: dict[Cell, Contents]
+    contents: dict[Cell, Contents] | None
+    holes: dict[int, FailedSample] = field(default_factory=dict)
+    all_holes: set[int] = field(default_factory=set)
+    fatal: dict[int, FailedSample] = field(default_factory=dict)
+    is_posted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run is made of. played: this process' ranks; ranks_elsewhere: there are others.
+
+    named_by_index: samples are named by their index. takes_empty: collate_fn makes a batch of no
+    samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
+    hears of so many samples that were handed out at once.
+    """
+
+    job: JobSpec
+    source: Source
+    played: tuple[int, ...]
+    ranks_elsewhere: bool
+    named_by_index: bool
+    takes_empty: bool
+    checks_costs: bool
+    post_at: int = 1
+
+
+class StepMaker:
+    """Makes the steps of a run, and decides what their microbatches hold.
+
+    compares: the next microbatches whose labels are to be counted sample by sample.
+    """
+
+    def __init__(self, settings: RunSettings, start: RunStart) -> None:
+        self._settings = settings
+        self._start = start
+        self._skips = settings.job.on_error == "skip"
+        self._loads = 0
+        self.compares = 0
+
+    def open(
+        self,
+        plan: PlannedStep,
+        contents: dict[Cell, Contents],
+        failed: Mapping[int, FailedSample],
+    ) -> OpenStep:
+        """Return a step, without what was handed out of it before the run began.
+
+        contents: what its microbatches hold if no sample is a hole. failed: samples of the epoch
+        that could not be measured, by ordinal.
+        """
+        at, served = self._start.at, self._start.served
+        is_inside = plan.number == at.step and bool(at.microbatch or served)
+        step = OpenStep(plan, deque(), contents, contents)
+        self._note_known_holes(step, failed)
+        if self._skips and not is_inside:
+            step.contents = None
+        elif step.all_holes or not contents:
+            step.contents = self.settled(step)
+        for microbatch in range(plan.microbatches):
+            for number, rank in enumerate(self._settings.played):
+                if is_inside and (microbatch, number) < (at.microbatch, served):
+                    continue
+                cell = rank, microbatch
+                planned = plan.ordinals(*cell)
+                own = planned if step.contents is None else step.contents[cell].ordinals
+                usable = tuple([each for each in own if each not in step.all_holes])
+                step.tasks.append(MicrobatchTask(cell, planned, usable, self.load(step, usable)))
+        return step
+
+    def _note_known_holes(self, step: OpenStep, failed: Mapping[int, FailedSample]) -> None:
+        """Note the samples of a step of which it is known that they cannot be used."""
+        plan = step.plan
+        resumed = self._start.holes if plan.number == self._start.at.step else ()
+        if not (failed or plan.refused or resumed):
+            return
+        ordinals = plan.all_ordinals()
+        for each in ordinals & failed.keys():
+            found = failed[each]
+            step.holes[each] = found
+            if found.is_io or not self._skips:
+                step.fatal[each] = found
+        for each in plan.refused:
+            step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
+        for each in ordinals.intersection(resumed) - step.holes.keys():
+            step.holes[each] = self._named(
+                plan, each, "could not be used before the run was resumed"
+            )
+        step.all_holes = {*step.holes}
+
+    def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
+        return self.failed_at(plan.indexes_of([ordinal])[0], why)
+
+    def failed_at(self, index: int, why: str) -> FailedSample:
+        """Return that the sample at an index of the source cannot be used, and why."""
+        try:
+            name = str(self._settings.source.key(index))
+        except Exception:  # a data set's own naming, of a sample that is not loaded
+            name = str(index)
+        return FailedSample(name, why, False)
+
+    def load(self, step: OpenStep, ordinals: tuple[int, ...]) -> Load:
+        """Return what a worker is to do for a microbatch of these samples."""
+        settings = self._settings
+        is_spare = not ordinals and not settings.takes_empty
+        indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
+        counts = self.compares > 0 and not is_spare
+        self.compares -= counts
+        self._loads += 1
+        return Load(
+            self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
+            is_spare, self._loads % WEIGHED == 1,
+        )  # fmt: skip
+
+    def settled(self, step: OpenStep) -> dict[Cell, Contents]:
+        """Return what the microbatches hold; nothing where the whole step is to be passed over."""
+        if step.plain and not step.all_holes:
+            return step.plain
+        plan, job = step.plan, self._settings.job
+        cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
+        if cells is None:
+            why = (
+                f"usable, but step {plan.number} has fewer such samples than microbatches, and "
+                "collate_fn cannot make a batch of no samples"
+            )
+            for each in plan.all_ordinals() - step.holes.keys():
+                step.holes[each] = self._named(plan, each, why)
+            step.all_holes = plan.all_ordinals()
+            cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
+        return contents_of(plan, cells, self._settings.played, job.label, job.plan.padded_columns)
+
+    def is_passed_over(self, step: OpenStep) -> bool:
+        """Return whether nothing of a step can be handed out, on any rank."""
+        job = self._settings.job
+        whole = next(iter(step.contents.values())).weights if step.contents else None
+        return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
+
+    def changed_costs(
+        self, step: OpenStep, task: MicrobatchTask, made: Made
+    ) -> tuple[list[int], FailedSample | None]:
+        """Return where in the source samples are that cost something else than was planned.
+
+        And what to say of the first. Costs of an earlier epoch are planned with: if a transform
+        draws them, that is wrong; where budgets are hard, it ends the run.
+        """
+        if not made.costs:
+            return [], None
+        bad = {place for place, _ in made.failed}
+        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
+        planned = step.plan.costs_of(good)
+        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
+        if not differ:
+            return [], None
+        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
+        now = dict(zip(plan.resources, made.costs[place], strict=True))
+        was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
+        why = (
+            f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
+            "transform draws what it costs, or the data have changed; give a cost that is the same "
+            "in every epoch"
+        )
+        failed = self.failed_at(indexes[place], why)
+        if plan.limited:
+            step.fatal[good[place]] = failed
+        return [indexes[each] for each in differ], failed
+
+    def arrival(self, step: OpenStep, task: MicrobatchTask, made: Made) -> LocalArrival:
+        """Return a microbatch as it is handed out."""
+        plan, (rank, microbatch) = step.plan, task.cell
+        contents = (step.contents or {})[task.cell]
+        names = made.names
+        if self._settings.named_by_index:
+            names = tuple(map(str, plan.indexes_of(contents.ordinals)))
+        facts = MicrobatchFacts(
+            rank=rank,
+            step=plan.number,
+            microbatch=microbatch,
+            microbatches=plan.microbatches,
+            weights=contents.weights,
+            costs=contents.costs,
+            after=plan.after,
+            keys=names,
+            holes=tuple(self._holes(step, task)) if step.holes else (),
+            step_holes=tuple(sorted(step.all_holes)) if step.all_holes else (),
+        )
+        return LocalArrival(facts, made)
+
+    def comes_again(
+        self, step: OpenStep, task: MicrobatchTask, error: Exception
+    ) -> ComesAgainError:
+        """Return the error of a microbatch that could not be made so often."""
+        indexes = step.plan.indexes_of(task.ordinals)
+        names = ", ".join(str(self._settings.source.key(index)) for index in indexes[:QUOTED])
+        last = ComesAgainError(
+            f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could not be "
+            f"made {task.failures} times, and comes again until it is: {type(error).__name__}: "
+            f"{error}; mend collate_fn, or go on from a ledger beyond it"
+        )
+        last.__cause__ = error
+        return last
+
+    def _holes(self, step: OpenStep, task: MicrobatchTask) -> Iterator[Hole]:
+        """Yield the samples that a microbatch lacks; those refused are the first rank's."""
+        refused = step.plan.refused if task.cell == (0, 0) else ()
+        for ordinal in (*task.planned, *refused):
+            if ordinal in step.holes:
+                why = step.holes[ordinal]
+                yield Hole(ordinal, why.key, why.reason, why.source)
+
+
+def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> LoaderError | None:
+    """Return the error of the first of some samples that ends the run."""
+    for ordinal in ordinals if step.fatal else ():
+        if ordinal in step.fatal:
+            why = step.fatal[ordinal]
+            place = f" of {why.source}" if why.source else ""
+            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+    return None
