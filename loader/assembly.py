@@ -161,7 +161,7 @@ class BalancedSettings:
         """Return what makes the connection: the local loop, or the way to a balancer."""
         torch, given, source = self.torch, self.given, self.source
         if source is None or not self._is_local(place):
-            return partial(_connect, torch, given, job, source, place)
+            return _way_to_balancer(torch, given, job, source, place)
         made = given.collate_fn or default_collate
         settings = LocalSettings(
             job=job,
@@ -298,14 +298,17 @@ def _torch_arguments(loader: TorchDataLoader[Any], threads: int, restarts: int) 
     )
 
 
-def _connect(
+def _way_to_balancer(
     torch: TorchArguments,
     given: BalancedArguments,
     job: JobSpec,
     source: Source | None,
     place: Place,
-) -> MicrobatchSource:
-    """Connect to a balancer. Only here: who has none loads nothing of ZeroMQ."""
+) -> Callable[[], MicrobatchSource]:
+    """Return what connects to a balancer; ValueError for keys that are not a trainer's.
+
+    Only here: who has none loads nothing of ZeroMQ.
+    """
     from ..balancer.transport.keys import peer_keys
     from .connect.factory import ConnectionFactory
 
@@ -320,7 +323,7 @@ def _connect(
         name=given.name,
         transport=given.transport,
     )
-    return factory.connect()
+    return factory.connect
 
 
 def _description(dataset: Any) -> dict[str, Any]:

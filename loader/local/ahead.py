@@ -47,6 +47,9 @@ class Shares(Protocol):
     def end(self, group: str) -> None:
         """Need nothing more of the keys that begin with a group's name."""
 
+    def why_lost(self, key: str) -> str:
+        """Return why a key will never be complete; "" while it may be."""
+
     def why_missing(self, key: str) -> str:
         """Return which ranks have not posted a key; "" if none is missing."""
 
@@ -102,6 +105,13 @@ class PlanAhead:
         if self._awaits_planner:
             return True
         return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
+
+    @property
+    def why_lost(self) -> str:
+        """Return why the costs that are awaited will never come; "" while they may."""
+        if self._shares is None or not self.awaits_ranks or not self._blocks:
+            return ""
+        return self._shares.why_lost(self._key(self._blocks[0]))
 
     @property
     def waits_for(self) -> str:

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# Other ranks are given up after so long if they have ended, or closed their loaders.
+LOST_S = 3.0
 # A wait looks at the clock this often.
 WAIT_S = 1.0
 
@@ -191,6 +193,8 @@ class LocalLoop:
             arrival = run.head()
             if arrival is not None or run.is_at_end:
                 return arrival
+            if waited > LOST_S and self._planning and (lost := self._planning.why_lost):
+                return LoaderError(f"other ranks will say nothing more: {lost}")
             if log.is_due(waited):
                 logger.warning(
                     "rank %s has waited %.0f s for %s; still missing: %s",

@@ -148,6 +148,13 @@ class Planning:
         return bool(self._awaited) or (ahead is not None and ahead.awaits_ranks)
 
     @property
+    def why_lost(self) -> str:
+        """Return why what is awaited of other ranks will never come; "" while it may."""
+        if self._awaited and self._shares is not None:
+            return self._shares.why_lost(f"{self._group}/{self._awaited[0]}")
+        return self._ahead.why_lost if self._ahead is not None else ""
+
+    @property
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._awaited and self._shares is not None:

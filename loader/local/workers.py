@@ -5,6 +5,7 @@ says so, and the samples to measure come in between.
 """
 
 import logging
+import mmap
 import multiprocessing
 import os
 import queue
@@ -154,8 +155,7 @@ class WorkerTasks(TorchWorkersIterator):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
         if start.restarts:
-            maker: Any = context
-            reader.progress = maker.RawArray("q", start.workers)
+            reader.progress = _shared_numbers(context, start)
         self._progress: Any = reader.progress
         self._restarts = start.restarts
         # By the index of a sample: how many workers have died while they worked on it.
@@ -327,6 +327,13 @@ def _arguments(
 
 # What this worker process has entered for good: it ends when nobody refers to it.
 _entered: list[AbstractContextManager[None]] = []
+
+
+def _shared_numbers(context: Any, start: WorkerStart) -> Any:
+    """Return a number for each worker that it and the trainer see."""
+    if start.forks:  # nothing is left of it when nobody refers to it
+        return memoryview(mmap.mmap(-1, 8 * start.workers)).cast("q")
+    return context.RawArray("q", start.workers)
 
 
 def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number: int) -> None:

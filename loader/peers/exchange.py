@@ -9,7 +9,7 @@ its followers post, a rank that has nothing to ask for still calls `poll` severa
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from .members import Peer, Roster
+from .members import CLOSED, ENDED, Peer, Roster
 
 # What is late by so much is told to others; who has not been heard for so long is suspected.
 TELL_S, SILENT_S = 1.0, 4.0
@@ -77,6 +77,11 @@ class Peers(ABC):
 
         It asks nobody, and may be called while another thread waits for the store.
         """
+
+    def why_lost(self, key: str) -> str:
+        """Return why a key will never be complete, as far as is known; "" while it may be."""
+        missing = self.why_missing(key)
+        return missing if ENDED in missing or CLOSED in missing else ""
 
     @abstractmethod
     def publish(self, key: str, value: bytes) -> None:

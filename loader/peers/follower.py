@@ -8,7 +8,7 @@ from pathlib import Path
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, Peers
 from .leader import FIRST_S, LATER_S, group_of
-from .members import Process, Roster
+from .members import CLOSED, Process, Roster
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, unpack_values
 
 
@@ -106,7 +106,7 @@ class FollowingPeers(Peers):
         parts = []
         if key not in self._posted:
             parts.append(f"{self.members[self.rank]}, which has not posted it")
-        state = ", which has closed its loader" if self._leader_closed else self._leader.state()
+        state = CLOSED if self._leader_closed else self._leader.state()
         silent = self._silent_store(self._records.asking_since(), now)
         if silent and not state:  # it may be stopped in the middle of a request
             parts.append(silent)

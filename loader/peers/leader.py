@@ -14,7 +14,7 @@ from typing import Any
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, TELL_S, Peers
 from .host_values import HostValues
-from .members import Process, Roster
+from .members import CLOSED, Process, Roster
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, pack_values, unpack_values
 
 # The store is asked for a key after an eighth of the time waited so far; at most so often, in
@@ -368,5 +368,5 @@ class LeadingPeers(Peers):
             return f"{text}, this process"
         follower = self._followers[rank]
         if follower.has_closed:
-            return f"{text}, which has closed its loader"
+            return text + CLOSED
         return text + follower.process.state()

@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+# What is said of a rank that will never post again.
+ENDED, CLOSED = ", which has ended", ", which has closed its loader"
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -72,7 +75,7 @@ class Process:
     def state(self) -> str:
         """Return ", which has ended", ", which is stopped" or ""."""
         if self.has_ended():
-            return ", which has ended"
+            return ENDED
         try:
             state = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:

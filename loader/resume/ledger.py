@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from ...workers.batches.envelope import ReaderPosition
-from .check_digits import with_check_digits
+from .digest import with_digest
 
 LEDGER_VERSION = 5
 # Whole numbers that survive JSON wherever it is read.
@@ -144,7 +144,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
         name: [_plain(each) for each in v] if isinstance(v, tuple) else _plain(v)
         for name, v in values.items()
     }
-    return with_check_digits({"version": LEDGER_VERSION, "kind": ledger.kind, **listed})
+    return with_digest({"version": LEDGER_VERSION, "kind": ledger.kind, **listed})
 
 
 def _plain(value: Any) -> Any:

@@ -1,15 +1,15 @@
 """Reads ledgers, and believes nothing in them.
 
 The types and ranges of all fields are checked, that they can be true together (`consistency.py`),
-and that none was changed (`check_digits.py`); the modules of the positions compare them with the
+and that none was changed (`digest.py`); the modules of the positions compare them with the
 loader and its data. Every error is a ValueError that names the field.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from .check_digits import CHECK, find_changed_field
 from .consistency import check_consistent
+from .digest import CHECK, is_as_written
 from .ledger import (
     LEDGER_VERSION,
     WRITERS,
@@ -85,13 +85,12 @@ def parse_ledger(state: Any) -> Ledger:
         ledger = read_record(_KINDS[kind], found, "ledger")
     except ValueError as error:
         raise ValueError(f"not a ledger of counterpoise: {error}") from None
-    # Before the digits: what contradicts itself is named in words that its owner understands.
+    # First: what contradicts itself is named in words that its owner understands.
     check_consistent(ledger)
-    if changed := find_changed_field(state):
+    if not is_as_written(state):
         raise ValueError(
-            f"ledger.{changed} is {state.get(changed)!r:.80}, and by its digits in ledger.{CHECK} "
-            "something else was written there: it was changed or damaged; load it as state_dict() "
-            "returned it (set_epoch() begins another epoch)"
+            f"the ledger is not what its digest, ledger.{CHECK}, was made of: it was changed or "
+            "damaged; load it as state_dict() returned it (set_epoch() begins another epoch)"
         )
     return ledger
 

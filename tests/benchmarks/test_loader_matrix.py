@@ -125,7 +125,7 @@ def test_a_pass_of_each_system_takes_all_batches(name: str, balanced: bool) -> N
     found = matrix.one_pass(opened, cell)
     assert found.rate > 0
     assert found.all_us > found.trainer_us + found.balancer_us > 0
-    assert (found.balancer_us > 0) is balanced
+    assert found.balancer_us == 0  # no loop on its own machine has one
     opened.close()
 
 

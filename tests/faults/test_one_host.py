@@ -8,8 +8,8 @@ from tests.faults.one_host import kill_parties
 pytestmark = pytest.mark.slow
 
 
-# test_kill.py ends trainers in many ways, and their supervisors.
-FEW = ("trainer", "balancer", "worker", "plain worker")
+# test_kill.py ends trainers in many ways.
+FEW = ("trainer", "template", "worker", "plain worker")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.resume.check_digits import with_check_digits
+from counterpoise.loader.resume.digest import with_digest
 from tests.fuzz.outcomes import Outcome, Trial
 
 COUNT, STEP = 44, 8
@@ -169,7 +169,7 @@ class Ledgers:
         for field in chosen:
             change(changed, field, random, [each[field] for each in ledgers])
         if is_written:
-            changed = with_check_digits(changed)
+            changed = with_digest(changed)
         values = {field: changed.get(field, "(gone)") for field in chosen}
         what = f"{name}{', written so' if is_written else ''}: {values!r:.300}"
         return self.outcome(name, changed, what, int(random.random() < WITH_A_WORKER))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.resume.check_digits import with_check_digits
+from counterpoise.loader.resume.digest import with_digest
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 from tests.loader.resume.resume_data import through_json
@@ -69,7 +69,7 @@ def test_global_batches_are_the_same_after_every_step_with_any_number_of_ranks(p
     for done, ledger in enumerate(ledgers, start=1):
         loader = make(plan, ranks)
         loader.load_state_dict(ledger)
-        assert loader.state_dict() == with_check_digits({**ledger, **_own(loader)})
+        assert loader.state_dict() == with_digest({**ledger, **_own(loader)})
         assert global_batches(loader)[0] == whole[done:]
 
 
@@ -85,7 +85,7 @@ def test_global_batches_are_the_same_with_other_numbers_of_workers(workers):
 
 def test_ledgers_do_not_grow_with_ranks_and_steps():
     first, last = (global_batches(make(ranks=ranks))[1][-1] for ranks in (1, 4))
-    assert first == with_check_digits({**last, **_own(make(ranks=1))})
+    assert first == with_digest({**last, **_own(make(ranks=1))})
 
 
 def _own(loader):

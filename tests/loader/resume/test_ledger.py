@@ -18,7 +18,7 @@ from counterpoise.loader.resume.balanced_position import (
     read_position,
     write_position,
 )
-from counterpoise.loader.resume.check_digits import with_check_digits
+from counterpoise.loader.resume.digest import with_digest
 from counterpoise.loader.resume.reading import parse_ledger
 from counterpoise.workers.sources.data_identity import KnownData
 from tests.flat_options import balanced_loader
@@ -167,7 +167,7 @@ def test_errors_before_a_resume_count_too():
     whole = walk(make())
     after = next(ledger for _, ledger in whole if len(ledger["holes"]) >= 2)
     loader = make(max_errors=2)
-    loader.load_state_dict(with_check_digits(after | {"holes": after["holes"][:2]}))
+    loader.load_state_dict(with_digest(after | {"holes": after["holes"][:2]}))
     with pytest.raises(LoaderError, match="max_errors"):
         list(loader.steps())
 
@@ -256,4 +256,4 @@ def test_a_wrong_field_is_named(kind):
 def test_a_ledger_of_another_planner_is_refused(kind):
     state, loader = ledgers()[kind]
     with pytest.raises(ValueError, match="resume with the counterpoise that wrote it"):
-        loader.load_state_dict(with_check_digits(state | {"planner": 99}))
+        loader.load_state_dict(with_digest(state | {"planner": 99}))
