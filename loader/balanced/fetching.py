@@ -28,7 +28,7 @@ QUOTED = 8
 
 
 class MicrobatchSource(Protocol):
-    """The interface of Connection and InProcessConnection.
+    """The interface of LocalLoop, and of a Connection to a balancer.
 
     Every method may be interrupted by an exception, and called again.
     """

@@ -20,7 +20,6 @@ from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig
-from .in_process import InProcessConnection
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
 from .rendezvous import Meeting, Rendezvous, digest, open_meeting
@@ -155,8 +154,9 @@ class ConnectionFactory:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         if self.start.workers:
             refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())
-        if self.place.is_alone:
-            return self._alone(self.source)
+        if self.place.is_alone:  # nobody to meet
+            balancer = EmbeddedBalancer(self._carried_job)
+            return self._local(self.source, balancer.endpoint, balancer)
         meeting = open_meeting(self.place)
         if self.start.workers == 0:
             raise ValueError(
@@ -170,12 +170,6 @@ class ConnectionFactory:
         """The job, with how payloads travel."""
         ways = {"direct": "direct", "inline": "inline"}
         return replace(self.job, transport=ways.get(self.transport, "auto"))
-
-    def _alone(self, source: Source) -> MicrobatchSource:
-        if self.start.workers == 0:
-            return InProcessConnection(self.job, source, self.place.played)
-        balancer = EmbeddedBalancer(self._carried_job)
-        return self._local(source, balancer.endpoint, balancer)
 
     def _together(self, meeting: Meeting, source: Source) -> MicrobatchSource:
         """Start the balancer unless another process has claimed to; workers of all connect to it.

@@ -3,12 +3,11 @@
 A wrong count is a wrong denominator of every loss, which no training loop notices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from .errors import LoaderError
@@ -45,17 +44,6 @@ class LabelCheck:
         at_token = sum(map(count_label_tokens, found))
         before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
         self._compare(at_token, before, declared, keys)
-
-    def compare_batch(self, batch: Any, declared: int, keys: Sequence[str]) -> None:
-        """Do what `compare` does, of a batch whose samples nobody has made."""
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if not isinstance(labels, torch.Tensor):
-            return
-        if not self.shifted:  # a row is a sample's
-            self.compare([{"labels": row} for row in labels.numpy()], declared, keys)
-        elif self.left > 0:  # without each sample's first
-            count = int((labels != IGNORED).sum())
-            self._compare(count, count, declared, keys)
 
     def compare_counts(
         self, at_token: int, before: int, declared: int, keys: Sequence[str]

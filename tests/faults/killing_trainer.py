@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,13 @@ def main(words: list[str]) -> None:
     if party.endswith("trainer"):
         _die(party, source, Path(notes))
     for number in range(int(kills)):
-        before = descriptors(os.getpid()), set(memory_of("self"))
+        opened, memory = descriptors(os.getpid()), set(memory_of("self"))
         found = _epoch(party, source, expected)
         gc.collect()
         # The watching of a child, or of a socket, ends a moment after it.
         # torch raises a plain worker's death at any moment: a descriptor may be lost then.
         counts = party != "plain worker"
-        found += _settled(lambda before=before, counts=counts: _left(*before, counts))
+        found += _settled(partial(_left, opened, memory, counts))
         wrong += [f"kill {number}: {each}" for each in found]
     Path(notes).write_text(json.dumps({"memory": [], "wrong": wrong}))
 

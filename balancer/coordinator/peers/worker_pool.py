@@ -24,19 +24,20 @@ class _Free:
     """Workers with one number of leases: in the order in which they came, and by their homes."""
 
     def __init__(self) -> None:
-        self.since: dict[bytes, None] = {}
+        # Each with the home that it was added with: one that says another hello gets another.
+        self.since: dict[bytes, float] = {}
         self._homes: list[tuple[float, bytes]] = []
 
     def add(self, peer: bytes, home: float) -> None:
         """Add a worker, unless it is here."""
         if peer not in self.since:
-            self.since[peer] = None
+            self.since[peer] = home
             bisect.insort(self._homes, (home, peer))
 
-    def remove(self, peer: bytes, home: float) -> None:
+    def remove(self, peer: bytes) -> None:
         """Remove a worker, if it is here."""
         if peer in self.since:
-            del self.since[peer]
+            home = self.since.pop(peer)
             del self._homes[bisect.bisect_left(self._homes, (home, peer))]
 
     def before(self, place: float) -> bytes:
@@ -83,9 +84,9 @@ class WorkerPool:
         if not named:
             del self._by_name[worker.hello.name]
         self.update(worker.peer, is_ready=False, is_assignable=False)
-        home = self._home_of.pop(worker.peer)
+        del self._home_of[worker.peer]
         for free in self._free:
-            free.remove(worker.peer, home)
+            free.remove(worker.peer)
 
     def named(self, name: str) -> list[WorkerPeer]:
         """Return the worker processes of a name: one, but for those that replace each other."""
@@ -153,4 +154,4 @@ class WorkerPool:
             if number == leases and peer in self._assignable:
                 free.add(peer, home)
             else:
-                free.remove(peer, home)
+                free.remove(peer)

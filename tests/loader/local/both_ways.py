@@ -14,9 +14,9 @@ from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import DataLoader
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.loader.balanced.fetching import MicrobatchSource
-from counterpoise.loader.connect.in_process import InProcessConnection
 from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
+from tests.loader.local.coordinator_here import InProcessConnection
 from tests.loader.local.settings import Setting
 
 # More microbatches than any setting has.

@@ -58,6 +58,9 @@ class Shares:
     def end(self, group: str) -> None:
         """Do nothing."""
 
+    def why_lost(self, _key: str) -> str:
+        return ""
+
     def why_missing(self, key: str) -> str:
         there = self._board.posted.get(key, {})
         return ", ".join(f"rank {rank}" for rank in range(self.ranks) if rank not in there)

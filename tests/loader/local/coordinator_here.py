@@ -1,7 +1,7 @@
-"""Runs the whole system in the trainer's process, for a balanced loader with num_workers=0.
+"""Runs coordinator and sessions in this process: what local loops are compared with.
 
-Coordinator and sessions are the same as elsewhere, joined by function calls. Nothing is prefetched:
-samples are measured and decoded while the trainer waits.
+They are the same as elsewhere, joined by function calls. Nothing is prefetched: samples are
+measured and decoded while the caller waits.
 """
 
 import logging
@@ -9,12 +9,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from ...balancer.coordinator.effects import Send
-from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.notices import waiting_reason
-from ...balancer.planning.warmup import prepare_planning
-from ...balancer.protocol.job_spec import JobSpec, to_json
-from ...balancer.protocol.messages import (
+from counterpoise.balancer.coordinator.effects import Send
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.notices import waiting_reason
+from counterpoise.balancer.planning.warmup import prepare_planning
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     DecodedItem,
     DecodeDone,
     Message,
@@ -26,16 +26,16 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.rank_session import Arrival, RankSession
-from ...balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
-from ...workers.codec.frames import payload_of
-from ...workers.daemon.handler import Decoded
-from ...workers.daemon.source_handler import SourceHandler
-from ...workers.sources.failures import kind_of, reason_of
-from ...workers.sources.interface import SampleError, Source
-from ..resume.balanced_position import RunStart
-from ..step.errors import LoaderError
-from ..step.wait_log import WaitLog
+from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
+from counterpoise.balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
+from counterpoise.loader.resume.balanced_position import RunStart
+from counterpoise.loader.step.errors import LoaderError
+from counterpoise.loader.step.wait_log import WaitLog
+from counterpoise.workers.codec.frames import payload_of
+from counterpoise.workers.daemon.handler import Decoded
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.sources.failures import kind_of, reason_of
+from counterpoise.workers.sources.interface import SampleError, Source
 
 logger = logging.getLogger(__name__)
 _WORKER, _RANK = b"worker", b"rank"
