@@ -20,8 +20,8 @@ INTRODUCTION = f"""# The protocol
 
 *Written by `make docs` from `balancer/protocol/` (`transitions.py`, `messages.py`); do not edit.*
 
-Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-remote-wing): plain and
-local loops have no messages. Three parties talk over ZeroMQ: **workers** and **ranks**
+Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-remote-wing): plain
+and local loops have no messages. Three parties talk over ZeroMQ: **workers** and **ranks**
 (trainer processes) each have a DEALER socket, the balancer's **coordinator** one ROUTER.
 
 A message is one header frame and its payload frames. The header is the msgpack array
