@@ -20,6 +20,7 @@ from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
+    plain_restarts,
     refuse_moved_arguments,
     refuse_without_balance,
     refuse_without_policy,
@@ -75,7 +76,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    them, such as `pipe.needs`; others are not copied. None for all
     worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
                    set of the same iter(); a sample that kills three is given up. By default 0, and
-                   3 with on_error="skip" and balance
+                   3 with on_error="skip". Not for streams, nor data sets with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
 
@@ -127,6 +128,10 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
+        self.worker_restarts = worker_restarts
+        self._restarts = checked_restarts(worker_restarts, on_error, transport)
+        if balance is None:
+            self._restarts = plain_restarts(worker_restarts, self._restarts, dataset, num_workers)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -151,7 +156,6 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 name=name or None, fields=fields,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
-                worker_restarts=worker_restarts or None,
             )  # fmt: skip
             return
         from . import balancing
@@ -163,7 +167,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=checked_restarts(worker_restarts, on_error, transport),
+            worker_restarts=self._restarts,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 
@@ -307,6 +311,10 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         if self.num_workers == 0:
             return InlineIterator(self, self._plain)
         self.check_worker_number_rationality()
+        if self._restarts:
+            from .plain.restarting import RestartingIterator  # here: few loaders need it
+
+            return RestartingIterator(self, self._plain)
         return WorkersIterator(self, self._plain)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+
 from ..workers.arena.transport import Transport, why_inline
+from ..workers.batches.envelope import is_stateful
 
 Given = ParamSpec("Given")
 
@@ -74,6 +77,21 @@ def checked_restarts(worker_restarts: int | None, on_error: str, transport: Tran
     if type(worker_restarts) is not int or worker_restarts < 0:
         raise ValueError(f"worker_restarts is {worker_restarts!r}, allowed are 0, 1, 2 and so on")
     return worker_restarts
+
+
+def plain_restarts(given: int | None, restarts: int, dataset: Any, num_workers: int) -> int:
+    """Return how many workers a plain loader replaces; ValueError where that was asked in vain.
+
+    A stream's worker, or that of a data set with a state, would begin elsewhere than it was.
+    """
+    is_possible = not isinstance(dataset, IterableDataset | IterDataPipe | MapDataPipe)
+    is_possible = is_possible and not is_stateful(dataset)
+    if given and not is_possible:
+        raise ValueError(
+            f"worker_restarts={given}, and a worker of a {type(dataset).__name__} cannot go on "
+            "where another has died: it is a stream, or has a state; leave worker_restarts"
+        )
+    return restarts if is_possible and num_workers else 0
 
 
 def checked_max_errors(max_errors: float | None, on_error: str) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any
 from ...workers.batches.planned_reader import Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
+from ..plain.replacing import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from .contents import Cell, Contents
@@ -26,7 +27,7 @@ from .feed import PlannedStep
 from .planning import Collected, Planning
 from .starts import KEY, pack_start, why_apart
 from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
-from .workers import MOST_DEATHS, Failed, Killed, Tasks
+from .workers import Failed, Killed, Tasks
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ says so, and the samples to measure come in between.
 """
 
 import logging
-import mmap
-import multiprocessing
 import os
 import queue
 import select
@@ -31,22 +29,15 @@ from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import start_method, worker_context
-from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.randomness import own_generators
 from ..plain.deaths import killed_worker
-from ..plain.torch_names import (
-    TorchExceptionWrapper,
-    TorchWorkersIterator,
-    child_reports,
-    worker_loop,
-)
+from ..plain.replacing import Death, WorkerReplacer, refuse_restarts, shared_numbers
+from ..plain.torch_names import TorchExceptionWrapper, TorchWorkersIterator
 
 logger = logging.getLogger(__name__)
 
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
-# A sample on which this many workers have died is given up.
-MOST_DEATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,31 +137,23 @@ class WorkerTasks(TorchWorkersIterator):
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
         why_not = why_inline(transport)
-        if start.restarts and why_not:
-            raise ValueError(
-                f"worker_restarts={start.restarts} needs shared memory, since torch's own queues "
-                f"have locks that a killed worker keeps: {why_not}; give worker_restarts=0"
-            )
+        refuse_restarts(start.restarts, why_not)
         if not why_not:
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
         if start.restarts:
-            reader.progress = _shared_numbers(context, start)
-        self._progress: Any = reader.progress
-        self._restarts = start.restarts
-        # By the index of a sample: how many workers have died while they worked on it.
-        self._deaths: dict[int, int] = {}
+            reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
         self._process = os.getpid()
         self.most = prefetch * start.workers
         self._loads = [0] * start.workers
         # By its number: a task that is under way, and who has it.
         self._given: dict[int, tuple[int, list[int]]] = {}
-        self._template: WorkerTemplate | None = None
+        self._replacer: WorkerReplacer | None = None
         with quiet_forks():  # no thread of ours is in the trainer then
             super().__init__(_arguments(reader, start, prefetch, context, init_fn))
             if start.restarts:
-                self._template = self._start_template(context)
+                self._replacer = WorkerReplacer(self, context, start.restarts, reader.progress)
         # As plain loaders' iterators: torch ends its workers through these when it is deleted.
         queues = (*self._index_queues, self._worker_result_queue)
         weakref.finalize(self, _keep_until_then, queues).atexit = False
@@ -232,60 +215,29 @@ class WorkerTasks(TorchWorkersIterator):
         self._poller.poll(seconds * 1000)
 
     def _check_workers(self) -> None:
-        """Raise RuntimeError, as torch does, where a worker has ended."""
-        ended = [n for n, each in enumerate(self._workers) if not each.is_alive()]
-        if ended and (self._template is None or self._restarts < len(ended)):
-            killed = killed_worker(self._workers)
-            pids = ", ".join(str(self._workers[number].pid) for number in ended)
+        """Replace workers that have ended; RuntimeError, as torch's, where they cannot be."""
+        ended = [each for each in self._workers if not each.is_alive()]
+        if not ended:
+            return
+        if self._replacer is None:
+            killed, pids = killed_worker(self._workers), ", ".join(str(each.pid) for each in ended)
             raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
-        for number in ended:
-            self._replace(number)
+        for each in ended:
+            self._poller.unregister(each.sentinel)
+        for death in self._replacer.replace_ended():
+            self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
+            self._give_again(death)
 
-    def _start_template(self, context: Any) -> WorkerTemplate:
-        """Start what replaces workers, and have torch's handler not raise for each death."""
-        arguments = [
-            (
-                0, self._dataset, self._index_queues[number], self._worker_result_queue,
-                self._workers_done_event, True, self._collate_fn, False, self._base_seed,
-                self._worker_init_fn, number, self._num_workers, self._persistent_workers, None,
-            )
-            for number in range(self._num_workers)
-        ]  # fmt: skip
-        child_reports._remove_worker_pids(id(self))
-        self._worker_pids_set = False
-        maker = multiprocessing.get_context() if context is None else context
-        return WorkerTemplate(maker, worker_loop, arguments)
-
-    def _replace(self, worker: int) -> None:
-        """Start a worker in the place of one that has died, and give it the tasks of that one."""
-        if self._template is None:
-            raise RuntimeError("there is no template")
-        self._restarts -= 1
-        tasks = {n: task for n, (owner, task) in self._given.items() if owner == worker}
-        index, self._progress[worker] = self._progress[worker] - 1, 0
-        logger.warning(
-            "worker %d (pid %d) has died%s, and is started again",
-            worker, self._workers[worker].pid,
-            f" while it worked on sample {index}" if index >= 0 else "",
-        )  # fmt: skip
-        queue_of: Any = self._index_queues[worker]
-        queue_of.discard()  # all of its tasks are given again
-        workers: list[Any] = self._workers
-        self._poller.unregister(workers[worker].sentinel)
-        workers[worker] = self._template.start(worker)
-        self._poller.register(workers[worker].sentinel, select.POLLIN)
-        if index >= 0:
-            self._deaths[index] = self._deaths.get(index, 0) + 1
+    def _give_again(self, death: Death) -> None:
+        """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""
+        tasks = {n: task for n, (owner, task) in self._given.items() if owner == death.worker}
         for number, task in tasks.items():
-            if self._deaths.get(index, 0) >= MOST_DEATHS and index in task[TASK_HEAD:]:
-                # It is given up, and what it has cost is no other's.
-                self._restarts += MOST_DEATHS
-                self._deaths.pop(index)
+            if death.index is not None and death.index in task[TASK_HEAD:]:
                 del self._given[number]
-                self._loads[worker] -= 1
-                self._killed.append((number, Killed(index)))
+                self._loads[death.worker] -= 1
+                self._killed.append((number, Killed(death.index)))
             else:
-                queue_of.put((number, task))
+                self._index_queues[death.worker].put((number, task))
 
     def is_own(self) -> bool:
         """Return whether the workers are this process', which is no forked child of it."""
@@ -295,8 +247,8 @@ class WorkerTasks(TorchWorkersIterator):
         """End the workers, and wait until they have ended."""
         if self.is_own():
             self._shutdown_workers()
-            if self._template is not None:
-                self._template.close()
+            if self._replacer is not None:
+                self._replacer.close()
 
 
 def _arguments(
@@ -329,13 +281,6 @@ def _arguments(
 _entered: list[AbstractContextManager[None]] = []
 
 
-def _shared_numbers(context: Any, start: WorkerStart) -> Any:
-    """Return a number for each worker that it and the trainer see."""
-    if start.forks:  # nothing is left of it when nobody refers to it
-        return memoryview(mmap.mmap(-1, 8 * start.workers)).cast("q")
-    return context.RawArray("q", start.workers)
-
-
 def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Be a worker_init_fn: the generators are the samples' own; the user's runs as in torch's."""
     reader.number = number
@@ -363,8 +308,8 @@ def _leave_to_parent() -> None:
     for each in list(_all):
         each._shutdown = True
         mine = {*each._workers}
-        if each._template is not None:
-            mine.add(each._template.process)
+        if each._replacer is not None:
+            mine.add(each._replacer.template.process)
         # At a process' exit multiprocessing ends those that are here.
         process._children.difference_update(mine)  # type: ignore[attr-defined]
     _all.clear()

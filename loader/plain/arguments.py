@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import uses_arena
+from ...workers.arena.transport import uses_arena, why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import is_stateful
 from ...workers.batches.map_reader import MapReader
@@ -23,6 +23,7 @@ from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import worker_context
 from .indices import Indices
 from .iteration import Iteration
+from .replacing import refuse_restarts, shared_numbers
 from .state import PlainState
 from .torch_names import TorchExceptionWrapper
 
@@ -69,6 +70,9 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if reader is not None and is_stateful(loader.dataset):
             beginnings = Beginnings(context, TorchExceptionWrapper)
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
+        if isinstance(reader, MapReader) and loader._restarts:
+            refuse_restarts(loader._restarts, why_inline(loader.transport))
+            reader.progress = shared_numbers(context, loader.num_workers)
         if uses_arena(loader):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
@@ -91,7 +95,8 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
             current.start,
             carries,
         )
-    if is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
+    watches = bool(loader._restarts) and carries
+    if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
         return MapReader(dataset, loader.collate_fn, state.on_error, current.start, carries)
     return None
 

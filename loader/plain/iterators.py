@@ -97,6 +97,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         self._warns = isinstance(arguments.dataset, IterableDataset)
         with quiet_forks():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
+            self._begun(loader, arguments)
         # torch ends its workers through these queues when the iterator is deleted. Where that is
         # the garbage collector's work (a loop left by an exception), the queues' threads would end
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
@@ -105,6 +106,9 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         _all.add(self)
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
+
+    def _begun(self, loader: Any, arguments: Any) -> None:
+        """Do what is to be done while no thread is in the trainer, once the workers are there."""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

@@ -21,7 +21,6 @@ TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceba
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
 child_reports: Any = signal_handling  # of which processes the end is reported
 worker_loop = _worker_loop  # what a worker process does
-DEATHS_MODULE = signal_handling.__name__  # its handler of SIGCHLD raises a worker's death
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
@@ -31,9 +30,16 @@ LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
 # _workers are the processes; _base_seed is what they are seeded with; _rcvd_idx counts the tasks
 # whose result was taken; _reset begins another iteration of persistent workers; _shutdown says that
 # the workers were ended; through the queues tasks go to the workers and results come back;
-# _next_data returns the next batch, which __next__ counts in _num_yielded.
+# _next_data returns the next batch, which __next__ counts in _num_yielded. Where workers are
+# replaced, _next_index gives the next task, _try_put_index gives it to a worker, as _task_info says,
+# under the number _send_idx; _try_get_data waits for results in _data_queue, of which _process_data
+# makes batches; _workers_done_event and those after it are what a worker is started with.
 WORKERS_NAMES = (
-    *("_workers", "_base_seed", "_rcvd_idx", "_reset", "_shutdown"),
-    *("_index_queues", "_worker_result_queue", "_next_data", "_num_yielded"),
+    *("_workers", "_base_seed", "_rcvd_idx", "_reset", "_shutdown", "_shutdown_workers"),
+    *("_index_queues", "_worker_result_queue", "_next_data", "_num_yielded", "_next_index"),
+    *("_try_put_index", "_task_info", "_send_idx", "_try_get_data", "_data_queue"),
+    *("_process_data", "_worker_pids_set", "_pin_memory", "_workers_done_event", "_dataset"),
+    *("_dataset_kind", "_auto_collation", "_collate_fn", "_drop_last", "_worker_init_fn"),
+    *("_num_workers", "_persistent_workers", "_shared_seed"),
 )
 INLINE_NAMES = ("_base_seed",)

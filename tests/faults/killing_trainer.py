@@ -137,7 +137,7 @@ def _victims(party: str, loader: Any, batches: Any) -> list[int]:
         return [worker.pid for worker in batches._workers]
     tasks = loader._balanced._connection._tasks
     if party == "template":
-        return [tasks._template.process.pid]
+        return [tasks._replacer.template.process.pid]
     return [worker.pid for worker in tasks._workers]
 
 

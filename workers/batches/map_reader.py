@@ -67,6 +67,8 @@ class MapReader(Dataset[Any]):
         self._start = start
         self._carries = carries and is_stateful(dataset)
         self._sleep = sleep
+        # Where the worker says which sample it works on, plus 1; None: nobody asks.
+        self.progress: Any = None
 
     def go_over(self) -> None:
         """Load the state that the dataset had after an iteration that is over."""
@@ -89,6 +91,8 @@ class MapReader(Dataset[Any]):
             return LoadedBatch(-1, None, empty=True)
         number, indices = _unnumbered(asked)
         if self._on_error == "raise":
+            if self.progress is not None and not getattr(self.dataset, "__getitems__", None):
+                return LoadedBatch(number, [self._watched(index) for index in indices])
             return LoadedBatch(number, _load_together(self.dataset, indices))
         found = self._together(indices)
         samples = [each for each in found if not isinstance(each, SkippedSample)]
@@ -101,7 +105,7 @@ class MapReader(Dataset[Any]):
             return LoadedBatch(-1, None, empty=True)
         number, index = _unnumbered(asked)
         if self._on_error == "raise":
-            return LoadedBatch(number, self.dataset[index])
+            return LoadedBatch(number, self._watched(index))
         found = self._one(index)
         if isinstance(found, SkippedSample):
             return LoadedBatch(number, None, (found,), empty=True)
@@ -116,6 +120,17 @@ class MapReader(Dataset[Any]):
     def position(self) -> ReaderPosition:
         """Return the state of the dataset."""
         return ReaderPosition(dataset=state_of(self.dataset))
+
+    def _watched(self, index: Any) -> Any:
+        """Return a sample, and say meanwhile which one it is."""
+        if self.progress is None or type(index) is not int:
+            return self.dataset[index]
+        worker = reader_number()
+        self.progress[worker] = index + 1
+        try:
+            return self.dataset[index]
+        finally:
+            self.progress[worker] = 0
 
     def _together(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Load a batch at once if the dataset can do that; if it fails, load one by one."""
@@ -134,7 +149,7 @@ class MapReader(Dataset[Any]):
         key = str(name(index)) if callable(name) else str(index)
 
         def load() -> Any:
-            found = dataset[index]
+            found = self._watched(index)
             if isinstance(found, SampleError):
                 raise found
             return found

@@ -51,8 +51,8 @@ class TemplateWorker:
         poller.register(self.sentinel, select.POLLIN)
         return bool(poller.poll(None if seconds is None else seconds * 1000))
 
-    def __del__(self) -> None:
-        os.close(self.sentinel)
+    def __del__(self, _close: Any = os.close) -> None:
+        _close(self.sentinel)
 
 
 class WorkerTemplate:

@@ -1,0 +1,70 @@
+"""worker_restarts without balance: the batches stay, and only the deadly sample is named."""
+
+import logging
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from counterpoise import DataLoader
+from counterpoise.loader import LoaderError
+from tests.loader.plain.stateful_data import Drawing
+from tests.loader.restarts_data import COUNT, Deadly, Killer
+
+
+def loader(data: Any, batch: int | None = 4, **given: Any) -> DataLoader[Any, Any]:
+    return DataLoader(data, batch, num_workers=2, **given)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_are_the_same_when_workers_are_killed(persistent: bool) -> None:
+    made = loader(Deadly(load_s=0.002), worker_restarts=9, persistent_workers=persistent)
+    for epoch in range(2):
+        iterator: Any = iter(made)
+        killer = Killer(lambda it=iterator: [w.pid for w in it._workers], 3, epoch)
+        killer.start()
+        found = [int(row[0]) for batch in iterator for row in batch]
+        killer.join()
+        assert found == list(range(COUNT))
+
+
+@pytest.mark.parametrize("given", [{}, {"batch": 1}, {"in_order": False}, {"batch": None}])
+def test_with_skip_the_sample_that_kills_three_is_left_out(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = loader(Deadly(bad=17), on_error="skip", **given)
+    batches = list(made)
+    rows = batches if given == {"batch": None} else [row for batch in batches for row in batch]
+    assert sorted(int(row[0]) for row in rows) == [n for n in range(COUNT) if n != 17]
+    assert made.left_out == 1
+    deaths = [r for r in caplog.records if r.levelno == logging.WARNING and "died" in r.message]
+    assert ["sample 17" in each.message for each in deaths] == [True] * 3
+
+
+def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None:
+    with pytest.raises(LoaderError, match="'17': 3 worker processes died"):
+        list(loader(Deadly(bad=17), worker_restarts=5))
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
+    with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
+        list(loader(Deadly(bad=17), worker_restarts=restarts))
+
+
+class Stream(IterableDataset[int]):
+    """Numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+@pytest.mark.parametrize("data", [Stream(), Drawing(4)])
+def test_what_cannot_go_on_elsewhere_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="worker_restarts=1, and a worker of a"):
+        loader(data, worker_restarts=1)
+
+
+def test_what_needs_shared_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="worker_restarts=1 needs shared memory"):
+        iter(loader(Deadly(), worker_restarts=1, transport="inline"))
