@@ -31,8 +31,7 @@ from .workers import Failed, Killed, Tasks
 
 logger = logging.getLogger(__name__)
 
-# A microbatch that cannot be made is tried again at the next call; this often, its error says so.
-TRIES = 3
+TRIES = 3  # a microbatch that cannot be made is tried again at the next call, this often
 # A portion of samples to measure takes a worker about this long.
 PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
 

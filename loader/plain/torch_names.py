@@ -31,7 +31,7 @@ LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
 # whose result was taken; _reset begins another iteration of persistent workers; _shutdown says that
 # the workers were ended; through the queues tasks go to the workers and results come back;
 # _next_data returns the next batch, which __next__ counts in _num_yielded. Where workers are
-# replaced, _next_index gives the next task, _try_put_index gives it to a worker, as _task_info says,
+# replaced, _next_index gives the next task, _try_put_index gives it to a worker (see _task_info)
 # under the number _send_idx; _try_get_data waits for results in _data_queue, of which _process_data
 # makes batches; _workers_done_event and those after it are what a worker is started with.
 WORKERS_NAMES = (

@@ -34,7 +34,7 @@ def test_batches_are_the_same_when_workers_are_killed(cost: Any, method: str) ->
         Deadly(load_s=0.002), worker_restarts=9, cost=cost, multiprocessing_context=method
     )
     iterator = iter(made)
-    tasks: Any = made._balanced._connection._tasks  # type: ignore[union-attr]
+    tasks: Any = made._balanced._connection._tasks
     killer = Killer(lambda: [worker.pid for worker in tasks._workers], 3, 1)
     killer.start()
     found = rows(iterator)

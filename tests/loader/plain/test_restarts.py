@@ -1,6 +1,7 @@
 """worker_restarts without balance: the batches stay, and only the deadly sample is named."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,12 +17,16 @@ def loader(data: Any, batch: int | None = 4, **given: Any) -> DataLoader[Any, An
     return DataLoader(data, batch, num_workers=2, **given)
 
 
+def process_ids(iterator: Any) -> list[int]:
+    return [worker.pid for worker in iterator._workers]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_batches_are_the_same_when_workers_are_killed(persistent: bool) -> None:
     made = loader(Deadly(load_s=0.002), worker_restarts=9, persistent_workers=persistent)
     for epoch in range(2):
         iterator: Any = iter(made)
-        killer = Killer(lambda it=iterator: [w.pid for w in it._workers], 3, epoch)
+        killer = Killer(partial(process_ids, iterator), 3, epoch)
         killer.start()
         found = [int(row[0]) for batch in iterator for row in batch]
         killer.join()
