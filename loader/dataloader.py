@@ -61,7 +61,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     key            a function from a sample's index to its name, for a plain dataset
     balancer       the address of a standalone `counterpoise balancer`
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
-    buffer_bytes   the most bytes of decoded samples held
+    buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
     on_error       what a sample that cannot be used does, with or without balance: "raise";
                    "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
                    next of the stream instead

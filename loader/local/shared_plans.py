@@ -1,6 +1,6 @@
 """Plans windows once for all ranks of a host: one process plans, the others map what it has made.
 
-All would make the same plan of the same costs; to make it takes a thousand times as long as to read
+All would make the same plan of the same costs; to make it takes about 30 times as long as to read
 it. Where the process that plans ends, or cannot plan a window, the others plan it themselves.
 """
 
