@@ -27,6 +27,13 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def say_missing(text: str) -> None:
+    """Say who is missing; the store ends with rank 0, and the others ask it too."""
+    say(f"missing: {text}")
+    if RANK == 0:
+        time.sleep(TIMEOUT_S)
+
+
 def gathered(peers: Peers, key: str, reasons: list[str]) -> tuple[bytes, ...]:
     """Return the values of a key, once they are there."""
     while (values := peers.gather(key)) is None:
@@ -70,7 +77,7 @@ def watch(peers: Peers) -> None:
     while thread.is_alive() and time.monotonic() - progress[0] < TIMEOUT_S:
         time.sleep(0.05)
     reason = peers.why_missing(f"costs/{progress[1] + 1:.0f}")
-    say(f"missing: {errors[0] if errors else reason}")
+    say_missing(errors[0] if errors else reason)
 
 
 def open_group_while_waiting(peers: Peers) -> None:
@@ -107,7 +114,7 @@ def run() -> None:
     try:
         peers = meet(RankArguments().find(), "train", {"data": "x"}, TIMEOUT_S)
     except LoaderError as error:
-        say(f"missing: {error}")
+        say_missing(str(error))
     else:
         open_group_while_waiting(peers) if TASK == "new_group" else watch(peers)
     os._exit(0)

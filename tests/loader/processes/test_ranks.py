@@ -93,6 +93,9 @@ def test_a_sample_ends_the_loop_of_the_rank_that_has_it_and_the_other_names_that
     own, other = sorted(came, key=lambda rank: "k0007" not in rank["broken"])
     assert own["broken"] == "LoaderError: sample 'k0007': it does not decode"
     number = came.index(own)
-    assert other["broken"].startswith("TimeoutError: no batch within 5 s: waits for ")
+    # Which it is depends on whether its next plan was there before the other had ended.
+    assert other["broken"].startswith(
+        ("TimeoutError: no batch within 5 s: waits for ", "LoaderError: other ranks will say ")
+    )
     assert f"rank {number} (process {number}, host " in other["broken"]
     assert "which has closed its loader" in other["broken"]
