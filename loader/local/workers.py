@@ -283,7 +283,7 @@ _entered: list[AbstractContextManager[None]] = []
 
 def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Be a worker_init_fn: the generators are the samples' own; the user's runs as in torch's."""
-    reader.number = number
+    reader.begin(number)
     _entered.append(own_generators())
     _entered[-1].__enter__()
     prepare_worker(reader, init_fn, number)

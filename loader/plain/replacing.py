@@ -10,6 +10,7 @@ import multiprocessing
 from dataclasses import dataclass
 from typing import Any
 
+from ...workers.batches.map_reader import SEVERAL
 from ...workers.processes.start_method import start_method
 from ...workers.processes.worker_template import WorkerTemplate
 from .deaths import killed_worker
@@ -45,13 +46,16 @@ class WorkerReplacer:
     def __init__(self, iterator: Any, context: Any, restarts: int, progress: Any) -> None:
         """Start what replaces workers, which have just been started themselves.
 
-        progress: the number of the sample that each worker works on, plus 1; 0 for none.
+        progress: the number of the sample that each worker works on, plus 1; 0 for none;
+        SEVERAL where it loads several at a time.
         """
         self._iterator = iterator
         self._restarts = restarts
         self._progress = progress
         # By the index of a sample: how many workers have died while they worked on it.
         self._deaths: dict[int, int] = {}
+        # Those in whose place one sample is loaded at a time.
+        self._one_at_a_time: set[int] = set()
         child_reports._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
         maker = multiprocessing.get_context() if context is None else context
@@ -72,8 +76,14 @@ class WorkerReplacer:
 
     def _replace(self, worker: int) -> Death:
         workers: list[Any] = self._iterator._workers
-        self._restarts -= 1
-        index, self._progress[worker] = self._progress[worker] - 1, 0
+        mark = self._progress[worker]
+        if mark == SEVERAL and worker not in self._one_at_a_time:
+            # Not counted: the worker in its place finds out what it has died of.
+            self._one_at_a_time.add(worker)
+        else:
+            self._restarts -= 1
+        self._progress[worker] = SEVERAL if worker in self._one_at_a_time else 0
+        index = mark - 1
         what = f" while it worked on sample {index}" if index >= 0 else ""
         pid = workers[worker].pid
         logger.warning("worker %d (pid %d) has died%s, and is started again", worker, pid, what)

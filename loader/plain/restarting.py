@@ -34,6 +34,7 @@ class RestartingIterator(WorkersIterator):
     """One iteration over a loader with worker_restarts."""
 
     _replacer: WorkerReplacer | None = None
+    _shutdown = True  # until torch's iterator has begun: where it is refused before, nothing ends
 
     def _begun(self, loader: Any, arguments: Any) -> None:
         self._name_of = getattr(loader.dataset, "key", str)

@@ -34,6 +34,8 @@ class NumberedIndex:
 
 # Asks for nothing: the first task of a worker whose turn has not come.
 NOT_YOUR_TURN = NumberedIndex(-1, None)
+# What a worker says it works on while it loads several samples at a time, in threads.
+SEVERAL = -1
 
 
 @dataclass(frozen=True, slots=True)

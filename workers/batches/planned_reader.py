@@ -19,6 +19,7 @@ from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample
 from ..sources.randomness import global_randomness
 from ..sources.thread_safety import refuse_threads
+from .map_reader import SEVERAL
 
 Collate = Callable[[list[Any]], Any]
 # Counts the label tokens of a batch, or of its samples where it has none.
@@ -129,6 +130,17 @@ class PlannedReader(Dataset[Any]):
         self.progress: MutableSequence[int] | None = None
         self.number = 0
 
+    def begin(self, number: int) -> None:
+        """Begin as worker `number`.
+
+        In place of one that has died with several samples in work, samples are loaded one at a
+        time: if this one dies too, it is known of which.
+        """
+        self.number = number
+        if self.progress is not None and self.progress[number] == SEVERAL:
+            self._threads = 1
+            self.progress[number] = 0
+
     def go_over(self) -> None:
         """Do nothing: see prepare_worker."""
 
@@ -197,7 +209,7 @@ class PlannedReader(Dataset[Any]):
         if self._threads > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads)
-            return list(self._pool.map(partial(self._one, task.epoch), task.indexes))
+            return self._loaded_by_threads(self._pool, task)
         found = []
         for index in task.indexes:
             sample = self._one(task.epoch, index)
@@ -206,17 +218,30 @@ class PlannedReader(Dataset[Any]):
                 break
         return found
 
+    def _loaded_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
+        if self.progress is not None:
+            self.progress[self.number] = SEVERAL
+        try:
+            return list(pool.map(partial(self._tried, task.epoch), task.indexes))
+        finally:
+            if self.progress is not None:
+                self.progress[self.number] = 0
+
     def _one(self, epoch: int, index: int) -> Any:
         progress = self.progress
         if progress is not None:
             progress[self.number] = index + 1
         try:
-            return self._measurer.load(index, epoch)
-        except Exception as error:  # on_error says what comes of it
-            return failed_sample(self._measurer.source, index, error)
+            return self._tried(epoch, index)
         finally:
             if progress is not None:
                 progress[self.number] = 0
+
+    def _tried(self, epoch: int, index: int) -> Any:
+        try:
+            return self._measurer.load(index, epoch)
+        except Exception as error:  # on_error says what comes of it
+            return failed_sample(self._measurer.source, index, error)
 
     def _measured(self, task: Measure) -> Measured:
         since = time.perf_counter()

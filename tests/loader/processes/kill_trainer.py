@@ -92,11 +92,12 @@ def kill_fork_server(loader):
 
 
 def kill_worker(loader):
-    """The loop ends with torch's error."""
-    os.kill(loader._balanced._connection._tasks._workers[0].pid, signal.SIGKILL)
+    """The loop ends with torch's error, unless the worker has done all its tasks: then again."""
     try:
         while True:
-            list(loader.steps())
+            steps = loader.steps()
+            os.kill(loader._balanced._connection._tasks._workers[0].pid, signal.SIGKILL)
+            list(steps)
     except RuntimeError:
         os._exit(7)
 
