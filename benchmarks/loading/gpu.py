@@ -97,7 +97,8 @@ class Trainer:
         }  # fmt: skip
 
     def _step(self, batch: Batch) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
         first.record()
         here = {
             name: value.to("cuda", non_blocking=True) if isinstance(value, torch.Tensor) else value
@@ -106,7 +107,8 @@ class Trainer:
         with torch.device("cuda"), torch.autocast("cuda", torch.bfloat16):
             logits = self.model({**here, "input_ids": here["input_ids"].long()})
         loss = sum_loss(logits.float(), here["labels"].long())
-        (loss / here["labels"].numel()).backward()
+        mean: Any = loss / here["labels"].numel()
+        mean.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         last.record()
