@@ -1,14 +1,23 @@
-"""Prints a command's report: tables, or one JSON object as the last line; and writes plans."""
+"""Makes a command's tables, and prints its report: tables, or one JSON object as the last line."""
 
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 progress_console = Console(stderr=True)
+
+
+def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
+    """Return a table with names in the first column, and figures in the others, at their right."""
+    table = Table(title=title, **settings)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    return table
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
