@@ -16,8 +16,8 @@ import click
 from counterpoise.tools.bench import images
 from counterpoise.tools.bench.pipelines import (
     ImagePass,
+    ImagePipeline,
     ImageWork,
-    Pipeline,
     balanced,
     decoding,
     samples_of,
@@ -108,9 +108,9 @@ def _pictures_of(samples: list[list[Any]]) -> dict[str, Any]:
     }
 
 
-OURS = {**images.OURS, "threads": Pipeline(threads, "torch")}
-PEERS = {**images.TORCHS, "energon": Pipeline(energons, "pillow")}
-ALONE = {"alone": Pipeline(_Alone, "torch"), "alone, pillow": Pipeline(_Alone, "pillow")}
+OURS = {**images.OURS, "threads": ImagePipeline(threads, "torch")}
+PEERS = {**images.TORCHS, "energon": ImagePipeline(energons, "pillow")}
+ALONE = {"alone": ImagePipeline(_Alone, "torch"), "alone, pillow": ImagePipeline(_Alone, "pillow")}
 PIPELINES = {**OURS, **PEERS, **ALONE}
 
 

@@ -17,8 +17,8 @@ from ..console.spread import spread
 from ..demo.data import ensure_demo_data
 from .pipelines import (
     ImagePass,
+    ImagePipeline,
     ImageWork,
-    Pipeline,
     balanced,
     copied,
     measure,
@@ -28,13 +28,13 @@ from .pipelines import (
 )
 
 OURS = {
-    "balanced": Pipeline(balanced, "torch"),
-    "balanced, pillow": Pipeline(balanced, "pillow"),
-    "plain": Pipeline(plain, "torch"),
+    "balanced": ImagePipeline(balanced, "torch"),
+    "balanced, pillow": ImagePipeline(balanced, "pillow"),
+    "plain": ImagePipeline(plain, "torch"),
 }
 TORCHS = {
-    "DataLoader": Pipeline(torchs, "pillow"),
-    "webdataset": Pipeline(webdatasets, "pillow"),
+    "DataLoader": ImagePipeline(torchs, "pillow"),
+    "webdataset": ImagePipeline(webdatasets, "pillow"),
 }
 
 
@@ -59,7 +59,7 @@ def command(data: str | None, samples: int, as_json: bool, **sizes: int) -> None
 
 
 def measured(
-    data: str | None, samples: int, pipelines: Mapping[str, Pipeline], *,
+    data: str | None, samples: int, pipelines: Mapping[str, ImagePipeline], *,
     rounds: int, workers: int, batch_size: int, tile_size: int,
 ) -> dict[str, list[ImagePass]]:  # fmt: skip
     """Return the passes of pipelines over some samples of a pattern, of the demo's by default."""
@@ -68,7 +68,7 @@ def measured(
 
 
 def figures(
-    passes: Mapping[str, list[ImagePass]], peers: Mapping[str, Pipeline] = TORCHS
+    passes: Mapping[str, list[ImagePass]], peers: Mapping[str, ImagePipeline] = TORCHS
 ) -> dict[str, Any]:
     """Return each pipeline's CPU time a sample, in each round over that of the best of `peers`."""
     best = min(

@@ -15,12 +15,12 @@ from rich.table import Table
 from ..console.reporting import emit, make_table
 from ..console.spread import spread
 from ..demo.data import ensure_demo_data
-from .pipelines import ImagePass, ImageWork, Pipeline, balanced, copied, measure, plain, torchs
+from .pipelines import ImagePass, ImagePipeline, ImageWork, balanced, copied, measure, plain, torchs
 
 SYSTEMS = {
-    "ours": Pipeline(plain, "torch"),
-    "torch": Pipeline(torchs, "torch"),
-    "balanced": Pipeline(balanced, "torch"),
+    "ours": ImagePipeline(plain, "torch"),
+    "torch": ImagePipeline(torchs, "torch"),
+    "balanced": ImagePipeline(balanced, "torch"),
 }
 Passes = dict[str, list[ImagePass]]
 

@@ -70,7 +70,7 @@ class ImageWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class ImagePipeline:
     """A loader to be made of the work and the library that resizes, by its name."""
 
     make: Callable[[ImageWork, str], Any]
@@ -185,7 +185,7 @@ def samples_of(path: Any) -> Iterator[dict[str, bytes]]:
 
 
 def measure(
-    work: ImageWork, pipelines: Mapping[str, Pipeline], rounds: int
+    work: ImageWork, pipelines: Mapping[str, ImagePipeline], rounds: int
 ) -> dict[str, list[ImagePass]]:
     """Return the passes of each pipeline; those of a round stand at the same place.
 
@@ -213,7 +213,7 @@ def measure(
     return passes
 
 
-def _serve(pipe: "Pipe[Any, Any]", _name: str, pipeline: Pipeline, work: ImageWork) -> None:
+def _serve(pipe: "Pipe[Any, Any]", _name: str, pipeline: ImagePipeline, work: ImageWork) -> None:
     """Run a pass each time something arrives, and send its ImagePass."""
     import torch
 
