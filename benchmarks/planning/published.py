@@ -18,8 +18,7 @@ from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.bench import plan
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import CostTable, parse_budgets, read_costs
-from counterpoise.tools.inputs.epoch_plans import EpochPlan
+from counterpoise.tools.inputs.cost_tables import CostTable, EpochPlan, parse_budgets, read_costs
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 

@@ -16,15 +16,14 @@ from ...balancer.planning.problem.options import MODES, WORK
 from ...workers.tar.cache_files import replace_file
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import parse_budgets
-from .model.machine import GB, MODELS, PipelineMachine
+from .model.pipelines import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
 from .page.steps import padded_advice
-from .scan.options import ScanOptions
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import find_tasks, reads_shards
+from .scan.sources import ScanOptions, find_tasks, reads_shards
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"

@@ -16,8 +16,14 @@ from ...balancer.planning.problem.options import GroupingName, Mode
 from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.planning.warmup import compile_kernels
 from ..console.reporting import emit, make_table, progress_console
-from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from ..inputs.epoch_plans import EpochPlan, from_planner
+from ..inputs.cost_tables import (
+    CostTable,
+    EpochPlan,
+    from_planner,
+    parse_budgets,
+    read_costs,
+    token_time,
+)
 
 # Plans an epoch of the costs, the number of which is the last argument.
 EpochPlanner = Callable[[CostTable, PlanConfig, int], EpochPlan]

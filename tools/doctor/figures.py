@@ -1,6 +1,7 @@
-"""Computes the figures of a running job, and lays them out as tables of workers and trainers."""
+"""Findings of the doctor, and the figures of a running job as tables of workers and trainers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
@@ -10,6 +11,31 @@ from rich.table import Table
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
 from ...workers.sources.visible_text import visible
+
+GOOD, WARN, BAD = "good", "warn", "bad"
+COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. level: good, warn (slower or risky) or bad (will fail)."""
+
+    name: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def judge(name: str, found: str, *, bad: str | bool = False, warn: str | bool = False) -> Finding:
+    """Return a finding: bad or warn if advice is given for that level, else good.
+
+    >>> judge("port", "taken", warn="choose another").level
+    'warn'
+    """
+    if bad:
+        return Finding(name, BAD, found, str(bad))
+    return Finding(name, WARN, found, str(warn)) if warn else Finding(name, GOOD, found)
+
 
 GIB = 2**30
 # Rows of a table at most; the report lists peers with problems first.

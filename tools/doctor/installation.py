@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
 from ...workers.arena.memory import why_no_memory_files
-from .finding import Finding, judge
+from .figures import Finding, judge
 
 GIB = 2**30
 # The longest path of a socket (Linux: 108 with the closing 0), and the characters that are added

@@ -22,7 +22,7 @@ from ..sources.interface import (
     source_name,
 )
 from ..sources.labels import labels_of
-from ..sources.thread_safety import refuse_threads
+from ..sources.measuring import refuse_threads
 from .decode_threads import DecodeThreads
 from .handler import Decoded
 

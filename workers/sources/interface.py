@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from .composed import part_at, whole_parts
 from .costs import MAX_COST, CostError, checked_cost, checked_measure, checked_table
+from .data_identity import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
 from .randomness import global_randomness

@@ -35,16 +35,15 @@ from ..sources.interface import (
 )
 from ..sources.labels import with_label_tokens
 from ..sources.randomness import generator, global_randomness
-from ..sources.transform_registry import build, registered, spec_of
-from .array_files import DamagedFileError
-from .cache_files import kept_path, remove_file
+from ..sources.registry import build, registered, spec_of
+from .cache_files import DamagedFileError, kept_path, remove_file
 from .cost_cache import CostsCache
 from .index import Member, ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
 logger = logging.getLogger(__name__)
-FORMAT = "tar"  # its name in workers/sources/format_registry.py
+FORMAT = "tar"  # its name in workers/sources/registry.py
 Transform = Callable[..., Sample]
 
 

@@ -15,10 +15,10 @@ from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.transport.keys import ServerKeys, server_keys
 from counterpoise.tools.doctor import installation as look
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.finding import BAD, GOOD, WARN, Finding
+from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, Finding
 from counterpoise.tools.doctor.job import examine_job
 from counterpoise.tools.services.keygen import command as keygen
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
+from counterpoise.workers.sources.failures import DeadLetter, append_letter
 
 GIB = 2**30
 

@@ -2,8 +2,14 @@
 
 import pytest
 
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.sources.failures import RetryPolicy, SkippedSample, load_with_retries
+from counterpoise.workers.sources.failures import (
+    DeadLetter,
+    RetryPolicy,
+    SkippedSample,
+    append_letter,
+    load_with_retries,
+    read_letters,
+)
 from counterpoise.workers.sources.interface import SampleError
 
 DISK = OSError(5, "Input/output error")

@@ -29,8 +29,7 @@ from ....balancer.planning.problem.options import (
     Work,
     dispatched_of,
 )
-from ...inputs.cost_tables import CostTable
-from ...inputs.epoch_plans import from_planner
+from ...inputs.cost_tables import CostTable, from_planner
 
 STRATEGIES = ("random", "length", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.

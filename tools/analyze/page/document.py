@@ -16,8 +16,8 @@ from ....workers.sources.visible_text import visible
 from ..model.strategies import STRATEGIES
 from . import costs, formats, steps
 from .bars import Part, meter, stacked
+from .formats import both_widths
 from .steps import Json
-from .widths import both_widths
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
 # None in place of values leaves a section out.

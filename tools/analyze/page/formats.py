@@ -1,7 +1,11 @@
-"""Formats numbers and keys for the page, and names the colours of strategies.
+"""Formats numbers and keys for the page, names colours, and draws charts for two widths of screen.
 
-The functions are the templates' filters.
+Functions of one value are the templates' filters.
 """
+
+from collections.abc import Callable
+
+from markupsafe import Markup
 
 from ..model.strategies import STRATEGIES
 
@@ -58,3 +62,16 @@ def shorten(key: str) -> str:
     '…12/000000000000000000000000000000'
     """
     return key if len(key) <= KEY_LENGTH else "…" + key[1 - KEY_LENGTH :]
+
+
+WIDE, NARROW = 560, 320
+
+
+def both_widths(draw: Callable[[int], Markup], wide: int = WIDE) -> Markup:
+    """Return what draw(width in pixels) makes for both widths.
+
+    >>> print(both_widths(lambda width: Markup(width)))
+    <div class="wide">560</div><div class="narrow">320</div>
+    """
+    pair = ((name, draw(width)) for name, width in (("wide", wide), ("narrow", NARROW)))
+    return Markup("").join(Markup('<div class="{}">{}</div>').format(*each) for each in pair)
