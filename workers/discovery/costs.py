@@ -1,15 +1,19 @@
 """What samples cost, and what a microbatch costs of each resource, as it was found."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from ...balancer.planning.problem.options import Work
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
-from .fields import KINDS, SampleField
+from .fields import SampleField
 
 Recognised = Literal["padded", "packed", "constant", "unrecognised"]
-RECOGNISED: tuple[Recognised, ...] = get_args(Recognised)
+
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,6 @@ class FoundWork:
     >>> work = FoundWork((ResourceWork("tokens", "padded", 8), ResourceWork("tiles", "packed")))
     >>> work.padded, work.packed, work.describe()
     (('tokens',), ('tiles',), 'tokens padded to multiples of 8, tiles add up')
-    >>> FoundWork.from_dict(work.to_dict()) == work
-    True
     """
 
     found: tuple[ResourceWork, ...]
@@ -80,29 +82,6 @@ class FoundWork:
     def _names(self, *kinds: Recognised) -> tuple[str, ...]:
         return tuple(each.name for each in self.found if each.work in kinds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the value as JSON can hold it, for a ledger."""
-        return {"found": [asdict(each) for each in self.found]}
-
-    @classmethod
-    def from_dict(cls, given: Any) -> "FoundWork":
-        """Return what `to_dict` gave; ValueError for anything else."""
-        try:
-            found = tuple(ResourceWork(**each) for each in given["found"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"found work cannot be read: {error!r:.200}") from None
-        for each in found:
-            # A ledger may be damaged: isinstance would take True for a multiple of 1.
-            limited = each.limit is None or (type(each.limit) is int and each.limit >= 1)
-            counted = type(each.multiple) is int and each.multiple >= 1
-            if (
-                type(each.name) is not str
-                or each.work not in RECOGNISED
-                or not (counted and limited)
-            ):
-                raise ValueError(f"found work cannot be read: {each!r:.200}")
-        return cls(found)
-
 
 def _to(each: ResourceWork) -> str:
     multiple = f" to multiples of {each.multiple}" if each.multiple > 1 else ""
@@ -123,8 +102,8 @@ class FoundResource:
     name: str
     field: SampleField
     fields: tuple[str, ...]
-    multiple: int = 1
-    limit: int | None = None
+    multiple: Positive = 1
+    limit: Positive | None = None
 
     def cost(self, sample: Any) -> int:
         """Return what a sample costs; ValueError where it has no such field."""
@@ -196,43 +175,16 @@ class FoundCosts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value as JSON can hold it, for a ledger."""
-        found = [
-            {**asdict(each), "field": {**asdict(each.field), "path": list(each.field.path)}}
-            | {"fields": list(each.fields)}
-            for each in self.found
-        ]
-        return {"found": found, "label_tokens": self.label_tokens}
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return built
 
     @classmethod
     def from_dict(cls, given: Any) -> "FoundCosts":
         """Return what `to_dict` gave; ValueError for anything else."""
         try:
-            found = tuple(_resource(each) for each in given["found"])
-            label_tokens = given["label_tokens"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"found costs cannot be read: {error!r:.200}") from None
-        if type(label_tokens) is not bool:
-            raise ValueError(f"found costs: label_tokens is {label_tokens!r:.80}, needed is a bool")
-        return cls(found, label_tokens)
-
-
-def _resource(given: Mapping[str, Any]) -> FoundResource:
-    field = given["field"]
-    path, kind, optional = tuple(field["path"]), field["kind"], field["optional"]
-    multiple, limit, names = given["multiple"], given["limit"], tuple(given["fields"])
-    # A ledger may be damaged: isinstance would take True for a multiple of 1.
-    is_right = (
-        all(step is None or type(step) in (str, int) for step in path)
-        and kind in KINDS
-        and type(optional) is bool
-        and all(type(name) is str for name in (given["name"], *names))
-        and type(multiple) is int
-        and multiple >= 1
-        and (limit is None or (type(limit) is int and limit >= 1))
-    )
-    if not is_right:
-        raise ValueError(f"found costs cannot be read: {given!r:.200}")
-    return FoundResource(given["name"], SampleField(path, kind, optional), names, multiple, limit)
+            return msgspec.convert(given, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"found costs cannot be read: {error!s:.200}") from None
 
 
 def is_of_text(resource: FoundResource) -> bool:

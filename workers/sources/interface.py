@@ -211,15 +211,6 @@ class PlainSource:
         """The cost of each sample where no data set says one or names samples; else None."""
         return None if self.knows_costs or self._asks_others else dict(DEFAULT_COST)
 
-    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-        """Return the table's columns of these resources, each (n,); None unless it has them all.
-
-        None, too, where samples have names of their own: to name them is the data set's work.
-        """
-        table = self._table or {}
-        is_whole = not self._asks_others and all(name in table for name in resources)
-        return tuple(table[name] for name in resources) if table and is_whole else None
-
     @property
     def names_samples(self) -> bool:
         """Return whether samples have names of their own, not just their index."""
@@ -230,6 +221,13 @@ class PlainSource:
         table = self._table or {}
         is_whole = bool(table) and all(name in table for name in resources)
         return tuple(table[name] for name in resources) if is_whole else None
+
+    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return what `known_costs` does; None where samples have names of their own.
+
+        To name them is the data set's work.
+        """
+        return None if self._asks_others else self.known_costs(resources)
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""

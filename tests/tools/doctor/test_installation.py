@@ -76,6 +76,15 @@ def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
     assert bool(finding.advice) == (level != GOOD)
 
 
+def test_the_way_of_a_loader_and_the_reason_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    level, found = report("--listen", "ipc:///tmp/some-balancer")[1]["loop"]
+    assert level == GOOD
+    assert found.startswith("local: a loader's own workers load and collate, unless balancer=")
+    assert "processes share a data-parallel rank (tp, cp, pp: an embedded balancer)" in found
+    assert "local, 8 ranks that meet" in look.judge_way("8").found
+
+
 def test_packages_are_held_against_the_least_version() -> None:
     have = {"torch": "2.13.0+cpu", "numpy": "1.26.4"}
     wanted = ["torch>=2.13", "numpy>=2.0", "click>=8.1", 'pytest>=8 ; extra == "dev"']

@@ -81,14 +81,14 @@ def _most(rows: list[Json]) -> float:
 
 def _frontier(found: Json, width: int) -> Markup:
     """Return the chart of what fits in memory, with OmniBal's and the searched budgets marked."""
-    x, y = found["resources"].index("tokens"), found["resources"].index("tiles")
+    j, k = found["resources"].index("tokens"), found["resources"].index("tiles")
     searched, omnibal = found["searched"]["budgets"], found["omnibal"]["budgets"]
     marks: list[Mark] = [
-        ("searched", "--balanced", searched[x], searched[y]),
-        ("OmniBal", "--random", omnibal[x], omnibal[y]),
+        ("searched", "--balanced", searched[j], searched[k]),
+        ("OmniBal", "--random", omnibal[j], omnibal[k]),
     ]
     if searched == omnibal:
-        marks = [("both", "--balanced", searched[x], searched[y])]
+        marks = [("both", "--balanced", searched[j], searched[k])]
     # (tokens, most tiles that fit beside them), tokens ascending
     border: list[tuple[int, int]] = found["frontier"]
     points = [*border, *((tokens, tiles) for *_, tokens, tiles in marks)]
@@ -107,13 +107,13 @@ def _frontier(found: Json, width: int) -> Markup:
         text(LEFT + 6, TOP + 8, "budget of tiles"),
     ]
     for one in found["tried"]:
-        tokens, tiles = one["budgets"][x], one["budgets"][y]
+        tokens, tiles = one["budgets"][j], one["budgets"][k]
         # Those beyond the axes are left out.
         if tokens <= across.high and tiles <= up.high:
             words = f"{tiles} tiles, {tokens:,} tokens: waiting {percent(one['waiting'])}, "
             words += f"time {whole(one['time'])}"
-            dot = {"class_": "trial", "cx": across(tokens), "cy": up(tiles), "r": 3.5}
-            pieces.append(element("circle", tooltip(words), **dot))
+            x, y = across(tokens), up(tiles)
+            pieces.append(element("circle", tooltip(words), class_="trial", cx=x, cy=y, r=3.5))
     highest = max(tiles for *_, tiles in marks)
     for mark in marks:
         pieces += _mark(mark, across, up, above=mark[3] >= highest)
