@@ -22,8 +22,7 @@ from counterpoise.tools.bench.pipelines import (
     decoding,
     samples_of,
 )
-from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.console.reporting import emit, spread
 
 from .energon import energon_loader, why_no_energon
 

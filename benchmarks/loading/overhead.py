@@ -23,8 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below
-from counterpoise.tools.console.reporting import emit, progress_console
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.console.reporting import emit, progress_console, spread
 
 from .usage import part_of
 

@@ -12,8 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..console.reporting import emit, make_table
-from ..console.spread import spread
+from ..console.reporting import emit, make_table, spread
 from ..demo.data import ensure_demo_data
 from .pipelines import ImagePass, ImagePipeline, ImageWork, balanced, copied, measure, plain, torchs
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
 from ...workers import SampleError, TarDataset
-from ..console.reporting import emit, progress_console
+from ..console.reporting import emit, make_table, progress_console
 from .data import cache_folder, ensure_demo_data
 from .model import DemoModelShape
 from .pipeline import show_pipeline, with_pipeline_options
@@ -186,10 +186,7 @@ def _live(records: list[StepRecord], elapsed_s: float) -> str:
 
 
 def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title=f"Loads of {VIRTUAL_RANKS} simulated ranks")
-    table.add_column("")
-    for name in report:
-        table.add_column(name, justify="right")
+    table = make_table(f"Loads of {VIRTUAL_RANKS} simulated ranks", "", *report)
     for path, title in TITLES.items():
         table.add_row(title, *(_cell(run, path) for run in report.values()))
     return table

@@ -25,7 +25,7 @@ from rich.table import Table
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..console.reporting import emit, progress_console
-from ..inputs.programs import add_options
+from ..inputs.programs import with_options
 
 # Options of the demo that both of its forms take, and those of this one.
 _SHARED = {"data", "as_json", "pipeline"}
@@ -64,7 +64,7 @@ def with_pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
         _refuse_others(own if not pipeline else given, pipeline)
         return function(pipeline=own if pipeline else None, **given)
 
-    return add_options(command, _OPTIONS)
+    return with_options(_OPTIONS)(command)
 
 
 def _refuse_others(others: Mapping[str, Any], pipeline: bool) -> None:

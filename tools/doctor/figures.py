@@ -11,6 +11,7 @@ from rich.table import Table
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
 from ...workers.sources.visible_text import visible
+from ..console.reporting import PLAIN
 
 GOOD, WARN, BAD = "good", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
@@ -131,7 +132,7 @@ def printable(text: str) -> str:
 
 
 def _worker_table(status: StatusReport, wide: bool) -> Table:
-    table = _table(f"workers: {status.workers}")
+    table = Table(title=f"workers: {status.workers}", **PLAIN)
     table.add_column("worker", overflow="fold")
     table.add_column("state", no_wrap=True)
     names = ["decoded/s", "MB/s", "busy", "decoded", "heard", "clock"]
@@ -171,7 +172,7 @@ def _state(worker: WorkerStatus) -> str:
 
 
 def _rank_table(status: StatusReport) -> Table:
-    table = _table(f"trainer processes: {status.trainers}")
+    table = Table(title=f"trainer processes: {status.trainers}", **PLAIN)
     for name in ("ranks", "state", "asked for", "since", "needs", "clock"):
         table.add_column(name, overflow="fold")
     for trainer in status.trainer_statuses[:ROWS]:
@@ -186,10 +187,6 @@ def _rank_cells(trainer: TrainerStatus) -> tuple[str, ...]:
     clock = clock_text(Offset(trainer.ahead_us, trainer.error_us))
     since, needs = seconds(trainer.oldest_request_ms), printable(trainer.missing) or "-"
     return printable(trainer.ranks), state, asked, since, needs, clock
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
 
 
 def _add_rest(table: Table, total: int) -> None:

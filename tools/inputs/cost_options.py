@@ -17,7 +17,7 @@ from ...sched import Costs, Program, Timeline, simulate
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
 from ...sched.simulation.measured import MeasuredStep, load_step
-from .programs import Command, Size, add_options, read_program
+from .programs import Command, Size, read_program, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -149,7 +149,7 @@ def with_costs(command: Command) -> Command:
         )
         for name, what, default in TIMES
     )
-    return add_options(run, (*times, *profile))
+    return with_options((*times, *profile))(run)
 
 
 def _cost_source(

@@ -18,7 +18,7 @@ from ...sched.planners.stage_split_models import (
     TEXT_TOKENS,
     pair_layers,
 )
-from .programs import add_options
+from .programs import with_options
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -101,7 +101,7 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         layers = _layers(model, tp, images, tokens, encoder_speed)
         return command(setting=Setting(layers, stages, microbatches, tp), **rest)
 
-    return add_options(run, _OPTIONS)
+    return with_options(_OPTIONS)(run)
 
 
 def _layers(

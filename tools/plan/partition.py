@@ -33,7 +33,7 @@ from ...sched.planners.stage_split import (
     traffic_bytes,
     variance,
 )
-from ..console.reporting import emit, write_plan
+from ..console.reporting import emit, make_table, write_plan
 from ..inputs.models import Setting, with_model
 
 # None: Megatron's string; else what the framework calls a model's modules.
@@ -206,9 +206,7 @@ def _method_table(rows: dict[str, dict[str, Any]]) -> Table:
 
 
 def _candidate_table(found: tuple[tuple[Sizes, int], ...]) -> Table:
-    table = Table(title="candidates, the fastest first")
-    table.add_column("layers per stage")
-    table.add_column("step, s", justify="right")
+    table = make_table("candidates, the fastest first", "layers per stage", "step, s")
     for sizes, ns in found:
         table.add_row(_words(sizes), f"{ns / 1e9:.3f}")
     return table

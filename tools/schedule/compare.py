@@ -13,6 +13,7 @@ from ...sched.render.html import render_html
 from ...sched.render.palette import ink, paint
 from ...sched.render.picture import kind_names
 from ...sched.render.summary import (
+    BYTES,
     CAUSES,
     MemoryUnit,
     bubble_words,
@@ -24,7 +25,7 @@ from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text, text_lines
 from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import KindAgreement, agreement, differing_passes
-from ..console.reporting import emit
+from ..console.reporting import PLAIN, emit, make_table
 from ..inputs.cost_options import CostSource, is_step, read_timelines, with_costs
 from ..inputs.programs import Size, with_size
 
@@ -58,10 +59,7 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
     """Return a table of each rank's time by cause and its peak memory."""
     title = f"{timeline.name}: {format_time(timeline.makespan_ns)}, "
     title += f"{100 * timeline.bubble_ratio:.1f} % bubble; peak in {unit.word}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("rank")
-    for name in (*CAUSES[:-1], "transfer", "bubble", "peak"):
-        table.add_column(name, justify="right")
+    table = make_table(title, "rank", *CAUSES[:-1], "transfer", "bubble", "peak", **PLAIN)
     rows = zip(
         timeline.work_ns,
         timeline.bubbles,
@@ -79,10 +77,7 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
 
 def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
     """Return a table of key figures, a line for each timeline."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("schedule")
-    for name in ("makespan", "against first", "bubble", "peak"):
-        table.add_column(name, justify="right")
+    table = make_table(None, "schedule", "makespan", "against first", "bubble", "peak", **PLAIN)
     for one in timelines:
         table.add_row(
             one.name,
@@ -165,13 +160,20 @@ def _pairs(
     ]
 
 
-def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
-    if out.suffix == ".svg":
+def draw(
+    suffix: str, timelines: list[Timeline], title: str, subtitle: str, unit: MemoryUnit = BYTES
+) -> str:
+    """Return timelines as SVG, page or trace, by the suffix of the file; "" for another one."""
+    if suffix == ".svg":
         return render_svg(timelines, title=title, unit=unit)
-    if out.suffix in (".html", ".htm"):
-        return render_html(timelines, title=title, subtitle=_subtitle(timelines), unit=unit)
-    if out.suffix == ".json":
-        return render_trace(timelines)
+    if suffix in (".html", ".htm"):
+        return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
+    return render_trace(timelines) + "\n" if suffix == ".json" else ""
+
+
+def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
+    if text := draw(out.suffix, timelines, title, _subtitle(timelines), unit):
+        return text
     if out.suffix == ".txt":
         # On one time axis: what is longer is wider.
         span = max(one.makespan_ns for one in timelines)
@@ -202,10 +204,7 @@ def _agreement_table(
     simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
 ) -> Table:
     title = f"{measured.name}: measured by simulated time ({simulated.name})"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("pass")
-    for name in ("passes", "simulated", "measured", "ratio"):
-        table.add_column(name, justify="right")
+    table = make_table(title, "pass", "passes", "simulated", "measured", "ratio", **PLAIN)
     for one in found:
         means = (ns // one.passes for ns in (one.simulated_ns, one.measured_ns))
         table.add_row(one.kind, str(one.passes), *map(format_time, means), f"{one.ratio:.2f}")

@@ -18,7 +18,7 @@ from ...sched.ir.kinds import kind
 from ...sched.render.summary import format_time
 from ...sched.simulation.fitting import FittedProfile, fit_profile
 from ...sched.simulation.measured import MeasuredStep
-from ..console.reporting import emit
+from ..console.reporting import PLAIN, emit, make_table
 from ..inputs.cost_options import read_step
 
 
@@ -103,10 +103,8 @@ def _report(fitted: FittedProfile) -> dict[str, object]:
 
 
 def _table(fitted: FittedProfile) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("pass")
-    for name in ("stage", "samples", "mean", "fixed", "per 1000", "rms error", "worst"):
-        table.add_column(name, justify="right")
+    columns = ("stage", "samples", "mean", "fixed", "per 1000", "rms error", "worst")
+    table = make_table(None, "pass", *columns, **PLAIN)
     for name, rows in fitted.residuals.items():
         entries = zip(fitted.profile.passes[name], rows, strict=True)
         where = "rank " if kind(name).scope == "rank" else ""

@@ -5,13 +5,11 @@ Which worker decodes a sample, and when, must not change its augmentation. Trans
 `random`, numpy and torch, these are seeded around the call and put back afterwards.
 """
 
-import functools
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 
@@ -22,16 +20,8 @@ def entropy(seed: int, epoch: int, key: str) -> int:
     >>> entropy(0, 0, "a") == entropy(0, 0, "a") != entropy(0, 1, "a")
     True
     """
-    hashed = _hashed(seed, epoch).copy()
-    hashed.update(f"{key}".encode("utf-8", "surrogateescape"))
-    return int.from_bytes(hashed.digest(), "little")
-
-
-# Samples that are loaded in turns may be of two epochs.
-@functools.lru_cache(4, typed=True)
-def _hashed(seed: int, epoch: int) -> Any:
-    """Return the hash of what samples of an epoch have in common, to be copied."""
-    return hashlib.blake2b(f"{seed}\x00{epoch}\x00".encode(), digest_size=16)
+    text = f"{seed}\x00{epoch}\x00{key}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
 
 
 def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
@@ -66,11 +56,7 @@ def global_randomness(seed: int, epoch: int, key: str) -> AbstractContextManager
     if not _are_samples_own:
         return _put_back_after(bits)
     _seed(bits)
-    return _NOTHING_AFTER
-
-
-# It costs a fifth of a generator's context.
-_NOTHING_AFTER = nullcontext()
+    return nullcontext()
 
 
 @contextmanager
@@ -88,23 +74,7 @@ def _put_back_after(bits: int) -> Iterator[None]:
 
 
 def _seed(bits: int) -> None:
-    _seed_random(bits)
+    random.seed(bits)
     np.random.seed(np.frombuffer(bits.to_bytes(16, "little"), "<u4"))
-    if sys.modules.get("torch"):
-        _of_torch().manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
-
-
-# The generator behind the functions of `random`.
-_RANDOM: Any = random.getrandbits.__self__  # type: ignore[attr-defined]
-_SEED_WORDS: Callable[[int], None] = super(random.Random, _RANDOM).seed
-
-
-def _seed_random(bits: int) -> None:
-    """Do what `random.seed` does of an integer, without its questions about other types."""
-    _SEED_WORDS(bits)
-    _RANDOM.gauss_next = None
-
-
-@functools.cache
-def _of_torch() -> Any:
-    return sys.modules["torch"].default_generator
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
