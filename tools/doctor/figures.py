@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...balancer.protocol.clock_offset import Offset
-from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
+from ...balancer.protocol.messages import StatusReport, WorkerStatus
 from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN
 
@@ -176,17 +176,17 @@ def _rank_table(status: StatusReport) -> Table:
     for name in ("ranks", "state", "asked for", "since", "needs", "clock"):
         table.add_column(name, overflow="fold")
     for trainer in status.trainer_statuses[:ROWS]:
-        table.add_row(*_rank_cells(trainer))
+        is_waited_for = trainer.oldest_request_ms >= 0
+        table.add_row(
+            printable(trainer.ranks),
+            "[yellow]waits[/]" if trainer.is_waiting else printable(trainer.state),
+            f"step {trainer.step}.{trainer.microbatch}" if is_waited_for else "-",
+            seconds(trainer.oldest_request_ms),
+            printable(trainer.missing) or "-",
+            clock_text(Offset(trainer.ahead_us, trainer.error_us)),
+        )
     _add_rest(table, status.trainers)
     return table
-
-
-def _rank_cells(trainer: TrainerStatus) -> tuple[str, ...]:
-    asked = f"step {trainer.step}.{trainer.microbatch}" if trainer.oldest_request_ms >= 0 else "-"
-    state = "[yellow]waits[/]" if trainer.is_waiting else printable(trainer.state)
-    clock = clock_text(Offset(trainer.ahead_us, trainer.error_us))
-    since, needs = seconds(trainer.oldest_request_ms), printable(trainer.missing) or "-"
-    return printable(trainer.ranks), state, asked, since, needs, clock
 
 
 def _add_rest(table: Table, total: int) -> None:

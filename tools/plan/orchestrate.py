@@ -12,7 +12,7 @@ from ...sched.planners.orchestration.search import rigid
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.json_files import draw_costs, parse_sizes
+from ..inputs.models import draw_costs, parse_sizes
 
 
 @click.command("orchestrate")

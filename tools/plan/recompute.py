@@ -24,8 +24,7 @@ from ...sched.planners.recompute import (
 )
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.json_files import parse_sizes
-from ..inputs.models import Setting, with_model
+from ..inputs.models import Setting, parse_sizes, with_model
 
 GB = 10**9
 

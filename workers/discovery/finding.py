@@ -164,7 +164,7 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     transform, whose samples are not what its columns are.
     """
     library = sys.modules.get("datasets")
-    if library is None or not isinstance(dataset, _dataset_type(library)):
+    if library is None or not isinstance(dataset, getattr(library, "Dataset", ())):
         return None
     # A "custom" format is a transform of the user's, whose samples are not what columns hold.
     given = dataset.format
@@ -177,10 +177,6 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     labelled = not found.label_tokens or _is_list_of_numbers(types.get("labels"))
     known = {name: column for name, column in columns.items() if column is not None}
     return ColumnCosts(dataset, found, known) if labelled and len(known) == len(columns) else None
-
-
-def _dataset_type(library: Any) -> Any:
-    return getattr(library, "Dataset", ())
 
 
 def _column_of(

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -74,30 +74,8 @@ _LASTING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The repeats of a failed read: `retries` at most, the n-th after backoff_s * 2**n seconds.
-
-    >>> RetryPolicy(backoff_s=0.5, backoff_max_s=3.0).pauses()
-    (0.5, 1.0, 2.0)
-    """
-
-    retries: int = 3
-    backoff_s: float = 0.1
-    backoff_max_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if self.retries < 0 or self.backoff_s < 0 or self.backoff_max_s < 0:
-            raise ValueError("retries, backoff_s and backoff_max_s must not be negative")
-
-    def pauses(self) -> tuple[float, ...]:
-        """Return the pauses before each further try, in seconds."""
-        return tuple(
-            min(self.backoff_s * 2**number, self.backoff_max_s) for number in range(self.retries)
-        )
-
-
-RETRIES = RetryPolicy()
+# A failed read is repeated so many times, each after a longer pause (seconds).
+RETRIES = (0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +102,7 @@ class SkippedSample:
 def load_with_retries(
     load: Callable[..., T],
     sleep: Callable[[float], None],
-    policy: RetryPolicy = RETRIES,
+    retries: Sequence[float] = RETRIES,
     source: Callable[[], str] | None = None,
     arguments: tuple[Any, ...] = (),
 ) -> T:
@@ -133,18 +111,16 @@ def load_with_retries(
     Raises the last error. With `source`, an I/O error names the file (or else what that returns)
     and how often it was tried.
     """
-    pauses, tries = None, 0
+    tries = 0
     while True:
+        tries += 1
         try:
-            tries += 1
             return load(*arguments)
         except OSError as error:
             if kind_of(error) != "io":
                 raise
-            pauses = pauses or iter(policy.pauses())
-            pause = None if isinstance(error, _LASTING) else next(pauses, None)
-            if pause is not None:
-                sleep(pause)
+            if tries <= len(retries) and not isinstance(error, _LASTING):
+                sleep(retries[tries - 1])
             elif source is None:
                 raise
             else:

@@ -202,9 +202,7 @@ class PlainSource:
     @property
     def _asks_others(self) -> bool:
         """True if a data set, or a subclass, names samples or measures them its own way."""
-        kind = type(self)
-        is_own = kind.key is PlainSource.key and kind.probe is PlainSource.probe
-        return self._key is not str or not is_own
+        return self.names_samples or type(self).probe is not PlainSource.probe
 
     @property
     def uniform_cost(self) -> dict[str, int] | None:

@@ -17,7 +17,7 @@ from ....sched.render.elements import (
     text,
     tooltip,
 )
-from .formats import both_widths, percent, whole
+from .bars import both_widths, percent, whole
 
 MOST_SOURCES = 14
 LEFT, BOTTOM = 40, 38

@@ -20,8 +20,7 @@ from ....sched.render.elements import (
     tooltip,
 )
 from ..model.strategies import STRATEGIES
-from .bars import UNKNOWN, bars
-from .formats import COLOURS, both_widths, percent
+from .bars import COLOURS, UNKNOWN, bars, both_widths, percent
 
 HEIGHT = 168
 LEFT, TOP, BOTTOM, RIGHT = 38, 24, 36, 14

@@ -78,11 +78,6 @@ def broken_shard(path: Path, reason: str) -> list[Failure]:
     return [Failure(key, path.name, "truncated", reason) for key in keys]
 
 
-def failure_kind(reason: str) -> FailureKind:
-    """Return "truncated" if the reason says that data are missing at an end."""
-    return "truncated" if TRUNCATED.search(reason) else "unreadable"
-
-
 def _keys_before_cut(path: Path) -> list[str]:
     keys: dict[str, None] = {}
     try:
@@ -154,7 +149,7 @@ def _measure(
     times = list[tuple[int, int]]()
     for number, index in enumerate(indexes):
         timed = options.decode or number % TIMED_EVERY == 0
-        clock = time.process_time_ns if timed else _no_clock
+        clock = time.process_time_ns if timed else lambda: 0
         try:
             probe, probe_ns, decode_ns = _measure_sample(source, index, options.decode, clock)
         except Exception as error:
@@ -162,7 +157,7 @@ def _measure(
             if kind_of(error) == "io":
                 raise
             reason = reason_of(error)
-            kind = failure_kind(reason)
+            kind: FailureKind = "truncated" if TRUNCATED.search(reason) else "unreadable"
             failures.append(Failure(source.key(index), source_of(index), kind, reason))
             continue
         label = source_of(index)
@@ -174,7 +169,10 @@ def _measure(
             # One table holds all samples, so all need the same costs as the first.
             reason = f"costs {', '.join(probe.cost)}, others {', '.join(first.cost)}"
             failures.append(Failure(probe.key, label, "unreadable", reason))
-    return _rows(measured, failures, _sum_times(times))
+    both = np.array(times, np.int64).reshape(-1, 2)
+    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
+    cpu_times = CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))
+    return _rows(measured, failures, cpu_times)
 
 
 def _measure_sample(
@@ -214,13 +212,3 @@ def _rows(
         failures=tuple(failures),
         cpu_times=cpu_times,
     )
-
-
-def _no_clock() -> int:
-    return 0
-
-
-def _sum_times(times: Sequence[tuple[int, int]]) -> CpuTimes:
-    both = np.array(times, np.int64).reshape(-1, 2)
-    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
-    return CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))

@@ -104,16 +104,32 @@ def merge(parts: Iterable[Rows]) -> Rows:
     # Without samples there are no resources to compare, only failures and times.
     if not filled:
         return replace(no_rows(failures), cpu_times=cpu_times)
+    resources = filled[0].resources
+    for part in filled:
+        if part.resources != resources:
+            raise ValueError(
+                f"one part has costs of {', '.join(resources)}, another of "
+                f"{', '.join(part.resources)}; analyze them one by one, or name those that all "
+                "have with --resource"
+            )
     # Each part numbers its own sources, so they get new numbers in the order of the parts.
     names = dict.fromkeys(name for part in filled for name in part.sources)
     numbers = {name: number for number, name in enumerate(names)}
+    renumbered = [
+        np.array([numbers[name] for name in part.sources], np.int64)[part.source_of]
+        for part in filled
+    ]
+    # If only some parts have keys, row numbers stand in for the others'.
+    keys: tuple[str, ...] = ()
+    if any(part.keys for part in filled):
+        keys = tuple(part.key(row) for part in filled for row in range(len(part)))
     return Rows(
-        resources=_common_resources(filled),
+        resources=resources,
         costs=np.concatenate([part.costs for part in filled]),
         nbytes=np.concatenate([part.nbytes for part in filled]),
-        source_of=np.concatenate([_renumber_sources(part, numbers) for part in filled]),
+        source_of=np.concatenate(renumbered),
         sources=tuple(numbers),
-        keys=_merge_keys(filled),
+        keys=keys,
         failures=failures,
         cpu_times=cpu_times,
     )
@@ -166,30 +182,6 @@ def load_rows(path: Path) -> Rows | None:
         cpu_times=CpuTimes(**about["cpu_times"]),
         **arrays,
     )
-
-
-def _common_resources(parts: Sequence[Rows]) -> tuple[str, ...]:
-    """Return the resources of all parts; ValueError if they differ."""
-    resources = parts[0].resources
-    for part in parts:
-        if part.resources != resources:
-            raise ValueError(
-                f"one part has costs of {', '.join(resources)}, another of "
-                f"{', '.join(part.resources)}; analyze them one by one, or name those that all "
-                "have with --resource"
-            )
-    return resources
-
-
-def _merge_keys(parts: Sequence[Rows]) -> tuple[str, ...]:
-    """Return all keys; if only some parts have keys, row numbers stand in for the others'."""
-    if not any(part.keys for part in parts):
-        return ()
-    return tuple(part.key(row) for part in parts for row in range(len(part)))
-
-
-def _renumber_sources(part: Rows, numbers: dict[str, int]) -> Int64:
-    return np.array([numbers[name] for name in part.sources], np.int64)[part.source_of]
 
 
 SUFFIXES = (".npz", ".jsonl", ".parquet")
@@ -338,16 +330,11 @@ def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
 def _column(values: list[Any]) -> npt.NDArray[Any]:
     if all(type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT for value in values):
         return np.array(values, np.int64)
-    if any(isinstance(value, str) for value in values):
-        texts = all(isinstance(value, str) for value in values)
-        if texts:
-            return np.array(values, str)
-    return np.array([_float(value) for value in values])
-
-
-def _float(value: Any) -> float:
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if numeric else float("nan")
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, str)
+    numeric = (isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    pairs = zip(values, numeric, strict=True)
+    return np.array([float(value) if is_number else float("nan") for value, is_number in pairs])
 
 
 def _parquet(path: Path) -> tuple[Columns, list[Failure]]:
