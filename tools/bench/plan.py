@@ -19,10 +19,10 @@ from ..console.reporting import emit, make_table, progress_console
 from ..inputs.cost_tables import (
     CostTable,
     EpochPlan,
+    encoder_and_llm,
     from_planner,
     parse_budgets,
     read_costs,
-    token_time,
 )
 
 # Plans an epoch of the costs, the number of which is the last argument.
@@ -128,7 +128,8 @@ def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
     loads = group_loads(table.costs, group_of, len(plan.groups))
     rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
     side = loads[rows]
-    encoder, llm = token_time(table, side)
+    tiles, llm = encoder_and_llm(table.resources, side)
+    encoder = tiles * metrics.TILE_TOKENS
     step_of_group = np.full(len(plan.groups), -1, dtype=np.int64)
     step_of_group[rows] = plan.step_of_row[: len(rows), None]
     step_of = np.where(group_of >= 0, step_of_group[group_of], -1)

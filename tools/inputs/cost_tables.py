@@ -9,7 +9,6 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
-from ...balancer.planning.problem.metrics import TILE_TOKENS
 from ...balancer.planning.problem.shuffle import permutation
 
 
@@ -71,15 +70,19 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     return budgets
 
 
-def token_time(table: CostTable, loads: Int64) -> tuple[Int64, Int64]:
-    """Return encoder and LLM work of loads (..., resources) in token equivalents: 307 a tile."""
-    names = table.resources
-    encoder = np.zeros(loads.shape[:-1], dtype=np.int64)
-    if "tiles" in names:
-        encoder = loads[..., names.index("tiles")] * TILE_TOKENS
-    others = [k for k, name in enumerate(names) if name != "tiles"]
-    llm: Int64 = loads[..., others[0]] if others else np.zeros_like(encoder)
-    return encoder, llm
+def encoder_and_llm(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
+    """Return encoder units (tiles) and language-model units (tokens, or the first other one).
+
+    >>> [part.tolist() for part in encoder_and_llm(("tiles", "tokens"), np.array([[2, 9]]))]
+    [[2], [9]]
+    """
+    encoder = np.zeros(loads.shape[:-1], np.int64)
+    if "tiles" in resources:
+        encoder = loads[..., resources.index("tiles")]
+    others = [k for k, name in enumerate(resources) if name != "tiles"]
+    if "tokens" in resources:
+        return encoder, loads[..., resources.index("tokens")]
+    return encoder, loads[..., others[0]] if others else np.zeros_like(encoder)
 
 
 @dataclass(frozen=True, slots=True)

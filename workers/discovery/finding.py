@@ -164,7 +164,8 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     transform, whose samples are not what its columns are.
     """
     library = sys.modules.get("datasets")
-    if library is None or not isinstance(dataset, getattr(library, "Dataset", ())):
+    known: Any = getattr(library, "Dataset", ())
+    if not isinstance(dataset, known):
         return None
     # A "custom" format is a transform of the user's, whose samples are not what columns hold.
     given = dataset.format
@@ -175,8 +176,8 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     alone = len(found.found) == 1
     columns = {each.name: _column_of(each, types, alone) for each in found.found}
     labelled = not found.label_tokens or _is_list_of_numbers(types.get("labels"))
-    known = {name: column for name, column in columns.items() if column is not None}
-    return ColumnCosts(dataset, found, known) if labelled and len(known) == len(columns) else None
+    there = {name: column for name, column in columns.items() if column is not None}
+    return ColumnCosts(dataset, found, there) if labelled and len(there) == len(columns) else None
 
 
 def _column_of(

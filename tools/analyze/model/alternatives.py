@@ -13,9 +13,9 @@ from ....balancer.planning.problem.config import PlanConfig, Window
 from ....balancer.planning.problem.options import ENCODER, NO_WORK, Counts
 from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.problem.work import padded_loads
-from ...inputs.cost_tables import CostTable
+from ...inputs.cost_tables import CostTable, encoder_and_llm
 from .forecast import Forecast
-from .strategies import MicroSteps, Plan, encoder_and_llm, micro_steps
+from .strategies import MicroSteps, Plan, micro_steps
 
 
 def dispatch_figures(forecast: Forecast) -> dict[str, Any] | None:

@@ -9,12 +9,11 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import dist_ratio
 from ....balancer.planning.problem.options import Mode
-from ...inputs.cost_tables import CostTable
+from ...inputs.cost_tables import CostTable, encoder_and_llm
 from .strategies import (
     STRATEGIES,
     MicroSteps,
     Plan,
-    encoder_and_llm,
     micro_steps,
     micro_steps_if_possible,
     shuffle_figures,

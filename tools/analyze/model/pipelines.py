@@ -18,9 +18,10 @@ from ....sched.shapes import ModelShape, TransformerLayer, Vocabulary, shape_pro
 from ....sched.simulation.cost_profile import profile_costs
 from ....sched.simulation.simulator import simulate
 from ....sched.simulation.timeline import Timeline
+from ...inputs.cost_tables import encoder_and_llm
 from ..scan.rows import Rows
 from .forecast import Forecast
-from .strategies import COUNTED, encoder_and_llm
+from .strategies import COUNTED
 
 GB = 10**9
 # Memory is linear in tiles and tokens; its slope is taken over this many.

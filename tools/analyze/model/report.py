@@ -11,7 +11,7 @@ from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.balance import DEFAULTS, Balance
 from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
 from ....balancer.planning.warmup import compile_kernels
-from ...inputs.cost_tables import CostTable
+from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
 from .alternatives import alignment_figures, dispatch_figures, padded_figures
 from .budgets import budget_figures, every_kth, search
@@ -31,7 +31,6 @@ from .strategies import (
     STRATEGIES,
     Plan,
     check_step,
-    encoder_and_llm,
     micro_steps,
     micro_steps_if_possible,
     with_accumulate_of,
