@@ -16,7 +16,7 @@ from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
-from ..workers.sources.dead_letter import checked_path
+from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from .balanced.arguments import (
     check_decode_threads,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
-from ..workers.sources.error_policy import BALANCED, OnError, checked_on_error
+from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator

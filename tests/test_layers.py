@@ -93,7 +93,6 @@ ORDER = (
     # tools
     "tools.console",
     "tools.inputs",
-    "tools.demo.pipeline",
     "tools.demo",
     "tools.analyze.scan",
     "tools.analyze.model",

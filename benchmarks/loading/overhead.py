@@ -22,9 +22,10 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below, part_of
-from counterpoise.tools.console.reporting import emit, progress_console
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below
+from counterpoise.tools.console.reporting import emit, progress_console, spread
+
+from .usage import part_of
 
 COSTS = ("known", "measured")
 # Microbatches of a step; samples differ, so that budgets need some room beyond the mean.

@@ -12,7 +12,7 @@ from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
-from ...workers.sources.thread_safety import MAX_THREADS, refuse_threads
+from ...workers.sources.measuring import MAX_THREADS, refuse_threads
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.

@@ -14,7 +14,7 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.dead_letter import DeadLetter, record_letter
+from ...workers.sources.failures import DeadLetter, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,

@@ -5,7 +5,7 @@ import pickle
 from typing import Any
 
 from ...workers.batches.envelope import StartPosition
-from ...workers.sources.error_policy import OnError
+from ...workers.sources.failures import OnError
 from ..resume.ledger import PlainLedger, write_ledger
 from ..step.skipped import LeftOut
 from .iteration import Iteration

@@ -4,9 +4,14 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
-from ...workers.sources.dead_letter import DeadLetter, checked_path, record_letter
-from ...workers.sources.error_policy import OnError, checked_on_error
-from ...workers.sources.failures import SkippedSample
+from ...workers.sources.failures import (
+    DeadLetter,
+    OnError,
+    SkippedSample,
+    checked_on_error,
+    checked_path,
+    record_letter,
+)
 from ...workers.sources.interface import source_name
 from .errors import LoaderError
 

@@ -19,7 +19,7 @@ from counterpoise.tools.cli import group
 from counterpoise.workers.daemon.identity import Identity
 from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.format_registry import open_source
+from counterpoise.workers.sources.registry import open_source
 
 LIMIT_S = 20
 SAMPLES = 12

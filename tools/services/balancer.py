@@ -14,7 +14,7 @@ from ...balancer.server.loop import serve
 from ...balancer.server.pull_credentials import new_credentials
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
-from ...workers.codec.sample_layout import why_bad_layout
+from ...workers.codec.fields import why_bad_layout
 from ..console.rejected_peers import RejectedPeers
 from ..console.signals import stop_on_signal
 from .supervise import supervise

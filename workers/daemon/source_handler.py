@@ -22,8 +22,7 @@ from ..sources.interface import (
     source_name,
 )
 from ..sources.labels import labels_of
-from ..sources.measuring import chosen_costs
-from ..sources.thread_safety import refuse_threads
+from ..sources.measuring import chosen_costs, refuse_threads
 from .decode_threads import DecodeThreads
 from .handler import Decoded
 

@@ -34,17 +34,16 @@ from ..sources.interface import (
     sample_nbytes,
 )
 from ..sources.labels import with_label_tokens
-from ..sources.randomness import generator, global_randomness
-from ..sources.transform_registry import build, registered, spec_of
-from .array_files import DamagedFileError
-from .cache_files import kept_path, remove_file
+from ..sources.randomness import generator, run_seeded
+from ..sources.registry import build, registered, spec_of
+from .cache_files import DamagedFileError, kept_path, remove_file
 from .cost_cache import CostsCache
 from .index import Member, ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
 logger = logging.getLogger(__name__)
-FORMAT = "tar"  # its name in workers/sources/format_registry.py
+FORMAT = "tar"  # its name in workers/sources/registry.py
 Transform = Callable[..., Sample]
 
 
@@ -176,16 +175,16 @@ class TarDataset:
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
         """Read, decode and transform a sample; the bytes do not depend on process or time."""
         raw = self.raw(index)
-        key = raw["__key__"]
+        key, transform = raw["__key__"], self.transform
         try:
-            if self.transform is None:
+            if transform is None:
                 return decoded(raw)
             if self._takes_rng:
-                return self.transform(raw, rng=generator(seed, epoch, key))
-            if getattr(self.transform, "deterministic", False):
-                return self.transform(raw)
-            with global_randomness(seed, epoch, key):
-                return self.transform(raw)
+                return transform(raw, rng=generator(seed, epoch, key))
+            if getattr(transform, "deterministic", False):
+                return transform(raw)
+            # A copy: what is done twice may have taken fields out.
+            return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
         except (ImageError, SampleError) as error:
             raise self._located(index, error) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..sources.transform_registry import name_of
+from ..sources.registry import name_of
 
 _lock = threading.Lock()
 

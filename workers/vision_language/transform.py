@@ -14,10 +14,9 @@ from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_i
 from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
-from ..sources.transform_registry import name_of, spec_of
-from .conversation import turns
+from ..sources.registry import name_of, spec_of
 from .tiles import cut, grid, tile_count
-from .token_layout import Markup, Tokenizer, count_tokens, lay_out
+from .token_layout import Markup, Tokenizer, count_tokens, lay_out, turns
 from .tokenizer import ByteTokenizer, one_at_a_time
 
 Raw = Mapping[str, Any]

@@ -12,7 +12,7 @@ import msgspec
 from ...protocol.parts import DecodedItem, Probed
 from ..delivery.sample import Payload, Sample
 
-# Returns why a payload cannot be read with its header (workers/codec/sample_layout.py), or "".
+# Returns why a payload cannot be read with its header (workers/codec/fields.py), or "".
 LayoutCheck = Callable[[bytes, object], str]
 # A payload cannot be larger than the largest frame; that of another host is smaller.
 MAX_PAYLOAD_BYTES = 8 << 30

@@ -32,7 +32,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
 )
 from counterpoise.balancer.server.pull_credentials import new_credentials
-from counterpoise.workers.codec.sample_layout import why_bad_layout
+from counterpoise.workers.codec.fields import why_bad_layout
 
 PLAN = PlanConfig(
     ranks=1, samples_per_step=4, accumulate=2, resources=("tokens",), budgets=(None,),

@@ -24,7 +24,7 @@ from counterpoise.sched.planners.recompute import (
 )
 from counterpoise.sched.planners.stage_split import LayerCost
 from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
-from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
+from tests.sched.saved_tensors import live_bytes, run_layers
 
 KINDS = ("vit", "llm", "projector")
 a_saving = st.fixed_dictionaries(

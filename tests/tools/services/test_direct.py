@@ -18,7 +18,7 @@ from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.serving.server import PullServer
-from counterpoise.workers.sources.format_registry import open_source
+from counterpoise.workers.sources.registry import open_source
 from tests.loader import balanced_data
 from tests.tools.services.commands import LIMIT_S
 from tests.tools.services.test_remote import SAMPLES, make, start_worker, take

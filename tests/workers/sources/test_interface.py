@@ -190,7 +190,7 @@ def test_fingerprints_tell_datasets_apart():
     "name",
     [
         "sources.interface",
-        "sources.transform_registry",
+        "sources.registry",
         "sources.failures",
         "tar.dataset",
         "vision_language",

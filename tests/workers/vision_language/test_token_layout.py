@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.vision_language.conversation import Turn
-from counterpoise.workers.vision_language.token_layout import IGNORED, Markup, count_tokens, lay_out
+from counterpoise.workers.vision_language.token_layout import (
+    IGNORED,
+    Markup,
+    Turn,
+    count_tokens,
+    lay_out,
+)
 from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
 
 T = ByteTokenizer()

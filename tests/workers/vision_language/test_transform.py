@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.sources.transform_registry import build, registered
+from counterpoise.workers.sources.registry import build, registered
 from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
 from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 

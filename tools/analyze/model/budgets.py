@@ -8,7 +8,7 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ...inputs.cost_tables import CostTable
-from .machine import Model, PipelineMachine, most_tiles, peak_bytes
+from .pipelines import Model, PipelineMachine, most_tiles, peak_bytes
 from .strategies import Plan, micro_steps
 
 Json = dict[str, Any]

@@ -21,9 +21,8 @@ from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.fingerprint import digest, library_versions
 from ...console.signals import stop_on_signal
 from .measure import count_samples, measure_task
-from .options import ScanOptions, make_transform, open_dataset
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
-from .sources import TASK_ROWS, ScanTask
+from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_dataset
 
 T = TypeVar("T")
 TaskFunction = Callable[[ScanTask, ScanOptions], T]

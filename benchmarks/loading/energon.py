@@ -1,4 +1,4 @@
-"""Energon (megatron-energon) as a pipeline of `bench images`, where it is installed.
+"""Energon (megatron-energon) as a pipeline of `make bench NAME=decoding`, where it is installed.
 
 Its crude samples are decoded as those of webdataset's pipeline are, and its batches made by the
 same function, in its own loader: torch's DataLoader with persistent workers.

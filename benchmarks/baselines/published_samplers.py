@@ -1,10 +1,10 @@
-"""Two published samplers, their rules restated so that `bench plan` can compare with them."""
+"""Two published samplers, their rules restated so that benches can compare with them."""
 
 from itertools import pairwise
 
 import numpy as np
 
-from ...balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.kernels.arrays import Int64
 
 Groups = list[list[int]]
 

@@ -1,10 +1,18 @@
-"""Registers transforms by name: a worker on another host makes one without being sent code.
+"""Registers transforms and data formats by name: a worker on another host makes one from a spec.
 
-A spec is {"name": "package.module:thing", "args": {...}} with JSON arguments, which may hold specs
-themselves (a transform's tokenizer). A class is made with the arguments; a function is called with
-the raw sample and the arguments. Only names that the worker's operator registered are looked up:
-the built-in ones, entry points of the group `counterpoise.transforms`, and those given by
-`--allow`.
+A transform's spec is {"name": "package.module:thing", "args": {...}} with JSON arguments, which may
+hold specs themselves (a transform's tokenizer). A class is made with the arguments; a function is
+called with the raw sample and the arguments. Only names that the worker's operator registered are
+looked up: the built-in ones, entry points of the group `counterpoise.transforms`, and those given
+by `--allow`.
+
+A source's description is {"source": name, ...} with JSON values. The name is looked up among the
+built-in formats and the entry points of the group `counterpoise.sources`; each is a class with
+
+    from_spec(spec, root, allowed, cache) -> Source
+
+which opens what the description says, reading below `root` and building only `allowed` transforms.
+A new format is one such class and one entry.
 """
 
 import functools
@@ -13,10 +21,13 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
-GROUP = "counterpoise.transforms"
-BUILT_IN = (
+from .interface import Source
+
+TRANSFORM_GROUP = "counterpoise.transforms"
+TRANSFORMS = (
     "counterpoise.workers:VisionLanguage",
     "counterpoise.workers:ByteTokenizer",
 )
@@ -29,13 +40,17 @@ def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
     for name in given:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a transform's name; write package.module:function")
-    return (*BUILT_IN, *sorted(found.value for found in entry_points(group=GROUP)), *given)
+    return (
+        *TRANSFORMS,
+        *sorted(found.value for found in entry_points(group=TRANSFORM_GROUP)),
+        *given,
+    )
 
 
 def build(spec: Any, allowed: Iterable[str]) -> Any:
     """Return the transform that a spec names; `allowed` are the names of `registered()`.
 
-    >>> build({"name": BUILT_IN[1], "args": {}}, BUILT_IN)("a")
+    >>> build({"name": TRANSFORMS[1], "args": {}}, TRANSFORMS)("a")
     [97]
     """
     names = tuple(allowed)
@@ -84,9 +99,9 @@ def name_of(thing: Any) -> str:
     """Return package.module:name of a function or class; of our own ones the public name.
 
     >>> name_of(is_spec)
-    'counterpoise.workers.sources.transform_registry:is_spec'
+    'counterpoise.workers.sources.registry:is_spec'
     """
-    for public in BUILT_IN:
+    for public in TRANSFORMS:
         # A class keeps its public name wherever its module lies, since the name is on the wire.
         if public.endswith(f":{getattr(thing, '__qualname__', '')}") and find_name(public) is thing:
             return public
@@ -111,3 +126,34 @@ def find_name(name: str, what: str = "transform") -> Any:
     if not callable(thing):
         raise ValueError(f"no such {what}: {name!r} is a {type(thing).__name__}, not callable")
     return thing
+
+
+SOURCE_GROUP = "counterpoise.sources"
+FORMATS = {"tar": "counterpoise.workers:TarDataset"}
+
+
+def source_formats() -> dict[str, str]:
+    """Return package.module:class of every registered format by its name; ours come first."""
+    return {point.name: point.value for point in entry_points(group=SOURCE_GROUP)} | FORMATS
+
+
+def open_source(
+    spec: Mapping[str, Any],
+    root: str | Path | None,
+    allowed: Iterable[str] = (),
+    cache: str | Path | None = None,
+) -> Source:
+    """Open the source that a description names; ValueError for a format nobody registered.
+
+    Raises what the format's `from_spec` raises, too.
+    """
+    name = spec.get("source")
+    # Entry points are files outside the root: they are not even read where ours will do.
+    formats = FORMATS if name in tuple(FORMATS) else source_formats()
+    if not isinstance(name, str) or name not in formats:
+        raise ValueError(
+            f"no such source format: {name!r:.80}; registered are {', '.join(sorted(formats))} "
+            f"(install a package with an entry point in {SOURCE_GROUP} for another)"
+        )
+    opened: Source = find_name(formats[name], "source format").from_spec(spec, root, allowed, cache)
+    return opened

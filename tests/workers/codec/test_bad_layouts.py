@@ -6,8 +6,8 @@ import msgpack
 import numpy as np
 import pytest
 
+from counterpoise.workers.codec.fields import why_bad_layout
 from counterpoise.workers.codec.frames import decode, encode, payload_of
-from counterpoise.workers.codec.sample_layout import why_bad_layout
 
 SAMPLES = [
     {},

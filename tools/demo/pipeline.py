@@ -1,28 +1,119 @@
-"""Runs the example that trains on a pipeline, in processes of its own.
+"""Shows the example that trains on a pipeline as a form of the demo: options, ranks, summary, page.
 
 What runs is `examples/train_vlm.py`, which is part of the package for this. torchrun would start it
 too; here it needs no further command, and ends with all its processes when this one is interrupted.
 """
 
+import functools
+import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import click
+from click.core import ParameterSource
+from rich.table import Table
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from ..console.reporting import emit, progress_console
+from ..inputs.programs import with_options
+
+# Options of the demo that both of its forms take, and those of this one.
+_SHARED = {"data", "as_json", "pipeline"}
+_OWN = ("steps", "pp", "replan", "out")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_OPTIONS = (
+    click.option("--pipeline", is_flag=True, help="Train on a pipeline, encoder in its bubbles."),
+    click.option(
+        "--steps", default=20, show_default=True, type=click.IntRange(1), help="With --pipeline."
+    ),
+    click.option(
+        "--pp", default="4", show_default=True, type=click.Choice(["2", "4"]),
+        help="With --pipeline: ranks of a pipeline, of 4 processes.",
+    ),
+    click.option(
+        "--replan", default="on", show_default=True, type=click.Choice(["on", "off"]),
+        help="With --pipeline: plan again where steps take other times.",
+    ),
+    click.option("--out", type=_FILE, help="With --pipeline: the page [default: in your cache]."),
+)  # fmt: skip
 Process = subprocess.Popen[bytes]
 PROCESSES = 4
 # How long processes that were asked to end may take to do so.
 _END_S = 5.0
+
+
+def with_pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --pipeline and its options to the demo, which gets them as `pipeline`, or None.
+
+    Raises ValueError for options of the form that does not run.
+    """
+
+    @functools.wraps(function)
+    def command(pipeline: bool, **given: Any) -> Any:
+        own = {name: given.pop(name) for name in _OWN}
+        _refuse_others(own if not pipeline else given, pipeline)
+        return function(pipeline=own if pipeline else None, **given)
+
+    return with_options(_OPTIONS)(command)
+
+
+def _refuse_others(others: Mapping[str, Any], pipeline: bool) -> None:
+    """Raise ValueError for an option that was given, and does not belong to what runs."""
+    ctx = click.get_current_context()
+    for name in others:
+        source = ctx.get_parameter_source(name)
+        if name not in _SHARED and source == ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            known = ", ".join(f"--{name}" for name in _OWN)
+            raise ValueError(
+                f"{option} says nothing with --pipeline, which takes --data, --json, {known}"
+                if pipeline
+                else f"{option} needs --pipeline; leave it out, or add --pipeline"
+            )
+
+
+def show_pipeline(own: Mapping[str, Any], data: str | None, cache: Path, *, as_json: bool) -> None:
+    """Train, print a line for each step and a summary, and write the timeline's page."""
+    page = (own["out"] or cache / "demo-pipeline.html").absolute()
+    words = [word for name in ("pp", "steps", "replan") for word in (f"--{name}", str(own[name]))]
+    words += ["--page", str(page), "--json"]
+    words += ["--data", data] if data else []
+    program = example()
+    progress_console.print(f"running {program} on {PROCESSES} processes", soft_wrap=True)
+    report: dict[str, Any] = {}
+    with closing(run_ranks(program, words)) as lines:
+        for line in lines:
+            if line.startswith("{"):
+                report = json.loads(line)
+            else:
+                # With --json the report alone goes to standard output.
+                print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+    emit(report, as_json, _table(report))
+    told = f"the last step's timeline, measured over simulated: {page}"
+    progress_console.print(told, soft_wrap=True)
+
+
+def _table(report: Mapping[str, Any]) -> Table:
+    table = Table("", "measured", "simulated", caption="medians of all steps", box=None)
+    steps = (f"{report[name]:.3f} s" for name in ("step_measured", "step_simulated"))
+    table.add_row("step", *steps)
+    planned = f"{report['hidden_planned']:.0%} (as planned)"
+    table.add_row("encoder hidden", f"{report['hidden_measured']:.0%}", planned)
+    table.add_row("loss", f"{report['loss_first']:.3f} to {report['loss_last']:.3f}", "")
+    for change in report["plan_changes"]:
+        gains = (f"{change[name]:.1%} shorter" for name in ("gain_measured", "gain_simulated"))
+        table.add_row(f"planned again before step {change['step']}", *gains)
+    return table
 
 
 def example() -> Path:
