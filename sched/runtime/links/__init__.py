@@ -1,7 +1,6 @@
-"""Move tensors between the ranks of a pipeline: the interface, and its two implementations."""
+"""Move tensors between the ranks of a pipeline."""
 
 from .interface import Links, Transfer
-from .loopback import Deadlock, Loopback
 from .place import MeshPlace, gather_objects, monitored_barrier
 from .process_groups import (
     Channel,
@@ -17,10 +16,8 @@ from .process_groups import (
 
 __all__ = [
     "Channel",
-    "Deadlock",
     "Groups",
     "Links",
-    "Loopback",
     "MeshPlace",
     "PeerLostError",
     "ProcessGroupLinks",

@@ -19,9 +19,9 @@ from counterpoise.sched.runtime.encoders import (
     trained_program,
 )
 from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.stage import StageOptions, Stages
+from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 
 # Of an input, between two layers of an encoder, and of its features.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from counterpoise.sched import Edge, Pass, Program, check, schedule
 from counterpoise.sched.runtime.compiled import collectives, compile_program
 from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import Given, Made, MicrobatchData, StepData, TensorSpec
+from tests.sched.runtime.loopback import Loopback
 
 RANKS, MICROBATCHES = 3, 6
 

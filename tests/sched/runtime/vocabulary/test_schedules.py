@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from counterpoise.sched import Program, schedule, schedules
 from counterpoise.sched.runtime.compiled import collectives, compile_program
 from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import ModelPart
 from counterpoise.sched.runtime.stage import StageOptions, Stages
 from counterpoise.sched.runtime.vocabulary import (
@@ -25,6 +24,7 @@ from counterpoise.sched.runtime.vocabulary import (
     VocabularyShard,
 )
 from tests.sched.runtime import models
+from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Batches, Block, make_batches, worst_error
 from tests.sched.runtime.vocabulary.cases import OPTIONS
 from tests.sched.runtime.vocabulary.one_process import error, l2_error, loss_of
