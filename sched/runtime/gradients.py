@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links import add_up, wait_for
+from .links.process_groups import add_up, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:

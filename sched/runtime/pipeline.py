@@ -11,13 +11,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
-from ..replanning import PlanChange, Replan
+from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
-from .encoders import EncoderSpec, rank_encoders
-from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
+from .checkpoint.joined import load_optimizer
+from .checkpoint.own import HeldModules, RankState, load_model, own_state
+from .encoders.part import rank_encoders
+from .encoders.placement import EncoderSpec
+from .execution.board import Board
+from .execution.drive import drive, explain, timelines_folder, write_step
 from .execution.waiting import Pipelines
+from .execution.walk import Walker, walk
 from .gradients import (
     EarlierGradients,
     Reduction,
@@ -28,27 +32,21 @@ from .gradients import (
     refuse_wrapped,
     settle,
 )
-from .job import (
-    CompiledProgram,
-    Lanes,
-    NeededFields,
-    Programs,
-    Replanner,
-    UnitPrograms,
-    arrange,
-    connect,
-    reading_of,
-    report_missing_ranks,
-    start_deadline,
-    vocabulary_part,
-)
-from .links import Groups, ProcessGroupLinks
+from .job.arrangement import arrange
+from .job.lanes import Lanes
+from .job.programs import CompiledProgram, NeededFields, Programs
+from .job.replanning import Replanner
+from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
+from .job.unit_programs import UnitPrograms
+from .links.process_groups import Groups, ProcessGroupLinks
 from .parts import ModelPart, StepData, Steps, list_steps
-from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
 from .stage.generator import GeneratorSpec, rank_generator
-from .units import Units
-from .vocabulary import VocabParallel, VocabularyShard
+from .stage.merging import merging_for
+from .stage.modules import LossFunction, Running, StageOptions
+from .units.layout import Units
+from .vocabulary.parallel import VocabParallel
+from .vocabulary.shard import VocabularyShard
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..vocabulary import VocabularyShard
+from ..vocabulary.shard import VocabularyShard
 from .own import HeldModules, NamedParameter, RankState, placed_as
 
 

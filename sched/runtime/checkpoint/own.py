@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ..vocabulary import Sharding, VocabularyShard
+from ..vocabulary.shard import Sharding, VocabularyShard
 
 
 @dataclass(frozen=True, slots=True)

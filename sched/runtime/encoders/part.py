@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.program import Pass, Program
-from ...transforms import without_encoder_backward
+from ...transforms.training import without_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, unpack
 from ..stage.calling import Calling, call_module

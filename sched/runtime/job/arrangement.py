@@ -9,23 +9,17 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...transforms import with_generator, without_last_stage
-from ..checkpoint import ResumedSchedule
-from ..encoders import EncoderSpec
-from ..links import MeshPlace
+from ...transforms.generator_passes import with_generator, without_last_stage
+from ..checkpoint.files import ResumedSchedule
+from ..encoders.placement import EncoderSpec
+from ..links.place import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
 from ..stage.generator import GeneratorSpec
-from ..units import (
-    KnownPlans,
-    UnitPlace,
-    Units,
-    agree_units,
-    joined,
-    known_plans,
-    place_units,
-    replicated,
-)
-from ..vocabulary import VocabularyShard
+from ..units.layout import Units
+from ..units.lists import joined
+from ..units.place import UnitPlace, agree_units, place_units, replicated
+from ..units.plan import KnownPlans, known_plans
+from ..vocabulary.shard import VocabularyShard
 from .programs import Programs
 from .start import generator_of, place_in, start_deadline
 from .unit_programs import UnitPrograms

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
-from ..links import MeshPlace, gather_objects, wait_for
+from ..links.place import MeshPlace, gather_objects
+from ..links.process_groups import wait_for
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
 _LIKE = 0.05

@@ -11,21 +11,19 @@ from torch import nn
 from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms import (
-    forward_only,
-    with_reductions,
-    with_whole_last_backward,
-    without_generator_gradient,
-)
+from ...transforms.generator_passes import without_generator_gradient
+from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
 from ..compiled import Value, collectives
-from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from ..execution.waiting import Pipelines
-from ..links import Channel, channels_of
+from ..links.process_groups import Channel, channels_of
 from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
-from ..stage import Merging, StageOptions, Stages, StateCapture
 from ..stage.agreement import ModelFacts, without_training
+from ..stage.calling import StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
-from ..vocabulary import VocabularyPart
+from ..stage.merging import Merging
+from ..stage.modules import StageOptions, Stages
+from ..vocabulary.part import VocabularyPart
 from .start import compile_all
 
 

@@ -13,30 +13,28 @@ from typing import Any
 import torch
 
 from ...ir.program import Program, parse_program
-from ...replanning import (
+from ...replanning.decision import (
     Decision,
     MakeProgram,
-    Observation,
     PlanChange,
     PlanState,
     Replan,
     digest_of,
     dump_state,
-    expected_step,
     first_state,
-    keys_of,
     load_state,
-    nearby,
     observe,
     reordered,
     settled,
     step_ns,
     taken,
 )
+from ...replanning.observation import Observation, expected_step, keys_of, nearby
 from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
-from ..links import MeshPlace, gather_objects, wait_for
+from ..links.place import MeshPlace, gather_objects
+from ..links.process_groups import wait_for
 from .programs import Programs
 
 

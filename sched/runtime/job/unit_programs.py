@@ -7,13 +7,15 @@ from typing import Any
 
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms import forward_only, with_whole_last_backward
+from ...transforms.training import forward_only, with_whole_last_backward
 from ..compiled import collectives
-from ..encoders import trained_program
+from ..encoders.part import trained_program
 from ..execution.waiting import Pipelines
 from ..parts import ELSEWHERE, Reading, StepData, Steps, list_steps
 from ..stage.agreement import without_training
-from ..units import KnownPlans, UnitPlace, compile_units, joined
+from ..units.lists import compile_units, joined
+from ..units.place import UnitPlace
+from ..units.plan import KnownPlans
 from .programs import CompiledProgram, Programs
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
 from ..gradients import is_sharded, likeness
-from ..links import gather_objects
+from ..links.place import gather_objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.program import Pass, Program
-from ...transforms import has_generator
+from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens

@@ -9,9 +9,9 @@ from torch import nn
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links import MeshPlace, monitored_barrier
+from ..links.place import MeshPlace, monitored_barrier
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
-from ..vocabulary import VocabularyShard
+from ..vocabulary.shard import VocabularyShard
 from .layout import Units, lane_groups, refuse_processes
 
 

@@ -14,8 +14,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
 from counterpoise.sched.runtime.parts import Given, Made, StepData
-from counterpoise.sched.runtime.stage import DeferredGradients, Stages
-from counterpoise.sched.runtime.vocabulary import VocabularyPart
+from counterpoise.sched.runtime.stage.deferral import DeferredGradients
+from counterpoise.sched.runtime.stage.modules import Stages
+from counterpoise.sched.runtime.vocabulary.part import VocabularyPart
 
 
 @dataclass(slots=True)

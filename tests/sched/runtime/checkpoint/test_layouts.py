@@ -8,15 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.checkpoint import (
-    HeldModules,
-    RankState,
-    join_states,
-    load_model,
-    load_optimizer,
-    own_state,
-)
-from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.checkpoint.joined import join_states, load_optimizer
+from counterpoise.sched.runtime.checkpoint.own import HeldModules, RankState, load_model, own_state
+from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 
 HIDDEN, WORDS, LAYERS = 4, 13, 4
 Optimize = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

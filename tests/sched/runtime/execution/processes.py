@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Program, parse_program
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import ProcessGroupLinks, channels_of
+from counterpoise.sched.runtime.execution.walk import Walker, walk
+from counterpoise.sched.runtime.links.process_groups import ProcessGroupLinks, channels_of
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
-from counterpoise.sched.runtime.stage import StageOptions, Stages
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
 from tests.sched.runtime.kept_groups import borrow_groups
 from tests.sched.runtime.pool import WORLD
 

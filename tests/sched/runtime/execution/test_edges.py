@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Edge, Pass, Program, check, schedule
 from counterpoise.sched.runtime.compiled import collectives, compile_program
-from counterpoise.sched.runtime.execution import Walker, walk
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import Given, Made, MicrobatchData, StepData, TensorSpec
 from tests.sched.runtime.loopback import Loopback
 

@@ -12,7 +12,11 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from counterpoise.sched.runtime.stage import DeferredGradients, defer_linear_layers, deferring
+from counterpoise.sched.runtime.stage.deferral import (
+    DeferredGradients,
+    defer_linear_layers,
+    deferring,
+)
 
 H = 16
 

@@ -6,11 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from counterpoise.sched.runtime.vocabulary import (
-    VocabParallel,
-    VocabularyShard,
-    join_state_dicts,
-)
+from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard, join_state_dicts
 
 SIZE, HIDDEN = 13, 4
 

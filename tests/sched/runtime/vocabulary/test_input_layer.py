@@ -4,15 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary import (
-    LossOptions,
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyShard,
-    VocabularyStep,
-)
-from counterpoise.sched.runtime.vocabulary.shard import Table
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import Table, VocabularyShard
 from counterpoise.sched.runtime.vocabulary.shard import look_up as look_up_in
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 from tests.sched.runtime.vocabulary.one_process import error, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 

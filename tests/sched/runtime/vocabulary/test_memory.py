@@ -8,12 +8,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from counterpoise.sched.runtime.vocabulary import (
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyStep,
-    logits,
-)
+from counterpoise.sched.runtime.vocabulary import logits
+from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 from tests.sched.runtime.vocabulary.shards import PASSES
 
 SIZE, HIDDEN, TOKENS = 4096, 8, 64

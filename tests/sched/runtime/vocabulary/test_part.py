@@ -9,11 +9,8 @@ from torch import Tensor, nn
 from counterpoise.sched import schedule
 from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.vocabulary import (
-    VocabParallel,
-    VocabularyPart,
-    refuse_other_passes,
-)
+from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.part import VocabularyPart, refuse_other_passes
 from tests.sched.runtime.vocabulary.one_process import error
 
 SIZE, HIDDEN, RANKS = 13, 8, 2

@@ -16,7 +16,7 @@ from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpe
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
 from counterpoise.sched.runtime.stage.calling import make_capture
 from counterpoise.sched.runtime.stage.generator import GeneratorPart, rank_generator
-from counterpoise.sched.transforms import with_generator
+from counterpoise.sched.transforms.generator_passes import with_generator
 
 SPEC = TensorSpec((2, 4))
 
