@@ -1,6 +1,6 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
-from .checkpoint.files import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
+from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders.placement import EncoderSpec
 from .execution.drive import PipelineStalledError
 from .links.process_groups import PeerLostError

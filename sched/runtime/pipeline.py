@@ -14,8 +14,6 @@ from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .checkpoint.joined import load_optimizer
-from .checkpoint.own import HeldModules, RankState, load_model, own_state
 from .encoders.part import rank_encoders
 from .encoders.placement import EncoderSpec
 from .execution.board import Board
@@ -39,6 +37,7 @@ from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .job.unit_programs import UnitPrograms
 from .links.process_groups import Groups, ProcessGroupLinks
+from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
 from .parts import ModelPart, StepData, Steps, list_steps
 from .stage.agreement import ModelFacts, facts_of
 from .stage.generator import GeneratorSpec, rank_generator

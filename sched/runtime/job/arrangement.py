@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
+from ...ir.registry import schedule as make_program
 from ...transforms.generator_passes import with_generator, without_last_stage
-from ..checkpoint.files import ResumedSchedule
 from ..encoders.placement import EncoderSpec
 from ..links.place import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
@@ -26,6 +26,31 @@ from .unit_programs import UnitPrograms
 
 # Microbatches of the first program, for each rank: every schedule has one for as many.
 _PROBE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedSchedule:
+    """A schedule that goes on with programs that were saved, by ranks and microbatches.
+
+    `schedule`, `options`: what makes all others. `unit_plans`: the text of the plans that units
+    made of the saved programs, which are then for units alone: a pipeline with encoders in its
+    bubbles has others.
+    """
+
+    saved: Mapping[tuple[int, int], Program]
+    schedule: str | Callable[[int, int], Program]
+    options: Mapping[str, Any]
+    unit_plans: str = ""
+
+    def __call__(self, ranks: int, microbatches: int) -> Program:
+        """Return the program of a number of microbatches, for a mesh."""
+        if not self.unit_plans and (found := self.saved.get((ranks, microbatches))):
+            return found
+        if isinstance(self.schedule, str):
+            return make_program(
+                self.schedule, ranks=ranks, microbatches=microbatches, **self.options
+            )
+        return self.schedule(ranks, microbatches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.checkpoint.joined import join_states, load_optimizer
-from counterpoise.sched.runtime.checkpoint.own import HeldModules, RankState, load_model, own_state
+from counterpoise.sched.runtime.model_state import (
+    HeldModules,
+    RankState,
+    join_states,
+    load_model,
+    load_optimizer,
+    own_state,
+)
 from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 
