@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary.parallel import Algorithm, Keep, VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import Algorithm, Keep, VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 
 _CHUNKS = 8

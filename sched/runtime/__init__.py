@@ -9,7 +9,7 @@ from .stage.generator import GeneratorSpec
 from .stage.splitting import split
 from .units.layout import Units, UnitSize
 from .vocabulary.loss import LossOptions
-from .vocabulary.parallel import VocabParallel
+from .vocabulary.shard import VocabParallel
 
 __all__ = [
     "EncoderSpec",

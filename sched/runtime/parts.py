@@ -7,14 +7,7 @@ The executor owns the order, the transfers and what is kept between passes; a pa
 and does the arithmetic. For each pass the executor waits for the values that it reads and hands
 them over by name; it stores what the part returns until the last pass that reads it.
 
-What vocabulary passes see and return, where a barrier's name means what its collective brought:
-
-    pass  given                    returns
-    S     CX: X (last stage)       S: this rank's statistics; logits: whatever it keeps
-    C     CS: all ranks' S         C: its part of dX, or None where nobody needs it
-    T     CS, logits               T: its part of dX (Algorithm 1)
-    IF    -                        IF: its part of the embedding
-    IB    CJ: d embedding          -
+What vocabulary passes see and return, `vocabulary/step.py` says.
 
 What an edge of the program takes from a pass is returned by the name `X_` and its kind: an EF
 returns X_EF, features, and a B whose features' gradients an encoder waits for returns X_B beside B.

@@ -44,8 +44,7 @@ from .stage.generator import GeneratorSpec, rank_generator
 from .stage.merging import merging_for
 from .stage.modules import LossFunction, Running, StageOptions
 from .units.layout import Units
-from .vocabulary.parallel import VocabParallel
-from .vocabulary.shard import VocabularyShard
+from .vocabulary.shard import VocabParallel, VocabularyShard
 
 
 @dataclass(frozen=True, slots=True)

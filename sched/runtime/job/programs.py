@@ -23,7 +23,7 @@ from ..stage.calling import StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.merging import Merging
 from ..stage.modules import StageOptions, Stages
-from ..vocabulary.part import VocabularyPart
+from ..vocabulary.step import VocabularyPart
 from .start import compile_all
 
 

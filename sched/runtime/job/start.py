@@ -28,8 +28,8 @@ from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelin
 from ..parts import WEIGHTS, Reading
 from ..stage.agreement import ModelFacts
 from ..stage.modules import LossFunction, StageOptions
-from ..vocabulary.parallel import VocabParallel
-from ..vocabulary.part import VocabularyPart, refuse_other_passes
+from ..vocabulary.shard import VocabParallel
+from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
 # Processes need not be equally quick to start.
 _START_S = 60.0

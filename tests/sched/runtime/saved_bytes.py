@@ -16,7 +16,8 @@ from counterpoise.sched import Pass
 from counterpoise.sched.runtime.parts import Given, Made, StepData
 from counterpoise.sched.runtime.stage.deferral import DeferredGradients
 from counterpoise.sched.runtime.stage.modules import Stages
-from counterpoise.sched.runtime.vocabulary.part import VocabularyPart
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.vocabulary.held import held_bytes
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class CountingVocabulary:
     def run_pass(self, what: Pass, given: Given) -> Made:
         with self.ledger.saving():
             made = self.part.run_pass(what, given)
-        self.ledger.layers = self.part.held_bytes()
+        self.ledger.layers = held_bytes(self.part.running[1])
         self.ledger.note(what)
         return made
 

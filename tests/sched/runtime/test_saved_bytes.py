@@ -14,8 +14,8 @@ from counterpoise.sched.runtime.compiled import collectives, compile_program, lo
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.part import VocabularyPart
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Block, total_loss
 from tests.sched.runtime.saved_bytes import CountingStages, CountingVocabulary, Ledger

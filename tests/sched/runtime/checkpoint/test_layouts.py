@@ -16,8 +16,7 @@ from counterpoise.sched.runtime.model_state import (
     load_optimizer,
     own_state,
 )
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 
 HIDDEN, WORDS, LAYERS = 4, 13, 4
 Optimize = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -7,8 +7,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 from tests.sched.runtime.vocabulary.one_process import Wanted
 

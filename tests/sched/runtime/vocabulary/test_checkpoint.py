@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard, join_state_dicts
+from counterpoise.sched.runtime.vocabulary.shard import (
+    VocabParallel,
+    VocabularyShard,
+    join_state_dicts,
+)
 
 SIZE, HIDDEN = 13, 4
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from counterpoise.sched import schedule
 from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.part import VocabularyPart, refuse_other_passes
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart, refuse_other_passes
+from tests.sched.runtime.vocabulary.held import held_bytes
 from tests.sched.runtime.vocabulary.one_process import error
 
 SIZE, HIDDEN, RANKS = 13, 8, 2
@@ -78,12 +79,12 @@ def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
     parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
     part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
     part.begin_step(step_data((2, 3)))
-    assert part.held_bytes() == 0
+    assert held_bytes(part.running[1]) == 0
     statistics = part.run_pass(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
     # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
-    assert part.held_bytes() == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
+    assert held_bytes(part.running[1]) == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
     part.run_pass(parse_pass("0T0"), {"CS": statistics[None]})
-    assert part.held_bytes() == 0
+    assert held_bytes(part.running[1]) == 0
 
 
 def test_what_the_first_stage_is_given_has_its_precision() -> None:

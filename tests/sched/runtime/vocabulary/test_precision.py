@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import VocabularyStep
 from tests.sched.runtime.vocabulary.cases import OPTIONS, Data, Shape, make_data
 from tests.sched.runtime.vocabulary.one_process import l2_error, reference, same

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 
 HEAD = nn.Linear(4, 10)

@@ -17,10 +17,8 @@ from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import ModelPart
 from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from counterpoise.sched.runtime.vocabulary.parallel import VocabParallel
-from counterpoise.sched.runtime.vocabulary.part import VocabularyPart
-from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyPart
 from tests.sched.runtime import models
 from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Batches, Block, make_batches, worst_error
