@@ -36,7 +36,7 @@ from .job.programs import CompiledProgram, NeededFields, Programs
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .job.unit_programs import UnitPrograms
-from .links.process_groups import Groups, ProcessGroupLinks
+from .links.process_groups import Groups
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
 from .parts import ModelPart, StepData, Steps, list_steps
 from .stage.agreement import ModelFacts, facts_of
@@ -212,7 +212,7 @@ class Pipeline:
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
-            ProcessGroupLinks(self._groups),
+            self._groups,
             compiled.pipelines.collectives,
             reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),

@@ -18,7 +18,7 @@ from ...ir.kinds import kind
 from ...ir.program import Pass
 from ...simulation.timeline import Slot
 from ..compiled import Collective, Op, Value
-from ..links.interface import Links, Transfer
+from ..links.process_groups import Links, Transfer
 from ..parts import ModelPart, StepData
 
 

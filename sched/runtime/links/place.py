@@ -77,7 +77,7 @@ def gather_objects(
         padded[: len(text)] = text
         rows = _gather(padded, group, deadline_s).cpu()
     except RuntimeError as error:
-        raise PeerLostError(str(error).splitlines()[0]) from error
+        raise PeerLostError.of(error) from error
     return [
         pickle.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
     ]

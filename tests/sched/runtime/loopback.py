@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.sched.runtime.compiled import Collective, Value
-from counterpoise.sched.runtime.links.interface import Transfer
+from counterpoise.sched.runtime.links.process_groups import Transfer
 from counterpoise.sched.runtime.parts import TensorSpec
 
 
