@@ -138,26 +138,14 @@ def compile_program(
             f"{program.stages} stages and one for the last one's output"
         )
     program = lowered(program)
-    own = frozenset(program.ranks[rank])
-    return _Compiler(program, rank, wanted, _edge_ends(program), own).compile()
-
-
-@dataclass(frozen=True, slots=True)
-class _EdgeEnds:
-    """The program's edges: by pass the passes whose results it takes, and the ranks it sends to."""
-
-    sources: Mapping[Pass, Sequence[Pass]]
-    targets: Mapping[Pass, Sequence[int]]
-
-
-def _edge_ends(program: Program) -> _EdgeEnds:
     sources: dict[Pass, list[Pass]] = {}
     for source, target in program.edges:
         sources.setdefault(target, []).append(source)
     targets: dict[Pass, list[int]] = {}
-    for source, rank in crossing_results(program):
-        targets.setdefault(source, []).append(rank)
-    return _EdgeEnds(sources, targets)
+    for source, there in crossing_results(program):
+        targets.setdefault(source, []).append(there)
+    own = frozenset(program.ranks[rank])
+    return _Compiler(program, rank, wanted, sources, targets, own).compile()
 
 
 def lowered(program: Program) -> Program:
@@ -174,12 +162,17 @@ def lowered(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
-    """The facts that the operations of a rank follow from."""
+    """The facts that the operations of a rank follow from.
+
+    `sources`, `targets`: of the program's edges, by pass the passes whose results it takes, and the
+    ranks that it sends its own to.
+    """
 
     program: Program
     rank: int
     wanted: tuple[bool, ...]
-    edges: _EdgeEnds
+    sources: Mapping[Pass, Sequence[Pass]]
+    targets: Mapping[Pass, Sequence[int]]
     own: frozenset[Pass]
 
     def compile(self) -> tuple[Op, ...]:
@@ -218,7 +211,7 @@ class _Compiler:
         value = Value(name, item.stage, item.microbatch)
         source = replace(item, kind=name.removeprefix("X_"))
         if known.role == "send":
-            return Op(item, reads=(value,), targets=tuple(self.edges.targets[source]))
+            return Op(item, reads=(value,), targets=tuple(self.targets[source]))
         return Op(item, writes=(value,), source=self.program.rank_of(source))
 
     def _collective(self, item: Pass, barrier: Barrier) -> Op | None:
@@ -237,7 +230,7 @@ class _Compiler:
         """Yield the buffers and results that a compute pass needs."""
         yield from (Value(b, item.stage, item.microbatch) for b in _kept(known))
         yield from self._results(item, known)
-        for source in self.edges.sources.get(item, ()):
+        for source in self.sources.get(item, ()):
             yield Value(f"X_{source.kind}", source.stage, source.microbatch)
         yield from self._brought(item)
 

@@ -32,7 +32,7 @@ from .gradients import (
 )
 from .job.arrangement import arrange
 from .job.lanes import Lanes
-from .job.programs import CompiledProgram, NeededFields, Programs
+from .job.programs import CompiledProgram, Programs
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .job.unit_programs import UnitPrograms
@@ -114,8 +114,6 @@ class Pipeline:
         self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
-        beside = self._encoders, self._generator
-        self._needed = NeededFields(program.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared or {})
@@ -178,12 +176,12 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._needed.fields_of(self._place.seat_of(rank))
+        return self._programs.fields_of(self._place.seat_of(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._needed.fields_of(self._place.seat)
+            return self._programs.fields_of(self._place.seat)
         return self._programs.needs_of(info)
 
     def step(self, step: Steps) -> StepResult:
@@ -351,7 +349,7 @@ class Pipeline:
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
             capture=self._generator.capture(stages.get(self._arranged.first_program.stages - 1)),
             facts=self._facts,
-            needed=self._needed,
+            placement=self._arranged.first_program.placement,
         )
         first = programs.compiled(self._arranged.first_count)
         sharers = sorted(set(self._facts.shared.values()))

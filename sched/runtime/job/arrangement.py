@@ -55,23 +55,31 @@ class ResumedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A pipeline whose ranks run all passes, those of encoders in its bubbles.
+    """A pipeline whose ranks run all passes, encoders' in its bubbles, or units on their own ranks.
 
     `make`: the program of a number of microbatches, of which parts, fields and connections follow.
+    `here`: this process' place among units, if there are any. `plans`: of programs of one replica
+    of their language model.
     """
 
     place: MeshPlace
     make: Callable[[int], Program]
+    here: UnitPlace | None = None
+    plans: KnownPlans | None = None
 
     @property
     def first_program(self) -> Program:
         """Return the first program: stages and channels do not depend on how many microbatches."""
-        return self.make(_PROBE * self.place.ranks)
+        count = _PROBE * self.place.ranks
+        if self.here is not None:  # every encoder rank has something to do
+            count *= max(unit.dp for unit in self.here.units.sizes[1:])
+        return self.make(count)
 
     @property
     def first_count(self) -> int:
-        """Return the number of microbatches of the first program."""
-        return self.first_program.microbatches
+        """Return the number of microbatches that each replica has in the first program."""
+        replicas = 1 if self.here is None else self.here.units.backbone.dp
+        return self.first_program.microbatches // replicas
 
     def copies(
         self,
@@ -83,61 +91,21 @@ class Arrangement:
 
         `known`: the `id` of those that have a name already.
         """
-        del stages, shard, known
-        return {}
+        return {} if self.here is None else replicated(self.here, stages, shard, known)
 
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
-        place, limit_s = self.place, start_deadline(deadline_s)
-        return agree(
-            own, self.first_program, place.groups[0], place.replicas, place.device, limit_s
-        )
+        place, program, limit_s = self.place, self.first_program, start_deadline(deadline_s)
+        if self.here is not None:
+            return agree_units(own, program, self.here, limit_s)
+        return agree(own, program, place.groups[0], place.replicas, place.device, limit_s)
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs; `given`: the fields of Programs that are not known here."""
-        return Programs(make=self.make, rank=self.place.seat, **given)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnitArrangement(Arrangement):
-    """Units on ranks of their own.
-
-    `here`: this process' place. `plans`: of programs of one replica of the language model.
-    """
-
-    here: UnitPlace
-    plans: KnownPlans
-
-    @property
-    def first_program(self) -> Program:
-        """Return the first program, in which every encoder rank has something to do."""
-        units = self.here.units
-        replicas = max(unit.dp for unit in (units.encoder, units.generator) if unit is not None)
-        return self.make(_PROBE * self.place.ranks * replicas)
-
-    @property
-    def first_count(self) -> int:
-        """Return the number of microbatches that each replica has in the first program."""
-        return self.first_program.microbatches // self.here.units.backbone.dp
-
-    def copies(
-        self,
-        stages: Mapping[int, nn.Module],
-        shard: VocabularyShard | None,
-        known: Collection[int],
-    ) -> dict[str, nn.Parameter]:
-        """Return the parameters that the language model's replicas have in common, by name."""
-        return replicated(self.here, stages, shard, known)
-
-    def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
-        """Return what all ranks' modules say of the model together; all ranks call this."""
-        return agree_units(own, self.first_program, self.here, start_deadline(deadline_s))
-
-    def programs(self, **given: Any) -> Programs:
-        """Return the programs of all replicas."""
-        return UnitPrograms(
-            make=self.make, rank=self.place.seat, place=self.here, plans=self.plans, **given
-        )
+        given |= {"make": self.make, "rank": self.place.seat}
+        if self.here is None or self.plans is None:
+            return Programs(**given)
+        return UnitPrograms(place=self.here, plans=self.plans, **given)
 
 
 def arrange(
@@ -166,7 +134,7 @@ def arrange(
     def make(count: int) -> Program:
         return joined(plans.plan_of(count).programs)
 
-    return _UnitArrangement(here, cache(make), here, plans)
+    return Arrangement(here, cache(make), here, plans)
 
 
 def _of_replicas(

@@ -28,41 +28,6 @@ from .start import compile_all
 
 
 @dataclass(frozen=True, slots=True)
-class NeededFields:
-    """The fields of a microbatch that each rank needs.
-
-    `placement`: the rank of each stage.
-    """
-
-    placement: Sequence[int]
-    options: StageOptions
-    vocabulary: VocabularyPart | None
-    encoders: RankEncoders
-    generator: RankGenerator
-
-    def fields_of(
-        self, rank: int, *, encodes: bool = True, generates: bool = True
-    ) -> frozenset[str]:
-        """Return the fields that a rank of the program needs.
-
-        `encodes`, `generates`: False for a microbatch that another rank does this of.
-        """
-        beside = self.generator.fields(rank, self.placement[-1], generates=generates)
-        if encodes:
-            beside |= self.encoders.fields(rank)
-        if rank not in self.placement:
-            return frozenset(beside)
-        wanted = set(self.options.extras) | beside
-        if rank == self.placement[0] and not (self.vocabulary and self.vocabulary.shard.embedding):
-            wanted |= set(self.options.inputs)
-        if rank == self.placement[-1] and self.options.loss is not None:
-            wanted |= set(self.options.labels)
-        if self.vocabulary is not None:
-            wanted |= set(self.vocabulary.fields.values())
-        return frozenset(wanted)
-
-
-@dataclass(frozen=True, slots=True)
 class CompiledProgram:
     """A program for one number of microbatches, compiled for all ranks, and this rank's parts."""
 
@@ -91,8 +56,9 @@ class CompiledProgram:
 class Programs:
     """The programs of one rank.
 
-    `make`: the program of a number of microbatches. `channels`: the connected ones, which are those
-    of the first program. `made`: the programs so far, as they were made.
+    `make`: the program of a number of microbatches. `placement`: the rank of each stage.
+    `channels`: the connected ones, which are those of the first program. `made`: the programs so
+    far, as they were made.
     """
 
     make: Callable[[int], Program]
@@ -105,7 +71,7 @@ class Programs:
     merging: Merging | None
     capture: StateCapture | None
     facts: ModelFacts
-    needed: NeededFields
+    placement: Sequence[int]
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
@@ -157,7 +123,29 @@ class Programs:
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
         encodes, generates = number in compiled.encoded, number in compiled.generated
-        return self.needed.fields_of(self.rank, encodes=encodes, generates=generates)
+        return self.fields_of(self.rank, encodes=encodes, generates=generates)
+
+    def fields_of(
+        self, rank: int, *, encodes: bool = True, generates: bool = True
+    ) -> frozenset[str]:
+        """Return the fields of a microbatch that a rank of the program needs.
+
+        `encodes`, `generates`: False for a microbatch that another rank does this of.
+        """
+        wanted = self.generator.fields(rank, self.placement[-1], generates=generates)
+        if encodes:
+            wanted |= self.encoders.fields(rank)
+        if rank not in self.placement:
+            return frozenset(wanted)
+        options, vocabulary = self.options, self.vocabulary
+        wanted |= set(options.extras)
+        if rank == self.placement[0] and not (vocabulary and vocabulary.shard.embedding):
+            wanted |= set(options.inputs)
+        if rank == self.placement[-1] and options.loss is not None:
+            wanted |= set(options.labels)
+        if vocabulary is not None:
+            wanted |= set(vocabulary.fields.values())
+        return frozenset(wanted)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""

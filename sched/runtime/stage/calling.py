@@ -118,22 +118,3 @@ class StateCapture:
         del layer, inputs
         if self._expected:
             self._expected, self._hidden = False, output
-
-
-def make_capture(take: Take | None, states: str, last: nn.Module | None) -> StateCapture | None:
-    """Return how a rank takes the generator's states, None on ranks without the last stage.
-
-    `states`: the name of a layer in the last stage's module, "" for the stage's output. Raises
-    ValueError if it has no such layer.
-    """
-    if last is None:
-        return None
-    if not states:
-        return StateCapture(take)
-    named = dict(last.named_modules())
-    if states not in named:
-        raise ValueError(
-            f"states={states!r} is no layer of the last stage, which has "
-            f"{', '.join(name for name in named if name)}"
-        )
-    return StateCapture(take, named[states])

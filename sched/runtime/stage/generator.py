@@ -19,7 +19,7 @@ from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
-from .calling import Calling, StateCapture, Take, call_module, make_capture
+from .calling import Calling, StateCapture, Take, call_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,22 @@ class RankGenerator:
         return own | (set(self.spec.marks) if rank == last else set())
 
     def capture(self, last: nn.Module | None) -> StateCapture | None:
-        """Return how states are taken from the last stage's module, None on ranks without it."""
-        return None if self.spec is None else make_capture(self.spec.take, self.spec.states, last)
+        """Return how states are taken from the last stage's module, None on ranks without it.
+
+        Raises ValueError if the module has no layer of the name `states`.
+        """
+        if self.spec is None or last is None:
+            return None
+        take, states = self.spec.take, self.spec.states
+        if not states:
+            return StateCapture(take)
+        named = dict(last.named_modules())
+        if states not in named:
+            raise ValueError(
+                f"states={states!r} is no layer of the last stage, which has "
+                f"{', '.join(name for name in named if name)}"
+            )
+        return StateCapture(take, named[states])
 
 
 def rank_generator(spec: GeneratorSpec | None, program: Program, rank: int) -> RankGenerator:

@@ -93,7 +93,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
         monitored_barrier(dist.group.WORLD, deadline_s)
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
-    groups = lane_groups(units.device, rows)
+    groups = lane_groups(units.device, rows, dist.group.WORLD)
     device = torch.device("cpu")
     if units.device != "cpu":
         device = torch.device(units.device, torch.accelerator.current_device_index())

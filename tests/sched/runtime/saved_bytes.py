@@ -104,7 +104,9 @@ class CountingStages:
         if what.kind == "I":
             pending = made["weight"]
             assert isinstance(pending, DeferredGradients)
-            self._deferred[place] = [self.ledger.add(tensor) for tensor in pending.tensors()]
+            self._deferred[place] = [
+                self.ledger.add(t) for product in pending.products for t in product[1:]
+            ]
         if what.kind == "W":
             for address in self._deferred.pop(place):
                 self.ledger.drop(address)
