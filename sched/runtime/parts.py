@@ -22,12 +22,12 @@ An F gets the features of every encoder (`Joint`). The gradients of those that a
 as one value, since a pass sends one: alone as it is, several one after another, flat.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..ir.program import Pass
 from .compiled import Value
@@ -114,9 +114,6 @@ class ModelPart(Protocol):
 
         Over all ranks the sums add up to the step's loss, so only one rank returns each.
         """
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return the modules whose parameters this rank trains; each parameter on one rank."""
 
 
 class Joint(NamedTuple):

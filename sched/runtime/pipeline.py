@@ -32,16 +32,15 @@ from .gradients import (
 )
 from .job.arrangement import arrange
 from .job.lanes import Lanes
-from .job.programs import CompiledProgram, Programs
+from .job.programs import CompiledProgram, Programs, UnitPrograms
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
-from .job.unit_programs import UnitPrograms
 from .links.process_groups import Groups
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
 from .parts import ModelPart, StepData, Steps, list_steps
 from .stage.agreement import ModelFacts, facts_of
+from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
-from .stage.merging import merging_for
 from .stage.modules import LossFunction, Running, StageOptions
 from .units.layout import Units
 from .vocabulary.shard import VocabParallel, VocabularyShard
@@ -165,7 +164,7 @@ class Pipeline:
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
-        shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
+        shard = () if self._shard is None else (self._shard,)
         beside = (*self._encoders.modules(), *self._generator.modules())
         return (*self._modules.values(), *shard, *beside)
 

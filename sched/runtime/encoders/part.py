@@ -7,7 +7,7 @@ microbatch without features is not encoded: most encoders do not take none, and 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,12 +99,6 @@ class EncoderPart:
     def finish_step(self) -> Tensor | None:
         """Return None: encoders have no loss."""
         return None
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return this rank's layers."""
-        for encoder, spec in enumerate(self.encoders):
-            for number in self.placement.on_rank(self.rank, encoder):
-                yield layer_of(spec, number)
 
     def _nothing(self, what: Pass, place: LayerPlace) -> Made:
         """Return what a microbatch without features makes: what another rank waits for, empty."""

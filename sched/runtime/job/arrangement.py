@@ -20,9 +20,8 @@ from ..units.lists import joined
 from ..units.place import UnitPlace, agree_units, place_units, replicated
 from ..units.plan import KnownPlans, known_plans
 from ..vocabulary.shard import VocabularyShard
-from .programs import Programs
+from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
-from .unit_programs import UnitPrograms
 
 # Microbatches of the first program, for each rank: every schedule has one for as many.
 _PROBE = 2

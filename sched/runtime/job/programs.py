@@ -1,4 +1,8 @@
-"""The programs of a pipeline, one for each number of microbatches, and the fields it needs."""
+"""The programs of a pipeline, one for each number of microbatches, and the fields it needs.
+
+In units there is one program for each replica of the language model (`UnitPrograms`), and encoders
+and generator work for all of them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,12 +21,14 @@ from ..compiled import Value, collectives
 from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from ..execution.waiting import Pipelines
 from ..links.process_groups import Channel, channels_of
-from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
+from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
 from ..stage.agreement import ModelFacts, without_training
-from ..stage.calling import StateCapture
+from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
-from ..stage.merging import Merging
 from ..stage.modules import StageOptions, Stages
+from ..units.lists import compile_units, joined
+from ..units.place import UnitPlace
+from ..units.plan import KnownPlans
 from ..vocabulary.step import VocabularyPart
 from .start import compile_all
 
@@ -106,10 +112,14 @@ class Programs:
     ) -> StepData:
         """Return a step's data for the parts, with the sizes of all that ranks exchange."""
         (one,) = list_steps(step)
-        facts = self.facts if training else without_training(self.facts)
+        facts = self.facts_for(training)
         needed = partial(self.needs, compiled)
         read = reading.read(one, facts.input_gradient, training, needed)
         return compiled.with_sizes(read, one.infos)
+
+    def facts_for(self, training: bool) -> ModelFacts:
+        """Return what ranks know of the model, for training or for forward passes alone."""
+        return self.facts if training else without_training(self.facts)
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
@@ -224,15 +234,18 @@ class Programs:
         """Return the program, checked, and every rank's operations."""
         program = self._checked(self.make(microbatches), microbatches)
         self.made[microbatches] = program
-        facts = self.facts if training else without_training(self.facts)
-        program = self.trained(program)
+        facts = self.facts_for(training)
+        program = self._fitted(self.trained(program), training)
         if training:
-            if self.options.split:
-                program = with_whole_last_backward(program, facts.sharded)
             program = with_reductions(program)
-        else:
-            program = forward_only(program)
         return program, Pipelines(compile_all(program, facts), collectives(program))
+
+    def _fitted(self, program: Program, training: bool) -> Program:
+        """Return a program's forward passes, or for training all, as FSDP2's stages need them."""
+        if not training:
+            return forward_only(program)
+        split = self.options.split
+        return with_whole_last_backward(program, self.facts.sharded) if split else program
 
     def _checked(self, program: Program, microbatches: int) -> Program:
         if program.microbatches != microbatches:
@@ -264,3 +277,101 @@ class Programs:
             return {}
         sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
         return {barrier.name: self.options.autocast for barrier in sent}
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitPrograms(Programs):
+    """The programs of one rank of a unit. `plans`: of a number of microbatches of each replica."""
+
+    place: UnitPlace
+    plans: KnownPlans
+
+    def count_microbatches(self, step: Steps) -> int:
+        """Return the number of microbatches of each replica's step.
+
+        Raises ValueError if the steps are not those of the replicas that this rank works for.
+        """
+        steps = list_steps(step)
+        replicas = self.place.units.replicas(self.place.rank)
+        counts = {len(one.microbatches) for one in steps}
+        if len(steps) != len(replicas) or len(counts) != 1:
+            raise ValueError(
+                f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
+                f"steps of {len(replicas)} data-parallel ranks ({', '.join(map(str, replicas))}), "
+                "with as many microbatches each"
+            )
+        return counts.pop()
+
+    def read_step(
+        self,
+        compiled: CompiledProgram,
+        reading: Reading,
+        step: Steps,
+        training: bool,
+    ) -> StepData:
+        """Return the data of the steps of all replicas that this rank works for."""
+        steps = list_steps(step)
+        count, units = self.count_microbatches(step), self.place.units
+        facts = self.facts_for(training)
+        microbatches = [ELSEWHERE] * (count * units.backbone.dp)
+        infos: list[object] = [None] * len(microbatches)
+        for replica, one in zip(units.replicas(self.place.rank), steps, strict=True):
+            first = replica * count
+            read = reading.read(
+                one, facts.input_gradient, training, partial(self._needs_after, compiled, first)
+            )
+            microbatches[first : first + count] = read.microbatches
+            infos[first : first + count] = one.infos
+        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
+        return compiled.with_sizes(data, infos)
+
+    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
+        """Return the measured passes of this rank's replica by seat, as its program has them.
+
+        `rows`: of all ranks of the job. `count`: the microbatches of a replica's step.
+        """
+        units, replica = self.place.units, self.place.replica
+        first = replica * count
+        return [
+            [
+                slot._replace(what=replace(slot.what, microbatch=slot.what.microbatch - first))
+                for slot in rows[units.rank(replica, seat)]
+                if first <= slot.what.microbatch < first + count
+            ]
+            for seat in range(units.seats)
+        ]
+
+    def own_microbatches(self, count: int) -> range:
+        """Return those of this rank's replica."""
+        first = self.place.replica * count
+        return range(first, first + count)
+
+    def unit_plans(self) -> str:
+        """Return the plans so far as text."""
+        return self.plans.text()
+
+    def number(self, info: Any) -> int:
+        """Return the number of a microbatch over all replicas."""
+        found: int = info.rank * info.microbatches + info.microbatch
+        return found
+
+    def _needs_after(self, compiled: CompiledProgram, first: int, number: int) -> frozenset[str]:
+        return self.needs(compiled, first + number)
+
+    def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
+        """Return what all replicas' programs have, checked, and every rank's operations."""
+        facts = self.facts_for(training)
+        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
+        self.made[microbatches] = self.plans.base(microbatches)
+        checked = (self._checked(program, microbatches) for program in plan.programs)
+        trained = (trained_program(one, placement, facts.lowest) for one in checked)
+        programs = [self._fitted(self._wanted(program), training) for program in trained]
+        units = self.place.units
+        lists = compile_units(programs, units, plan.order, facts.input_gradient)
+        every = joined(programs)
+        replica = self.place.replica
+        found = {
+            name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
+            for name, one in collectives(every).items()
+        }
+        return every, Pipelines(lists, found, self.place.peers())

@@ -6,7 +6,7 @@ along another edge. A microbatch with nothing to generate calls no module: no st
 gradient that the last stage waits for is empty.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -159,11 +159,6 @@ class GeneratorPart:
         """Return the sum of the weighted losses, None on ranks that generate nothing."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return the generator's module, on the ranks that run it."""
-        module = self.generator.module
-        return (module,) if self.kinds and module is not None else ()
 
     def _forward(self, what: Pass, given: Given) -> _Kept:
         wanted, module = self._data.input_gradient[-1], self.generator.module

@@ -5,7 +5,7 @@ will enter; not the output, whose memory is free once it has been sent. I keeps 
 that it put off. Without anything to train at or before a stage, F makes no graph and backward
 passes do nothing.
 
-The features that edges bring to an F are leaves of its graph (`merging.py` says what becomes of
+The features that edges bring to an F are leaves of its graph (`calling.py` says what becomes of
 them). Their gradients, where the program takes them back, are a result of the backward.
 """
 
@@ -23,9 +23,8 @@ from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
 from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
-from .calling import NOTHING, Calling, StateCapture, call_module, grad_mode
+from .calling import NOTHING, Calling, Merge, Merging, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
-from .merging import Merge, Merging
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
@@ -163,10 +162,6 @@ class Stages:
         """Return the sum of the weighted losses, None on ranks without the last stage."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return this rank's modules."""
-        return self.modules_by_stage.values()
 
     def _forward(self, what: Pass, given: Given) -> Made:
         microbatch = self._data.microbatches[what.microbatch]

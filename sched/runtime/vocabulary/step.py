@@ -18,11 +18,11 @@ Gradients are added to `.grad` of the shard's parameters at once, without autogr
 logits: hooks on the output layer's parameters do not fire (those of the embedding do).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ...ir.program import Pass, Program
@@ -303,10 +303,6 @@ class VocabularyPart:
         if not self.reports_loss or not losses:
             return None
         return sum(losses[1:], losses[0])
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return the shard."""
-        return (self.shard,)
 
     @property
     def running(self) -> tuple[StepData, VocabularyStep]:

@@ -6,10 +6,9 @@ counts too, and so does what vocabulary layers hold between their passes.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
@@ -85,7 +84,7 @@ class CountingStages:
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
-        weights = [p for module in stages.modules() for p in module.parameters()]
+        weights = [p for module in stages.modules_by_stage.values() for p in module.parameters()]
         self.ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
         self._deferred: dict[tuple[int, int], list[int]] = {}
 
@@ -116,9 +115,6 @@ class CountingStages:
     def finish_step(self) -> Tensor | None:
         return self.stages.finish_step()
 
-    def modules(self) -> Iterable[nn.Module]:
-        return self.stages.modules()
-
 
 class CountingVocabulary:
     """The vocabulary layers of a rank, as a part of the executor that counts what they hold."""
@@ -142,6 +138,3 @@ class CountingVocabulary:
 
     def finish_step(self) -> Tensor | None:
         return self.part.finish_step()
-
-    def modules(self) -> Iterable[nn.Module]:
-        return self.part.modules()

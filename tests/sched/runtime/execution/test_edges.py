@@ -2,12 +2,11 @@
 
 import itertools
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoise.sched import Edge, Pass, Program, check, schedule
 from counterpoise.sched.runtime.compiled import collectives, compile_program
@@ -74,9 +73,6 @@ class StandIn:
 
     def finish_step(self) -> None:
         return None
-
-    def modules(self) -> Iterable[nn.Module]:
-        return ()
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "interleaved", "zbv"])

@@ -1,5 +1,6 @@
 """The part that an executor runs: fields in, shapes of hidden states out, the loss on one rank."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.sched.runtime.vocabulary.one_process import error
 SIZE, HIDDEN, RANKS = 13, 8, 2
 
 
-def parts(parallel: VocabParallel) -> list[ModelPart]:
+def parts(parallel: VocabParallel) -> list[VocabularyPart]:
     return [
         VocabularyPart(parallel, parallel.shard(rank, RANKS), reports_loss=rank == RANKS - 1)
         for rank in range(RANKS)
@@ -35,7 +36,7 @@ def step_data(*shapes: tuple[int, int], dtype: torch.dtype = torch.float32) -> S
     return StepData(tuple(microbatches), (True, True, True))
 
 
-def run(every: list[ModelPart], text: str, given: dict[str, Tensor]) -> list[Any]:
+def run(every: Sequence[ModelPart], text: str, given: dict[str, Tensor]) -> list[Any]:
     """Run a pass such as S0 on all ranks and return what they made."""
     found = []
     for rank, part in enumerate(every):
@@ -69,7 +70,7 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
     with pytest.raises(RuntimeError, match="no step is running"):
         every[0].finish_step()
     total.backward()
-    shards = [module for part in every for module in part.modules()]
+    shards = [part.shard for part in every]
     for name, wanted in (("lm_head", head.weight.grad), ("embedding", embedding.weight.grad)):
         grads = torch.cat([getattr(shard, name).weight.grad for shard in shards])[:SIZE]
         assert error(grads, wanted) <= 1e-5
