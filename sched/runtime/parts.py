@@ -259,15 +259,15 @@ class Reading:
         step: StepOfMicrobatches,
         input_gradient: tuple[bool, ...],
         training: bool,
-        needed: Callable[[int], frozenset[str]],
+        needed: Sequence[frozenset[str]],
     ) -> StepData:
         """Return the step for the parts, on the device. Raises ValueError for a missing field.
 
-        `needed`: the fields of a microbatch that this rank reads; others stay on the host.
+        `needed`: the fields of each microbatch that this rank reads; others stay on the host.
         """
         found = []
-        for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
-            wanted = needed(number)
+        each = zip(step.microbatches, step.infos, needed, strict=True)
+        for number, (batch, info, wanted) in enumerate(each):
             if missing := sorted(wanted - set(batch)):
                 raise ValueError(
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "

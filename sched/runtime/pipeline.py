@@ -43,6 +43,7 @@ from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
 from .stage.modules import LossFunction, Running, StageOptions
 from .units.layout import Units
+from .units.place import replicated
 from .vocabulary.shard import VocabParallel, VocabularyShard
 
 
@@ -331,8 +332,8 @@ class Pipeline:
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of which other ranks have copies that nobody has named."""
-        known = {id(p) for p in shared.values()}
-        others = self._arranged.copies(self._modules, self._shard, known)
+        known, here = {id(p) for p in shared.values()}, self._arranged.here
+        others = {} if here is None else replicated(here, self._modules, self._shard, known)
         return {**self._encoders.parameters(), **self._generator.parameters(), **others}
 
     def _connect(self) -> tuple[Groups, Board, Programs]:

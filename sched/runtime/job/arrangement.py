@@ -1,11 +1,10 @@
 """Arrange a job's parts: encoders in the pipeline's bubbles, or units on ranks of their own."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
@@ -17,9 +16,8 @@ from ..stage.agreement import ModelFacts, RankFacts, agree
 from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
 from ..units.lists import joined
-from ..units.place import UnitPlace, agree_units, place_units, replicated
+from ..units.place import UnitPlace, agree_units, place_units
 from ..units.plan import KnownPlans, known_plans
-from ..vocabulary.shard import VocabularyShard
 from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
 
@@ -80,18 +78,6 @@ class Arrangement:
         replicas = 1 if self.here is None else self.here.units.backbone.dp
         return self.first_program.microbatches // replicas
 
-    def copies(
-        self,
-        stages: Mapping[int, nn.Module],
-        shard: VocabularyShard | None,
-        known: Collection[int],
-    ) -> dict[str, nn.Parameter]:
-        """Return the parameters besides encoders' of which other ranks have copies, by name.
-
-        `known`: the `id` of those that have a name already.
-        """
-        return {} if self.here is None else replicated(self.here, stages, shard, known)
-
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
         place, program, limit_s = self.place, self.first_program, start_deadline(deadline_s)
@@ -104,6 +90,8 @@ class Arrangement:
         given |= {"make": self.make, "rank": self.place.seat}
         if self.here is None or self.plans is None:
             return Programs(**given)
+        units = self.here.units
+        given |= {"replicas": units.replicas(self.here.rank), "in_all": units.backbone.dp}
         return UnitPrograms(place=self.here, plans=self.plans, **given)
 
 

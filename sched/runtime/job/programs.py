@@ -6,7 +6,6 @@ and generator work for all of them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -63,6 +62,7 @@ class Programs:
     """The programs of one rank.
 
     `make`: the program of a number of microbatches. `placement`: the rank of each stage.
+    `replicas`: of the model in the programs, those that this rank works for, of `in_all`.
     `channels`: the connected ones, which are those of the first program. `made`: the programs so
     far, as they were made.
     """
@@ -78,6 +78,8 @@ class Programs:
     capture: StateCapture | None
     facts: ModelFacts
     placement: Sequence[int]
+    replicas: range = range(1)
+    in_all: int = 1
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
@@ -110,12 +112,21 @@ class Programs:
         step: Steps,
         training: bool,
     ) -> StepData:
-        """Return a step's data for the parts, with the sizes of all that ranks exchange."""
-        (one,) = list_steps(step)
-        facts = self.facts_for(training)
-        needed = partial(self.needs, compiled)
-        read = reading.read(one, facts.input_gradient, training, needed)
-        return compiled.with_sizes(read, one.infos)
+        """Return a step's data for the parts, with the sizes of all that ranks exchange.
+
+        `step`: of each replica that this rank works for.
+        """
+        count, facts = self.count_microbatches(step), self.facts_for(training)
+        microbatches = [ELSEWHERE] * (count * self.in_all)
+        infos: list[object] = [None] * len(microbatches)
+        for replica, one in zip(self.replicas, list_steps(step), strict=True):
+            first = replica * count
+            needed = [self.needs(compiled, first + number) for number in range(count)]
+            read = reading.read(one, facts.input_gradient, training, needed)
+            microbatches[first : first + count] = read.microbatches
+            infos[first : first + count] = one.infos
+        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
+        return compiled.with_sizes(data, infos)
 
     def facts_for(self, training: bool) -> ModelFacts:
         """Return what ranks know of the model, for training or for forward passes alone."""
@@ -126,9 +137,9 @@ class Programs:
         return self.needs(self.compiled(info.microbatches), self.number(info))
 
     def number(self, info: Any) -> int:
-        """Return the number of a microbatch in the program."""
-        found: int = info.microbatch
-        return found
+        """Return the number of a microbatch in the program, over all its replicas."""
+        first: int = info.rank * info.microbatches if self.in_all > 1 else 0
+        return first + int(info.microbatch)
 
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
@@ -164,7 +175,8 @@ class Programs:
 
     def own_microbatches(self, count: int) -> range:
         """Return those that this rank's stages run. `count`: of each replica's step."""
-        return range(count)
+        first = self.replicas[0] * count
+        return range(first, first + count)
 
     def unit_plans(self) -> str:
         """Return the plans of units as text, "" without units."""
@@ -292,7 +304,7 @@ class UnitPrograms(Programs):
         Raises ValueError if the steps are not those of the replicas that this rank works for.
         """
         steps = list_steps(step)
-        replicas = self.place.units.replicas(self.place.rank)
+        replicas = self.replicas
         counts = {len(one.microbatches) for one in steps}
         if len(steps) != len(replicas) or len(counts) != 1:
             raise ValueError(
@@ -301,29 +313,6 @@ class UnitPrograms(Programs):
                 "with as many microbatches each"
             )
         return counts.pop()
-
-    def read_step(
-        self,
-        compiled: CompiledProgram,
-        reading: Reading,
-        step: Steps,
-        training: bool,
-    ) -> StepData:
-        """Return the data of the steps of all replicas that this rank works for."""
-        steps = list_steps(step)
-        count, units = self.count_microbatches(step), self.place.units
-        facts = self.facts_for(training)
-        microbatches = [ELSEWHERE] * (count * units.backbone.dp)
-        infos: list[object] = [None] * len(microbatches)
-        for replica, one in zip(units.replicas(self.place.rank), steps, strict=True):
-            first = replica * count
-            read = reading.read(
-                one, facts.input_gradient, training, partial(self._needs_after, compiled, first)
-            )
-            microbatches[first : first + count] = read.microbatches
-            infos[first : first + count] = one.infos
-        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
-        return compiled.with_sizes(data, infos)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
         """Return the measured passes of this rank's replica by seat, as its program has them.
@@ -341,22 +330,9 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
-    def own_microbatches(self, count: int) -> range:
-        """Return those of this rank's replica."""
-        first = self.place.replica * count
-        return range(first, first + count)
-
     def unit_plans(self) -> str:
         """Return the plans so far as text."""
         return self.plans.text()
-
-    def number(self, info: Any) -> int:
-        """Return the number of a microbatch over all replicas."""
-        found: int = info.rank * info.microbatches + info.microbatch
-        return found
-
-    def _needs_after(self, compiled: CompiledProgram, first: int, number: int) -> frozenset[str]:
-        return self.needs(compiled, first + number)
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""

@@ -19,7 +19,7 @@ logits: hooks on the output layer's parameters do not fire (those of the embeddi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class _Open:
     normalizer: Normalizer | None = None
 
 
+@dataclass(eq=False, slots=True)
 class VocabularyStep:
     """The vocabulary passes of one rank in one step.
 
@@ -77,30 +78,20 @@ class VocabularyStep:
     microbatches. `input_gradient`: whether anything before the output layer is trained; otherwise
     no pass returns a part of dX. `autocast`: the precision to compute in, if it is not the
     weights'; torch's own autocast has no effect. `training`: without it no pass adds to a gradient,
-    and there is no C. `losses`: the loss of each microbatch whose
-    statistics are there, a scalar, the same on every rank.
+    and there is no C. `losses`: the loss of each microbatch whose statistics are there, a scalar,
+    the same on every rank.
     """
 
-    def __init__(
-        self,
-        shard: VocabularyShard,
-        parallel: VocabParallel,
-        batches: Sequence[MicrobatchLabels],
-        *,
-        input_gradient: bool = True,
-        autocast: torch.dtype | None = None,
-        training: bool = True,
-    ) -> None:
-        self.shard = shard
-        self.parallel = parallel
-        self.batches = batches
-        self.input_gradient = input_gradient
-        self.autocast = autocast
-        self.training = training
-        self.losses: dict[int, Tensor] = {}
-        # What microbatches hold between their passes.
-        self.open: dict[int, _Open] = {}
-        self._edges: dict[int, GradientEdge | None] = {}
+    shard: VocabularyShard
+    parallel: VocabParallel
+    batches: Sequence[MicrobatchLabels]
+    input_gradient: bool = True
+    autocast: torch.dtype | None = None
+    training: bool = True
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    # What microbatches hold between their passes.
+    open: dict[int, _Open] = field(default_factory=dict)
+    _edges: dict[int, GradientEdge | None] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
