@@ -132,8 +132,7 @@ class Pipeline:
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        shard = [] if self._shard is None else [self._shard]
-        others = [*self._encoders.modules(), *self._generator.modules(), *shard]
+        others = self.modules()[len(self._modules) :]
         lanes, own = self._place.lanes, shared.parameters.values()
         return shared, SummedParameters(self._modules, others, lanes, late, own)
 
@@ -166,8 +165,7 @@ class Pipeline:
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
         shard = () if self._shard is None else (self._shard,)
-        beside = (*self._encoders.modules(), *self._generator.modules())
-        return (*self._modules.values(), *shard, *beside)
+        return (*self._modules.values(), *shard, *self._layers.values())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -287,9 +285,8 @@ class Pipeline:
             load_optimizer(self._held(), optimizer, state)
 
     def _held(self) -> HeldModules:
-        layers = {**self._encoders.named_modules(), **self._generator.named_modules()}
         elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
-        return HeldModules(self._modules, self._shard, layers, elsewhere)
+        return HeldModules(self._modules, self._shard, self._layers, elsewhere)
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
@@ -316,6 +313,11 @@ class Pipeline:
         self._groups.close()
 
     @property
+    def _layers(self) -> dict[str, nn.Module]:
+        """Return the layers of encoders, and a generator, by names that are one on all ranks."""
+        return {**self._encoders.named_modules(), **self._generator.named_modules()}
+
+    @property
     def _shard(self) -> VocabularyShard | None:
         return None if self._vocabulary is None else self._vocabulary.shard
 
@@ -334,7 +336,9 @@ class Pipeline:
         """Return the parameters of which other ranks have copies that nobody has named."""
         known, here = {id(p) for p in shared.values()}, self._arranged.here
         others = {} if here is None else replicated(here, self._modules, self._shard, known)
-        return {**self._encoders.parameters(), **self._generator.parameters(), **others}
+        layers = self._layers.items()
+        own = {f"{name}.{inside}": p for name, m in layers for inside, p in m.named_parameters()}
+        return own | others
 
     def _connect(self) -> tuple[Groups, Board, Programs]:
         """Compile a first program, and connect to the other ranks by its channels."""

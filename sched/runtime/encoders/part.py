@@ -227,18 +227,6 @@ class RankEncoders:
         before = [at for rank, at in self.placement.position.items() if rank < self.rank]
         return frozenset(self.named_modules() if own in before else ())
 
-    def modules(self) -> list[nn.Module]:
-        """Return the layers that this rank runs."""
-        return [module for _, _, module in self.layers()]
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Return this rank's parameters by names that are the same on all ranks."""
-        return {
-            f"{name}.{inside}": parameter
-            for name, module in self.named_modules().items()
-            for inside, parameter in module.named_parameters()
-        }
-
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""
         found: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}

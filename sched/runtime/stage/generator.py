@@ -209,18 +209,6 @@ class RankGenerator:
         """Return the module's name if a rank before this one has a copy, and saves it."""
         return frozenset(self.named_modules() if self.rank != min(self.ranks, default=0) else ())
 
-    def modules(self) -> list[nn.Module]:
-        """Return the module if this rank runs it."""
-        return list(self.named_modules().values())
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Return this rank's parameters by names that are the same on all ranks."""
-        return {
-            f"{name}.{inside}": parameter
-            for name, module in self.named_modules().items()
-            for inside, parameter in module.named_parameters()
-        }
-
     def fields(self, rank: int, last: int, *, generates: bool = True) -> set[str]:
         """Return the fields that a rank needs for it. `last`: the rank of the last stage.
 
