@@ -14,7 +14,7 @@ from ..shapes import Device, TransformerLayer, Vocabulary
 from .stage_split import LayerCost
 
 IMAGES, IMAGE_TOKENS, HANDED_TOKENS, TEXT_TOKENS = 9, 1025, 256, 4096
-DEVICE = Device()
+_DEVICE = Device()
 ENCODERS = {
     "internvit-6b": (TransformerLayer(3200, 12800), 45),
     "eva-clip-1b": (TransformerLayer(1408, 6144), 40),
@@ -39,7 +39,6 @@ def pair_layers(
     images: int = IMAGES,
     tokens: int = TEXT_TOKENS,
     encoder_percent: int = 100,
-    device: Device = DEVICE,
 ) -> tuple[LayerCost, ...]:
     """The layers of a pair, in order; the vocabulary's halves lie on the language model's ends.
 
@@ -54,19 +53,17 @@ def pair_layers(
     if min(tp, images, tokens, encoder_percent) < 1:
         raise ValueError("TP, images, tokens and the encoder's speed must be 1 or more")
     return (
-        *_encoder(encoder, language, tp, images, encoder_percent, device),
-        *_language(language, tp, tokens, device),
+        *_encoder(encoder, language, tp, images, encoder_percent),
+        *_language(language, tp, tokens),
     )
 
 
-def _encoder(
-    name: str, language: str, tp: int, images: int, percent: int, device: Device
-) -> Sequence[LayerCost]:
+def _encoder(name: str, language: str, tp: int, images: int, percent: int) -> Sequence[LayerCost]:
     shape, count = ENCODERS[name]
     tokens = images * IMAGE_TOKENS
     flops = shape.forward_flops(tokens=tokens, pairs=images * IMAGE_TOKENS**2)
-    sync = shape.parallel_ns(device, tokens=tokens, ranks=tp)
-    forward = device.compute_ns(flops) * 100 // (tp * percent)
+    sync = shape.parallel_ns(_DEVICE, tokens=tokens, ranks=tp)
+    forward = _DEVICE.compute_ns(flops) * 100 // (tp * percent)
     layer = LayerCost(
         "encoder",
         forward + sync,
@@ -79,17 +76,17 @@ def _encoder(
     return [*[layer] * (count - 1), replace(layer, output_bytes=handed)]
 
 
-def _language(name: str, tp: int, tokens: int, device: Device) -> Sequence[LayerCost]:
+def _language(name: str, tp: int, tokens: int) -> Sequence[LayerCost]:
     shape, count, size = LANGUAGES[name]
     words = Vocabulary(shape.hidden, size)
     # Causal attention looks at half of the pairs.
-    forward = device.compute_ns(shape.forward_flops(tokens=tokens, pairs=tokens**2 // 2)) // tp
-    sync = shape.parallel_ns(device, tokens=tokens, ranks=tp)
+    forward = _DEVICE.compute_ns(shape.forward_flops(tokens=tokens, pairs=tokens**2 // 2)) // tp
+    sync = shape.parallel_ns(_DEVICE, tokens=tokens, ranks=tp)
     kept, handed = _kept(shape, tokens, tp), 2 * tokens * shape.hidden
     times = forward + sync, 2 * forward + sync
     layer = LayerCost("language", *times, shape.parameters, handed, kept)
     first = replace(layer, parameters=shape.parameters + words.parameters)
-    output = device.compute_ns(words.forward_flops(tokens)) // tp
+    output = _DEVICE.compute_ns(words.forward_flops(tokens)) // tp
     last = replace(
         first,
         forward_ns=times[0] + output,

@@ -22,6 +22,7 @@ from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
 from .search import Layout, orchestrate, rigid
 from .units import (
+    BACKBONE,
     Module,
     OrchestrationProblem,
     Unit,
@@ -243,6 +244,4 @@ def _slower(job: OrchestrationProblem, percent: int) -> OrchestrationProblem:
             backward_ns={tp: ns * percent // 100 for tp, ns in module.backward_ns.items()},
         )
 
-    return replace(
-        job, modules=tuple(m if m.name == job.backbone else slow(m) for m in job.modules)
-    )
+    return replace(job, modules=tuple(m if m.name == BACKBONE else slow(m) for m in job.modules))
