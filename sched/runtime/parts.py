@@ -44,6 +44,17 @@ class TensorSpec:
         """Return a tensor of this shape with arbitrary content."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
+    def check(self, tensor: Tensor, what: str, advice: str) -> None:
+        """Raise ValueError if a tensor is not what other ranks were promised.
+
+        `what`: how the error begins, before the tensor's shape. `advice`: what to give instead.
+        """
+        if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"{what} {tuple(tensor.shape)} {tensor.dtype}, the plan says {self.shape} "
+                f"{self.dtype}; {advice}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchData:

@@ -122,7 +122,10 @@ class EncoderPart:
             inputs = [x]
         with torch.set_grad_enabled(back in self.routes.backward):
             output = call_module(layer_of(spec, place.number), inputs, {}, self.calling, what)
-        _check_size(what, output, self._data)
+        # What edges carry has the size that other ranks were promised.
+        if (promised := self._data.edges.get(value_of(what))) is not None:
+            advice = "give EncoderSpec the true tokens, width, hidden and precision"
+            promised.check(output, f"{what} made", advice)
         edge = get_gradient_edge(output) if output.requires_grad else None
         kept = _Kept(x if back in self.routes.wanted else None, edge)
         result = output.detach()
@@ -191,16 +194,6 @@ def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> Non
         if len(kinds) > 1:
             names = ", ".join(f"{encoders[e].name}: {encoders[e].dtype}" for e in several)
             raise ValueError(f"encoders that are trained have one precision, got {names}")
-
-
-def _check_size(what: Pass, output: Tensor, data: StepData) -> None:
-    """Raise ValueError if what edges carry has not the size that other ranks were promised."""
-    spec = data.edges.get(value_of(what))
-    if spec is not None and (tuple(output.shape), output.dtype) != (spec.shape, spec.dtype):
-        raise ValueError(
-            f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
-            f"{spec.dtype}; give EncoderSpec the true tokens, width, hidden and precision"
-        )
 
 
 @dataclass(frozen=True, slots=True)

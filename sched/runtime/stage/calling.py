@@ -109,12 +109,11 @@ class StateCapture:
                 "one that it calls, with states= of the GeneratorSpec"
             )
         found = hidden if self.take is None else self.take(hidden, fields)
-        if (tuple(found.shape), found.dtype) != (spec.shape, spec.dtype):
-            raise ValueError(
-                f"the generator's states are {tuple(found.shape)} {found.dtype}, the plan says "
-                f"{spec.shape} {spec.dtype}; give GeneratorSpec the true tokens, width and "
-                "precision, and with take= those states alone"
-            )
+        advice = (
+            "give GeneratorSpec the true tokens, width and precision, and with take= those states "
+            "alone"
+        )
+        spec.check(found, "the generator's states are", advice)
         return found
 
     def _keep(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -184,6 +183,18 @@ class Merging:
         return None if features is None else self.merge(output, features, self._fields)
 
 
+def find_layer(module: nn.Module, option: str, name: str, which: str) -> nn.Module:
+    """Return a layer of a stage's module by the name that an option gives. Raises ValueError."""
+    named = dict(module.named_modules())
+    if name not in named:
+        raise ValueError(
+            f"{option}={name!r} is no layer of the {which} stage, which has "
+            f"{', '.join(known for known in named if known)}"
+        )
+    found: nn.Module = named[name]
+    return found
+
+
 def merging_for(
     merge: Merge | None, embedding: str, first: nn.Module | None, *, embedded: bool
 ) -> Merging | None:
@@ -196,15 +207,10 @@ def merging_for(
         return None
     if embedded:  # input passes of vocabulary parallelism have made them
         return Merging(merge)
-    named = dict(first.named_modules())
     if embedding:
-        if embedding not in named:
-            raise ValueError(
-                f"embedding={embedding!r} is no layer of the first stage, which has "
-                f"{', '.join(name for name in named if name)}"
-            )
-        return Merging(merge, named[embedding])
+        return Merging(merge, find_layer(first, "embedding", embedding, "first"))
     # Without a name it must be clear which layer is meant.
+    named = dict(first.named_modules())
     found = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
     if len(found) != 1:
         raise ValueError(

@@ -19,7 +19,7 @@ from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
-from .calling import Calling, StateCapture, Take, call_module
+from .calling import Calling, StateCapture, Take, call_module, find_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +226,9 @@ class RankGenerator:
         """
         if self.spec is None or last is None:
             return None
-        take, states = self.spec.take, self.spec.states
-        if not states:
-            return StateCapture(take)
-        named = dict(last.named_modules())
-        if states not in named:
-            raise ValueError(
-                f"states={states!r} is no layer of the last stage, which has "
-                f"{', '.join(name for name in named if name)}"
-            )
-        return StateCapture(take, named[states])
+        states = self.spec.states
+        layer = find_layer(last, "states", states, "last") if states else None
+        return StateCapture(self.spec.take, layer)
 
 
 def rank_generator(spec: GeneratorSpec | None, program: Program, rank: int) -> RankGenerator:

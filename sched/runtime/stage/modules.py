@@ -179,7 +179,8 @@ class Stages:
             output = self._call(what, x, features, microbatch)
             states = self._states(what, output, microbatch)
             if loss is None:
-                _check_size(what, output, microbatch)
+                advice = "give Pipeline the hidden states' true shape and precision"
+                microbatch.hidden.check(output, f"{what} made", advice)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
                 with self._calling.cast(output):
@@ -272,13 +273,3 @@ def _first(given: Given, names: Iterable[str]) -> Tensor | None:
 def _gradient_of(leaf: Tensor) -> Tensor:
     """Return a leaf's gradient: zeros where nothing depends on it, since the other side waits."""
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-
-
-def _check_size(what: Pass, output: Tensor, microbatch: MicrobatchData) -> None:
-    """Raise ValueError if the output is not what the plan promised to the other ranks."""
-    spec = microbatch.hidden
-    if tuple(output.shape) != spec.shape or output.dtype != spec.dtype:
-        raise ValueError(
-            f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
-            f"{spec.dtype}; give Pipeline the hidden states' true shape and precision"
-        )
