@@ -34,7 +34,7 @@ from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
 from ..links.place import MeshPlace, gather_objects
-from ..links.process_groups import wait_for
+from ..links.process_groups import add_up
 from .programs import Programs
 
 
@@ -118,9 +118,9 @@ class Replanner:
     def _summed(self, row: Sequence[int]) -> list[int]:
         """Return the sum of all ranks' rows, over the pipeline, its replicas and its lanes."""
         total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
-        for group in (*self.place.groups, self.place.replicas, self.place.lanes):
-            if group is not None and group.size() > 1:
-                wait_for(group.allreduce([total]), total, self.deadline_s)
+        self.place.add_up(total, self.deadline_s)
+        if self.place.lanes is not None:
+            add_up(total, [self.place.lanes], self.deadline_s)
         found: list[int] = total.tolist()
         return found
 
