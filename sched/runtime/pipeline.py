@@ -174,7 +174,8 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._programs.fields_of(self._place.seat_of(rank))
+        here = self._arranged.here
+        return self._programs.fields_of(rank if here is None else here.units.seat(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""

@@ -30,7 +30,6 @@ from .units import (
     chunks_ahead,
     fullest,
     iteration_ns,
-    memory_bytes,
 )
 
 # A module's work for each sample of a step, in thousandths of the mean.
@@ -158,9 +157,9 @@ def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
     """Return the bytes that every rank always holds: states and its part of the optimizer's."""
     result = []
     for module, unit in zip(job.modules, units, strict=True):
-        still = Module("", module.layers, {unit.tp: 0}, {unit.tp: 0}, module.state_bytes)
-        size = memory_bytes(still, unit, 1, 0, 1)
-        part = -(-module.optimizer_bytes * fullest(module.layers, unit) // module.layers)
+        full = fullest(module.layers, unit)
+        size = -(-module.state_bytes * full // (module.layers * unit.tp))
+        part = -(-module.optimizer_bytes * full // module.layers)
         result += [size + -(-part // (unit.tp * unit.dp))] * unit.pp
     return result
 

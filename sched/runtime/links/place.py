@@ -132,10 +132,6 @@ class MeshPlace:
         """Return the rank of the program that this process runs."""
         return self.rank
 
-    def seat_of(self, rank: int) -> int:
-        """Return the rank of the program that a rank of this job or pipeline runs."""
-        return rank
-
     @property
     def replica(self) -> int:
         """Return the data-parallel index."""

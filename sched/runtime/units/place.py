@@ -35,10 +35,6 @@ class UnitPlace(MeshPlace):
         """Return the rank of the program that this process runs."""
         return self.units.seat(self.rank)
 
-    def seat_of(self, rank: int) -> int:
-        """Return the rank of the program that a rank of this job runs."""
-        return self.units.seat(rank)
-
     @property
     def replica(self) -> int:
         """Return the data-parallel index; an encoder's rank has the first one's."""
