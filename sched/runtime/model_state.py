@@ -247,7 +247,12 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
     """Return one value of those that ranks have, each with its first row if it is a part."""
     there = [(value, at) for value, at in found if value is not None]
     values = [value for value, _ in there]
-    divided = [(at, value) for value, at in there if at is not None and _has_rows(value)]
+    # An optimizer's step count is a tensor without dimensions, the same on all ranks.
+    divided = [
+        (at, value)
+        for value, at in there
+        if at is not None and isinstance(value, Tensor) and value.dim() > 0
+    ]
     if not divided:
         if any(not same(values[0], value) for value in values[1:]):
             raise ValueError(
@@ -267,11 +272,6 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
             )
         row += len(value)
     return torch.cat([value for _, value in divided])
-
-
-def _has_rows(value: Any) -> bool:
-    # An optimizer's step count is a tensor without dimensions, the same on all ranks.
-    return isinstance(value, Tensor) and value.dim() > 0
 
 
 def same(one: Any, other: Any) -> bool:

@@ -134,12 +134,9 @@ class Programs:
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
-        return self.needs(self.compiled(info.microbatches), self.number(info))
-
-    def number(self, info: Any) -> int:
-        """Return the number of a microbatch in the program, over all its replicas."""
-        first: int = info.rank * info.microbatches if self.in_all > 1 else 0
-        return first + int(info.microbatch)
+        # Its number in the program is one over all replicas.
+        first = info.rank * info.microbatches if self.in_all > 1 else 0
+        return self.needs(self.compiled(info.microbatches), first + info.microbatch)
 
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
