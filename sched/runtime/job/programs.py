@@ -21,7 +21,7 @@ from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, 
 from ..execution.waiting import Pipelines
 from ..links.process_groups import Channel, channels_of
 from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
-from ..stage.agreement import ModelFacts, without_training
+from ..stage.agreement import ModelFacts
 from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.modules import StageOptions, Stages
@@ -129,8 +129,9 @@ class Programs:
         return compiled.with_sizes(data, infos)
 
     def facts_for(self, training: bool) -> ModelFacts:
-        """Return what ranks know of the model, for training or for forward passes alone."""
-        return self.facts if training else without_training(self.facts)
+        """Return what ranks know of the model; without training no gradient is wanted anywhere."""
+        nowhere = (False,) * len(self.facts.input_gradient)
+        return self.facts if training else replace(self.facts, input_gradient=nowhere)
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""

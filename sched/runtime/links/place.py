@@ -148,11 +148,6 @@ class MeshPlace:
         own = self.replicas
         return frozenset(() if own is None else dist.get_process_group_ranks(own))
 
-    @property
-    def checks_meshes(self) -> bool:
-        """Return whether it is known over which processes parameters may be divided."""
-        return self.lanes is not None
-
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator."""
         return {name: range(self.ranks) for name in sorted(communicators)}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -223,8 +223,3 @@ def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> It
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back
         yield flows
-
-
-def without_training(facts: ModelFacts) -> ModelFacts:
-    """Return the facts for running forward passes alone: no gradient is wanted anywhere."""
-    return replace(facts, input_gradient=(False,) * len(facts.input_gradient))

@@ -49,32 +49,23 @@ class UnitPlace(MeshPlace):
         row = next(row for row in self.pipelines if dist.get_rank() in row)
         return frozenset(row[units.rank(r, self.seat)] for r in range(units.backbone.dp))
 
-    @property
-    def checks_meshes(self) -> bool:
-        """Return whether it is known over which processes parameters may be divided: always."""
-        return True
-
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator: a replica's."""
-        replicas = range(self.units.backbone.dp)
         return {
-            self.communicator_name(name, r): self._members(r)
+            self.communicator_name(name, replica): self.units.pipeline(replica)
             for name in communicators
-            for r in replicas
+            for replica in range(self.units.backbone.dp)
         }
 
     def communicator_name(self, communicator: str, replica: int) -> str:
         """Return the name of a replica's communicator."""
-        members = self._members(replica)
+        members = self.units.pipeline(replica)
         return f"{communicator} of {members[0]} to {members[-1]}"
 
     def peers(self) -> dict[int, Sequence[int]]:
         """Return the ranks with which each rank enters collectives."""
         units = self.units
-        return {r: self._members(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
-
-    def _members(self, replica: int) -> range:
-        return self.units.pipeline(replica)
+        return {r: units.pipeline(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
 
 
 def place_units(units: Units, deadline_s: float) -> UnitPlace:
