@@ -150,6 +150,11 @@ class Joint(NamedTuple):
 Joints = Mapping[tuple[int, int], Joint]
 
 
+def gradient_or_zeros(leaf: Tensor) -> Tensor:
+    """Return a leaf's gradient: zeros where nothing depends on it, since another rank waits."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
 def pack(gradients: Sequence[Tensor]) -> Tensor:
     """Return gradients as one tensor, which `unpack` takes apart."""
     if len(gradients) == 1:

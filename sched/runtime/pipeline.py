@@ -32,7 +32,7 @@ from .gradients import (
 )
 from .job.arrangement import arrange
 from .job.lanes import Lanes
-from .job.programs import CompiledProgram, Programs, UnitPrograms
+from .job.programs import CompiledProgram, Programs
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .links.process_groups import Groups
@@ -140,7 +140,7 @@ class Pipeline:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
-        if isinstance(self._programs, UnitPrograms) or self._generator.spec is not None:
+        if self._arranged.here is not None or self._generator.spec is not None:
             raise ValueError(
                 "plans of units and with a generator are not made again; give "
                 'replan="off", or encoders in the bubbles alone'

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
 from ..compiled import Value
-from ..parts import Given, Joint, Made, StepData, TensorSpec, unpack
+from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, unpack
 from ..stage.calling import Calling, call_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
@@ -137,8 +137,7 @@ class EncoderPart:
             torch.autograd.backward([kept.edge], [self._gradient(what, place, given)])
         if kept.input is None:
             return {}
-        found = kept.input.grad
-        found = torch.zeros_like(kept.input) if found is None else found
+        found = gradient_or_zeros(kept.input)
         return {what.kind: found, f"X_{what.kind}": found}
 
     def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> Tensor:

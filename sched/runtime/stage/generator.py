@@ -18,7 +18,7 @@ from ...ir.program import Pass, Program
 from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
-from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
+from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
 from .calling import Calling, StateCapture, Take, call_module, find_layer
 
 
@@ -152,8 +152,7 @@ class GeneratorPart:
             torch.autograd.backward([kept.edge])
         if kept.states is None:
             return {}
-        gradient = kept.states.grad
-        return {"X_GB": torch.zeros_like(kept.states) if gradient is None else gradient}
+        return {"X_GB": gradient_or_zeros(kept.states)}
 
     def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks that generate nothing."""

@@ -22,7 +22,7 @@ from ...ir.kinds import BACKWARD
 from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
-from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
+from ..parts import Given, Joint, Made, MicrobatchData, StepData, gradient_or_zeros, pack
 from .calling import NOTHING, Calling, Merge, Merging, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 
@@ -242,9 +242,9 @@ class Stages:
                 torch.autograd.backward(edges, gradients)
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
-            made["B"] = _gradient_of(kept.input)
+            made["B"] = gradient_or_zeros(kept.input)
         if kept.features:
-            made[f"X_{what.kind}"] = pack([_gradient_of(leaf) for leaf in kept.features])
+            made[f"X_{what.kind}"] = pack([gradient_or_zeros(leaf) for leaf in kept.features])
         return made
 
     def _mode(
@@ -268,8 +268,3 @@ def _first(given: Given, names: Iterable[str]) -> Tensor | None:
             found: Tensor = given[name]
             return found
     return None
-
-
-def _gradient_of(leaf: Tensor) -> Tensor:
-    """Return a leaf's gradient: zeros where nothing depends on it, since the other side waits."""
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
