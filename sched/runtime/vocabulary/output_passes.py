@@ -35,7 +35,6 @@ from .logits import Head, cap, column_pieces, compute_logits, multiply, pad_colu
 from .loss import (
     LABEL,
     LossOptions,
-    Normalizer,
     Targets,
     local_maximum,
     local_statistics,
@@ -113,7 +112,7 @@ def _attraction(log_normalizer: Tensor, options: LossOptions) -> Tensor | float:
 def _logit_gradient(
     logits: Tensor,
     first: int,
-    normalizer: Normalizer,
+    log_normalizer: Tensor,
     targets: Targets,
     options: LossOptions,
     size: int,
@@ -124,8 +123,8 @@ def _logit_gradient(
     first of these columns in the shard.
     """
     capped, slope = cap(logits, options.softcap)
-    found = (capped - normalizer.log_normalizer[:, None]).exp_()
-    attraction = _attraction(normalizer.log_normalizer, options)
+    found = (capped - log_normalizer[:, None]).exp_()
+    attraction = _attraction(log_normalizer, options)
     if isinstance(attraction, Tensor):
         found *= attraction[:, None]
     if options.label_smoothing:
@@ -202,13 +201,12 @@ def pass_s(
 
 
 def pass_c(
-    local: LocalSoftmax, normalizer: Normalizer, head: Head, options: LossOptions
+    local: LocalSoftmax, log_normalizer: Tensor, head: Head, options: LossOptions
 ) -> tuple[Tensor, LocalSoftmax]:
     """Return the shard's part of dX by Algorithm 2, and what is left of `local` for T."""
     products, targets = local.early, local.targets
     if products is None:
         raise ValueError("C needs the early products of Algorithm 2; run S with early=True")
-    log_normalizer = normalizer.log_normalizer
     scale = (local.statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
     label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
     if options.softcap is not None:
@@ -223,7 +221,7 @@ def pass_c(
 
 def pass_t(
     local: LocalSoftmax,
-    normalizer: Normalizer,
+    log_normalizer: Tensor,
     head: Head,
     options: LossOptions,
     into: WeightGradients,
@@ -247,7 +245,7 @@ def pass_t(
         kept = local.logits
         raw = compute_logits(hidden, head, columns) if kept is None else kept[:, columns]
         gradient = _logit_gradient(
-            raw[:, :real], columns.start, normalizer, local.targets, options, head.size
+            raw[:, :real], columns.start, log_normalizer, local.targets, options, head.size
         )
         if into.bias is not None:
             into.bias[columns.start : columns.start + real] += gradient.sum(0)

@@ -28,7 +28,7 @@ from torch.autograd.graph import GradientEdge
 from ...ir.program import Pass, Program
 from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
 from .logits import Head
-from .loss import Normalizer, Targets, make_targets, merge, microbatch_loss, statistics_dtype
+from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
     LocalSoftmax,
     WeightGradients,
@@ -67,7 +67,7 @@ class _Open:
 
     todo: set[str]
     local: LocalSoftmax
-    normalizer: Normalizer | None = None
+    log_normalizer: Tensor | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -169,15 +169,16 @@ class VocabularyStep:
         if kind == "E":
             item.local = pass_e(item.local, received, head, loss)
             return item.local.statistics
-        if item.normalizer is None:
-            item.normalizer = merge(received, head.size, loss)
-            self.losses[microbatch] = microbatch_loss(item.normalizer, item.local.targets)
+        log_z = item.log_normalizer
+        if log_z is None:
+            log_z, self.losses[microbatch] = merge(received, head.size, item.local.targets, loss)
+            item.log_normalizer = log_z
         if kind != "C":
             late = self.input_gradient and self.parallel.algorithm != "alg2"
             into = self._gradients()
-            found = pass_t(item.local, item.normalizer, head, loss, into, input_gradient=late)
+            found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
         elif self.input_gradient:
-            found, item.local = pass_c(item.local, item.normalizer, head, loss)
+            found, item.local = pass_c(item.local, log_z, head, loss)
         else:
             found = None
         if found is None or self.parallel.gradient_sum == "single":
