@@ -26,7 +26,7 @@ from .contents import Cell, Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .starts import KEY, pack_start, why_apart
-from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
+from .steps import WEIGHED, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
 from .workers import Failed, Killed, Tasks
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,7 @@ class LocalRun:
         self._mean_bytes = 0
         self._unposted = 0
         self.error: Exception | None = None
-        # Nothing is handed out before all ranks are known to begin at one position; a run that an
-        # exception has left is gone on with alone.
+        # Nothing is handed out before all ranks are known to begin at one position.
         self._is_agreed = not settings.ranks_elsewhere
         if not self._is_agreed:
             planning.say(KEY, pack_start(start))
@@ -360,6 +359,7 @@ class LocalRun:
                 f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
             )
         self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
+        self._maker.weighs_all = budget < WEIGHED * self._mean_bytes
 
     def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
         """Note, and say once, which samples cost something else than was planned."""
