@@ -80,10 +80,10 @@ class Arrangement:
 
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
-        place, program, limit_s = self.place, self.first_program, start_deadline(deadline_s)
+        program, limit_s = self.first_program, start_deadline(deadline_s)
         if self.here is not None:
             return agree_units(own, program, self.here, limit_s)
-        return agree(own, program, place.groups[0], place.replicas, place.device, limit_s)
+        return agree(own, program, self.place, limit_s)
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs; `given`: the fields of Programs that are not known here."""
