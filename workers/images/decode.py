@@ -9,10 +9,10 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -72,6 +72,7 @@ def _by_range(values: Floats, mode: str) -> Floats:
     return finite.round()
 
 
+T = TypeVar("T")
 MAX_PIXELS = 178_956_970
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 EXTENSIONS = {
@@ -106,6 +107,14 @@ def is_image(extension: str) -> bool:
     (True, False)
     """
     return extension.rpartition(".")[2] in EXTENSIONS
+
+
+def look_at(name: str, look: Callable[..., T], *given: Any) -> T:
+    """Return look(*given); an ImageError begins with the member's name."""
+    try:
+        return look(*given)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import features
 
-from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..images.decode import ImageError, decode_image, image_size, is_image, look_at
 from ..sources.costs import checked_measure
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
@@ -334,7 +334,7 @@ class TarDataset:
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
     return {
-        name: np.array(_named_image(name, value)) if is_image(name) else value
+        name: np.array(look_at(name, decode_image, value)) if is_image(name) else value
         for name, value in raw.items()
     }
 
@@ -352,13 +352,6 @@ def name_like(thing: Any) -> str:
     """Return a name for a transform that has no importable one; two may share it."""
     kind = thing if inspect.isfunction(thing) else type(thing)
     return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _named_image(name: str, data: Any) -> Any:
-    try:
-        return decode_image(data)
-    except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
