@@ -1,4 +1,12 @@
-"""Decides from the sizes of collated microbatches what each resource is: no sample is seen."""
+"""`recognise_work`: collates a few microbatches to see what one costs of each resource.
+
+Microbatches of the same sample several times say how large one of the shortest, of the longest and
+of samples between is; one that mixes the shortest with the longest says how sizes add up: to the
+mean of both (packed), or to the size of the longer (padded). This needs no common unit: samples may
+be text and batches tokens. A size that is the same in all of them is no cost.
+
+What each resource is follows from the sizes alone.
+"""
 
 import copy
 import math

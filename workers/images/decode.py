@@ -1,8 +1,15 @@
-"""Converts every Pillow mode to RGB: scales depths without wrapping, composites alpha on white.
+"""Decodes image files to upright RGB with Pillow, within bounds.
 
-Integers and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535;
-`I` and `F` by the smallest usual range that holds their values (F: 1, 255; both: 65535), else by
-their own minimum and maximum.
+Only formats that Pillow decodes in this process are opened (EPS would start ghostscript). The
+header is read first: size, orientation and the bound on pixels are known before any pixel is
+allocated, and probing stops there. Pillow's own bounds (`Image.MAX_IMAGE_PIXELS`, text chunks)
+stay in force; `max_pixels` can only be stricter. An invalid EXIF orientation counts as 1. Of an
+animation the first frame is taken.
+
+Every mode becomes RGB: depths are scaled without wrapping, alpha is composited on white. Integers
+and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535; `I` and `F` by
+the smallest usual range that holds their values (F: 1, 255; both: 65535), else by their own minimum
+and maximum.
 """
 
 import io

@@ -16,8 +16,15 @@ from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.registry import name_of, spec_of
 from .tiles import cut, grid, tile_count
-from .token_layout import Markup, Tokenizer, count_tokens, lay_out, turns
-from .tokenizer import ByteTokenizer, one_at_a_time
+from .token_layout import (
+    ByteTokenizer,
+    Markup,
+    Tokenizer,
+    count_tokens,
+    lay_out,
+    one_at_a_time,
+    turns,
+)
 
 Raw = Mapping[str, Any]
 # A tokenizer without a name is identified by the ids that it makes of this text.

@@ -1,4 +1,4 @@
-"""Prepares the sections about the step: waiting, grid, padding, images, host, pipelines, errors."""
+"""Prepares the sections about steps: waiting, grid, padding, images, host, pipelines, errors."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
