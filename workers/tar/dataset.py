@@ -325,7 +325,10 @@ class TarDataset:
         try:
             return digest(spec_of(self.transform))
         except (ValueError, TypeError):
-            return name_like(self.transform)
+            # It has no importable name; two transforms may share this one.
+            is_function = inspect.isfunction(self.transform)
+            kind: Any = self.transform if is_function else type(self.transform)
+            return f"{kind.__module__}:{kind.__qualname__}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
@@ -346,12 +349,6 @@ def probed(raw: Mapping[str, Any]) -> Probe:
     pixels = sum(width * height for width, height in sizes)
     nbytes = 3 * pixels + sample_nbytes(rest)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
-
-
-def name_like(thing: Any) -> str:
-    """Return a name for a transform that has no importable one; two may share it."""
-    kind = thing if inspect.isfunction(thing) else type(thing)
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
