@@ -23,7 +23,8 @@ from counterpoise.sched.planners.recompute import (
     tighten,
 )
 from counterpoise.sched.planners.stage_split import LayerCost
-from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
+from counterpoise.sched.planners.stage_split_models import pair_layers
+from tests.sched.planners.published import PAIRS
 from tests.sched.saved_tensors import live_bytes, run_layers
 
 KINDS = ("vit", "llm", "projector")
