@@ -135,13 +135,14 @@ def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
     step_of = np.where(group_of >= 0, step_of_group[group_of], -1)
     chi2, error = _chi2(table, step_of)
     lengths = table.costs[:, -1]
+    padded = [lengths[group].tolist() for group in plan.groups[:50_000]]
     limits = budget_array(config.budgets)
     return {
         "dist_ratio": {
             name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
         },
         "efficiency": metrics.efficiency(encoder, llm),
-        "pad_ratio": _pad_ratio(table, plan),
+        "pad_ratio": metrics.pad_ratio(padded),
         "left_over": plan.left_over,
         "over_budget": int((loads > limits).any(axis=1).sum()),
         "groups": len(plan.groups),
@@ -173,11 +174,6 @@ def _totals(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
         "padded_step_samples": sum(len(group) for group in plan.groups) - len(inside),
         "seconds": plan.seconds,
     }
-
-
-def _pad_ratio(table: CostTable, plan: EpochPlan) -> float:
-    lengths = table.costs[:, -1].tolist()
-    return metrics.pad_ratio([[lengths[k] for k in group] for group in plan.groups[:50_000]])
 
 
 def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...workers import VisionLanguage
-from ...workers.vision_language.tokenizer import ByteTokenizer
+from ...workers.vision_language.token_layout import ByteTokenizer
 
 VIRTUAL_RANKS = 8
 

@@ -58,14 +58,9 @@ class _LayerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cost(self) -> LayerCost:
         """Return the layer."""
-        return LayerCost(
-            self.kind,
-            self.forward_ns,
-            self.backward_ns,
-            self.parameters,
-            self.output_bytes,
-            self.activation_bytes,
-        )
+        fields = msgspec.structs.asdict(self)
+        del fields["count"]
+        return LayerCost(**fields)
 
 
 class _LayerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

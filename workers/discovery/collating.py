@@ -1,4 +1,12 @@
-"""Decides from the sizes of collated microbatches what each resource is: no sample is seen."""
+"""`recognise_work`: collates a few microbatches to see what one costs of each resource.
+
+Microbatches of the same sample several times say how large one of the shortest, of the longest and
+of samples between is; one that mixes the shortest with the longest says how sizes add up: to the
+mean of both (packed), or to the size of the longer (padded). This needs no common unit: samples may
+be text and batches tokens. A size that is the same in all of them is no cost.
+
+What each resource is follows from the sizes alone.
+"""
 
 import copy
 import math
@@ -141,17 +149,14 @@ def rounding(
         return None
     most = max(rows)
     # The smallest that explains all sizes: a larger one would fit by chance.
-    for multiple in [1, *_divisors(math.gcd(*rows))]:
+    common = math.gcd(*rows)
+    for multiple in [k for k in range(1, min(common, 4096) + 1) if common % k == 0]:
         filled = [-(-cost // multiple) * multiple for cost in costs]
         if filled == rows:
             return multiple, None
         if [min(size, most) for size in filled] == rows and max(filled) > most:
             return multiple, most
     return None
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(2, min(number, 4096) + 1) if number % each == 0]
 
 
 # Samples of a collated microbatch, at most: enough to tell a sum from count x largest.

@@ -1,4 +1,7 @@
-"""What samples cost, and what a microbatch costs of each resource, as it was found."""
+"""`FoundCosts`: what samples cost, as it was found in the first of them, and how to measure it.
+
+`FoundWork` is what a microbatch costs of each resource, as it was recognised from collate_fn.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

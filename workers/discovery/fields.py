@@ -1,4 +1,11 @@
-"""The kind of a value in a sample and its number of elements, without importing torch."""
+"""Finds the fields of samples: the leaves of what they are made of, whatever it is nested in.
+
+A field is a path: keys of mappings and names of attributes, positions in tuples, and None for every
+item of a list. Samples need not be alike: what only some of them have is optional. Batches are
+looked through in the same way.
+
+Kinds and sizes of values are told without importing torch.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

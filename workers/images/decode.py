@@ -1,18 +1,25 @@
-"""Converts every Pillow mode to RGB: scales depths without wrapping, composites alpha on white.
+"""Decodes image files to upright RGB with Pillow, within bounds.
 
-Integers and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535;
-`I` and `F` by the smallest usual range that holds their values (F: 1, 255; both: 65535), else by
-their own minimum and maximum.
+Only formats that Pillow decodes in this process are opened (EPS would start ghostscript). The
+header is read first: size, orientation and the bound on pixels are known before any pixel is
+allocated, and probing stops there. Pillow's own bounds (`Image.MAX_IMAGE_PIXELS`, text chunks)
+stay in force; `max_pixels` can only be stricter. An invalid EXIF orientation counts as 1. Of an
+animation the first frame is taken.
+
+Every mode becomes RGB: depths are scaled without wrapping, alpha is composited on white. Integers
+and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535; `I` and `F` by
+the smallest usual range that holds their values (F: 1, 255; both: 65535), else by their own minimum
+and maximum.
 """
 
 import io
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -72,6 +79,7 @@ def _by_range(values: Floats, mode: str) -> Floats:
     return finite.round()
 
 
+T = TypeVar("T")
 MAX_PIXELS = 178_956_970
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 EXTENSIONS = {
@@ -106,6 +114,14 @@ def is_image(extension: str) -> bool:
     (True, False)
     """
     return extension.rpartition(".")[2] in EXTENSIONS
+
+
+def look_at(name: str, look: Callable[..., T], *given: Any) -> T:
+    """Return look(*given); an ImageError begins with the member's name."""
+    try:
+        return look(*given)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

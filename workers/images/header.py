@@ -1,4 +1,8 @@
-"""Reads a picture's orientation from a well-formed EXIF block, without Pillow.
+"""Reads the upright size of a plain JPEG or PNG file from its first bytes, without Pillow.
+
+A header is answered here only where Pillow would surely open the file and find the same. For all
+else (rare markers, damage, orientation in unusual places) the answer is None and Pillow decides,
+so no file is accepted that Pillow refuses. Opening a file with Pillow takes several times as long.
 
 An EXIF block is a small TIFF file: a list of entries (tag, type, count, value or its offset).
 Pillow reads all of it and drops what is damaged; here anything that is not as it should be is None,
@@ -106,8 +110,8 @@ def _jpeg_segments(head: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _is_harmless(kind: int, body: bytes) -> bool:
     """Return whether a segment says nothing of the size, and Pillow accepts it."""
-    if kind == TABLES:
-        return _tables(body)
+    if kind == TABLES:  # quantization tables are to be whole, and of 8 bits each
+        return len(body) % 65 == 0 and max(body[::65], default=0) < 16
     return kind in SKIPPED or (0xE0 <= kind <= 0xEF and not _matters(kind, body))
 
 
@@ -116,11 +120,6 @@ def _frame(body: bytes) -> Size | None:
     if len(body) < 6 or body[0] != 8 or body[5] not in (1, 3, 4) or len(body) != 6 + 3 * body[5]:
         return None
     return int.from_bytes(body[3:5]), int.from_bytes(body[1:3])
-
-
-def _tables(body: bytes) -> bool:
-    """Return whether quantization tables are whole, and of 8 bits each."""
-    return len(body) % 65 == 0 and max(body[::65], default=0) < 16
 
 
 def _matters(kind: int, body: bytes) -> bool:

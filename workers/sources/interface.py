@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from types import FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,21 +115,6 @@ class Source(Protocol):
         ...
 
 
-S_co = TypeVar("S_co", covariant=True)
-
-
-class MapStyle(Protocol[S_co]):
-    """A map-style dataset, as torch calls it."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def __getitem__(self, index: Any, /) -> S_co:
-        """Return one sample."""
-        ...
-
-
 class PlainSource:
     """Makes any map-style dataset a source; methods that it has (key, probe...) are used.
 
@@ -149,7 +134,7 @@ class PlainSource:
 
     def __init__(
         self,
-        dataset: MapStyle[Sample],
+        dataset: Any,
         cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
         key: Callable[[int], str] | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import features
 
-from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..images.decode import ImageError, decode_image, image_size, is_image, look_at
 from ..sources.costs import checked_measure
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
@@ -325,7 +325,10 @@ class TarDataset:
         try:
             return digest(spec_of(self.transform))
         except (ValueError, TypeError):
-            return name_like(self.transform)
+            # It has no importable name; two transforms may share this one.
+            is_function = inspect.isfunction(self.transform)
+            kind: Any = self.transform if is_function else type(self.transform)
+            return f"{kind.__module__}:{kind.__qualname__}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
@@ -334,7 +337,7 @@ class TarDataset:
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
     return {
-        name: np.array(_named_image(name, value)) if is_image(name) else value
+        name: np.array(look_at(name, decode_image, value)) if is_image(name) else value
         for name, value in raw.items()
     }
 
@@ -346,19 +349,6 @@ def probed(raw: Mapping[str, Any]) -> Probe:
     pixels = sum(width * height for width, height in sizes)
     nbytes = 3 * pixels + sample_nbytes(rest)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
-
-
-def name_like(thing: Any) -> str:
-    """Return a name for a transform that has no importable one; two may share it."""
-    kind = thing if inspect.isfunction(thing) else type(thing)
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _named_image(name: str, data: Any) -> Any:
-    try:
-        return decode_image(data)
-    except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

@@ -1,9 +1,15 @@
-"""The header of a plain file in a tar shard, read without tarfile's detours.
+"""Indexes a tar shard: the place of every member, read from its headers and kept in a file.
+
+A tar file is a chain: a 512-byte header with a size, the body padded to 512, the next header, and
+at least one block of zeros as the end mark. The scan hops along that chain with one small read per
+member and never reads a body (except those that hold a long name). Members become samples by
+webdataset's convention: a name splits at the first dot after its last slash into key and extension
+(lower case), samples are in order of first appearance, whatever the order of their members.
 
 Nearly all headers of a shard look alike: a short name, octal numbers of fixed width, a regular
 file. Those are read here. Whatever looks otherwise (pax and GNU extensions, binary numbers, names
-in two parts, damage) is left to tarfile, whose word is final; this module never says anything
-else than tarfile would.
+in two parts, damage) is left to tarfile, whose word is final; nothing else than tarfile would say
+is said here.
 """
 
 import os

@@ -24,7 +24,7 @@ ALLOWED = "counterpoise.workers.tar.members:decode_member"
 def test_what_is_not_registered_is_refused_with_the_list():
     for name in (
         "os:system",
-        "counterpoise.workers.vision_language.tokenizer:os",
+        "counterpoise.workers.vision_language.token_layout:os",
         "nonsense",
         ALLOWED,
     ):

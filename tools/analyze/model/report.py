@@ -75,12 +75,8 @@ class PlannedPart:
     rows: Int64
 
 
-def no_progress(_: str) -> None:
-    """Report no progress."""
-
-
 def make_report(
-    rows: Rows, total: int, options: ReportOptions, progress: Progress = no_progress
+    rows: Rows, total: int, options: ReportOptions, progress: Progress = lambda _: None
 ) -> Json:
     """Return the report; total: samples of the data set, of which the rows may be a sample.
 

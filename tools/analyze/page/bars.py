@@ -1,6 +1,8 @@
 """Formats numbers and keys for the page, and draws horizontal bars: stacked, and for table cells.
 
-Functions of one value are the templates' filters. Charts are drawn for two widths of screen.
+Functions of one value are the templates' filters. Each chart is drawn twice, for wide and for
+narrow screens, and the style sheet shows one of them: a picture that is only scaled down has
+letters of 5 pixels on a telephone.
 """
 
 from collections.abc import Callable, Iterator, Sequence

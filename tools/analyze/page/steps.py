@@ -1,4 +1,4 @@
-"""Prepares the sections about the step: waiting, grid, padding, images, host, pipelines, errors."""
+"""Prepares the sections about steps: waiting, grid, padding, images, host, pipelines, errors."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -37,17 +37,8 @@ class Line:
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlotAxes:
-    """Two scales; ticks are placed by their number, so that 1, 4 and 16 are evenly apart."""
-
-    ticks: Sequence[float]
-    across: Scale
-    up: Scale
-
-    def place(self, tick: float, share: float) -> tuple[float, float]:
-        """Return the pixels of a point."""
-        return self.across(self.ticks.index(tick)), self.up(share)
+# The pixels of a tick and a share.
+Place = Callable[[float, float], tuple[float, float]]
 
 
 def line_plot(
@@ -71,9 +62,13 @@ def line_plot(
         *labels_below(across, [(k, tick_text(tick)) for k, tick in enumerate(ticks)], foot + 16),
         text((LEFT + right) / 2, foot + 31, below, anchor="middle"),
     ]
-    axes = PlotAxes(ticks, across, up)
+
+    def place(tick: float, share: float) -> tuple[float, float]:
+        # Ticks are placed by their number, so that 1, 4 and 16 are evenly apart.
+        return across(ticks.index(tick)), up(share)
+
     for one in lines:
-        pieces += _drawn(one, axes)
+        pieces += _drawn(one, place)
     return Markup(inline(width, HEIGHT, pieces, label=f"{title} over {below}"))
 
 
@@ -88,10 +83,8 @@ def round_up(value: float) -> float:
     return round(top, 12)
 
 
-def _drawn(one: Line, axes: PlotAxes) -> Iterator[str]:
+def _drawn(one: Line, place: Place) -> Iterator[str]:
     """Yield a line's band, its path, and a dot with a tooltip for each point."""
-    if not one.points:
-        return
     colour = f"var({one.colour})"
     known = [
         (tick, share, half)
@@ -99,10 +92,10 @@ def _drawn(one: Line, axes: PlotAxes) -> Iterator[str]:
         if half < UNKNOWN
     ]
     if len(known) > 1:
-        upper = [axes.place(tick, share + half) for tick, share, half in known]
-        lower = [axes.place(tick, share - half) for tick, share, half in reversed(known)]
+        upper = [place(tick, share + half) for tick, share, half in known]
+        lower = [place(tick, share - half) for tick, share, half in reversed(known)]
         yield element("path", class_="band", fill=colour, d=line(upper + lower, close=True))
-    places = [axes.place(tick, share) for tick, share in one.points]
+    places = [place(tick, share) for tick, share in one.points]
     look = "line dashed" if one.dashed else "line"
     yield element("path", class_=look, stroke=colour, d=line(places))
     for (x, y), (_, share) in zip(places, one.points, strict=True):

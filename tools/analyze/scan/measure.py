@@ -1,4 +1,10 @@
-"""Opens tar shards for a scan, reads the source that a sample names, and explains broken shards."""
+"""Measures the samples of one task: a pure function from a piece of a data set to `Rows`.
+
+It runs in any process, on any machine. Tar shards go through the same dataset and transform as in
+training, so the indexes and costs that a scan writes are found again by training. A shard that
+cannot be opened and a sample that cannot be measured become failures; only a failing disk, which
+would fail every later read too, ends the scan.
+"""
 
 import re
 import tarfile

@@ -2,6 +2,11 @@
 
 Each part of a data set yields `Rows`. Merging all parts in order gives the same result however the
 work was split and wherever each part was scanned.
+
+They are read from a table, too: npz, JSONL or parquet, with a column per resource and a row per
+sample. Three columns are not resources: `key` (the sample's name), `source` (a name, or an index
+into the npz array `sources`) and `nbytes` (decoded bytes). A value that is missing, NaN, negative
+or not a whole number makes its row unreadable; the other rows stay.
 """
 
 import importlib

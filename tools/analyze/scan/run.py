@@ -36,10 +36,6 @@ CONNECT_TIMEOUT_S = 5.0
 REPORT_EVERY = 64
 
 
-def no_progress(_finished: int, _tasks: int) -> None:
-    """Report no progress."""
-
-
 def scan_all(
     tasks: Sequence[ScanTask],
     options: ScanOptions,
@@ -47,7 +43,7 @@ def scan_all(
     run: Runner,
     sample: int = 0,
     seed: int = 0,
-    progress: Progress = no_progress,
+    progress: Progress = lambda _finished, _tasks: None,
 ) -> tuple[Rows, int]:
     """Return the merged rows, and the number of samples in the whole data set.
 
