@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from .sampler import BalancedBatchSampler
     from .step.dispatch import ImageDispatch, StepImages
     from .step.errors import LoaderError
-    from .step.frameworks import LossRule, loss_rule
     from .step.info import Step, StepInfo
-    from .step.loss import scale_loss
-    from .step.topology import Topology
+    from .step.loss import LossRule, loss_rule, scale_loss
+    from .step.ranks import Topology
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
@@ -33,19 +32,19 @@ _HOMES = {
     "Equivalence": ".collate.equivalence.check",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
-    "LossRule": ".step.frameworks",
+    "LossRule": ".step.loss",
     "RemoteDataset": ".remote_dataset",
     "Step": ".step.info",
     "StepImages": ".step.dispatch",
     "StepInfo": ".step.info",
     "StepLoader": ".balanced.step_loader",
-    "Topology": ".step.topology",
+    "Topology": ".step.ranks",
     "adapters": "",
     "check_equivalence": ".collate.equivalence.check",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
     "hf_kwargs": ".collate.hugging_face",
-    "loss_rule": ".step.frameworks",
+    "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",
 }
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, default_collate
 
@@ -29,11 +30,11 @@ from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
+from .collate.chosen import BatchMaker, WantedFields
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
 from .remote_dataset import RemoteDataset
-from .step.batch_labels import find_label_source
+from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class BalancedSettings:
             source=source,
             place=place,
             start=torch.start,
-            collate=collate_in_worker(given.balance, given.collate_fn, given.fields),
+            collate=self.batches.in_worker,
             takes_empty=self.takes_empty,
             draws=given.balance.layout == "torch" and made is not default_collate,
             prefetch=torch.prefetch_factor or DEFAULT_PREFETCH,
@@ -211,7 +212,8 @@ def _settings(
     source: Source | None,
     resources: tuple[str, ...],
 ) -> BalancedSettings:
-    batches = batch_maker(given.balance, given.collate_fn, given.fields, loader.pin_memory)
+    pins = loader.pin_memory and torch.accelerator.is_available()
+    batches = BatchMaker(given.balance, given.collate_fn, given.fields, pins)
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)

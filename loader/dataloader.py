@@ -14,8 +14,7 @@ from ..workers.sources.error_policy import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator
-from .plain.position import is_stream
-from .plain.state import PlainState
+from .plain.state import PlainState, is_stream
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_max_errors,

@@ -34,9 +34,7 @@ from .balanced.over_budget import OverBudget
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import SampledWindow
 from .refused_arguments import refuse_moved_arguments
-from .resume.ledger import SamplerLedger, write_ledger
-from .resume.reading import check_same, read_ledger
-from .resume.same_data import check_same_data
+from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
 from .step.ranks import Place, RankArguments, check_same_place
 
@@ -182,11 +180,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._given += 1
             self._tell_over_budget(batch)
             yield batch
-        if skip > 0:
-            raise ValueError(
-                f"ledger.given says that {self._given} microbatches were given out, and the epoch "
-                f"has {self._given - skip}: resume with the same costs and options"
-            )
         self._over_budget.end_epoch()
         if sum(left_out) and self.rank == 0:
             logger.warning(
@@ -296,7 +289,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             "digest": self.config.digest(),
         }
         check_same(ledger, current)
-        _check_place(ledger, self.config)
         self.epoch = ledger.epoch
         self._windows = [(ledger.start, ledger.step, ledger.before)]
         self._given = ledger.given
@@ -323,24 +315,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step += len(planned.batches)
             if start < len(order):
                 self._windows.append((start, step, before))
-
-
-def _check_place(ledger: SamplerLedger, config: PlanConfig) -> None:
-    """Raise ValueError for a window that is not where the plan puts it, as far as that is known."""
-    if config.mode != "exact":
-        return
-    start = min(ledger.step * config.samples_per_step, ledger.samples or 0)
-    possible = {"start": range(start, start + 1)}
-    if config.accumulate != "auto":
-        before = ledger.step * config.accumulate
-        possible |= {"before": range(before, before + 1)}
-        possible |= {"given": range(before, before + config.accumulate + 1)}
-    for name, allowed in possible.items():
-        if getattr(ledger, name) not in allowed:
-            raise ValueError(
-                f"ledger.{name} is {getattr(ledger, name)}, and at step {ledger.step} "
-                f"{allowed.start} to {allowed.stop - 1} are possible: it was changed or damaged"
-            )
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from ..balanced.arguments import find_resources, said_or_adopted
 from ..balanced.late import LateBalancedLoader
 from ..balanced.microbatches import BalancedLoader
 from ..peers import meet
-from ..resume.ledger import BalancedLedger
-from ..resume.reading import parse_ledger
+from ..resume.ledger import BalancedLedger, parse_ledger
 from ..step.errors import LoaderError
 from ..step.ranks import Place, RankArguments, has_process_group
-from ..step.start_lines import tell
+from ..step.waiting import tell
 from .choice import Choice
 from .first_samples import FIRST, Answer, Question
 from .resolve import padded_if_said, plan_of, said_work

@@ -24,11 +24,9 @@ from ..resume.balanced_position import (
     write_position,
 )
 from ..resume.ledger import BalancedLedger
-from ..step.batch_labels import count_label_tokens_of
-from ..step.errors import ComesAgainError, LoaderError
+from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
-from ..step.label_check import LabelCheck
-from ..step.turns import OneCaller
+from ..step.labels import LabelCheck, count_label_tokens_of
 from .arrivals import LocalArrival, MicrobatchFacts
 from .counted_steps import beginning
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver

@@ -21,27 +21,171 @@ DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A mod
 over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...balancer.planning.problem.options import LayoutName
+from ...workers.arena.layout import LEAST_IN_SLOT
+from ...workers.arena.worker import this_worker
 from ...workers.sources.labels import IGNORED
-from .fields import (
-    EVERY,
-    Allocate,
-    Array,
-    Batch,
-    Sample,
-    allocate_tensor,
-    collate_images,
-    collate_others,
-    empty_array,
-    filled_tensor,
-)
+
+Sample = Mapping[str, Any]
+Batch = dict[str, Any]
+Array = npt.NDArray[Any]
+
+
+class _Every(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "EVERY"
+
+
+# In place of the names of a batch's fields: all of them.
+EVERY: Container[str] = _Every()
+
+# Fields that have a meaning of their own; every other one is collated by its kind alone.
+KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
+
+
+def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
+
+    Raises OSError where memory is short.
+    """
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
+        return np.empty(shape, dtype)
+    worker = this_worker()
+    if worker is None or nbytes < LEAST_IN_SLOT:
+        buffer = torch.empty(nbytes, dtype=torch.uint8)
+    else:
+        buffer = worker.sender.tensor(nbytes)
+    return np.ndarray(shape, dtype, buffer.numpy())
+
+
+def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+    """Return values as a tensor of that dtype, on a buffer of its own."""
+    array = empty_array((len(values),) if isinstance(values, list) else np.shape(values), dtype)
+    array[...] = values
+    return torch.from_numpy(array)
+
+
+def collate_images(
+    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
+) -> Batch:
+    """Return all tiles in one array, and their owners; empty for data without images.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
+    tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
+    if not (tiles or dummy_tile or not samples):
+        return {}
+    owners = _owners(samples)
+    batch: Batch = {}
+    if "pixel_values" in fields:
+        batch["pixel_values"] = _pixels(tiles, dummy_tile)
+    if "tiles_per_image" in fields:
+        every = np.concatenate([*owners, ()])
+        batch["tiles_per_image"] = filled_tensor(every, np.int32)
+    if "images_per_sample" in fields:
+        counts = [*map(len, owners)] or [0]
+        batch["images_per_sample"] = filled_tensor(counts, np.int32)
+    return batch
+
+
+def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
+    """Return all tiles in one array."""
+    held = [array for array in tiles if len(array)]
+    if held:
+        return _concatenated("pixel_values", held)
+    # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
+    side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+    return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
+
+
+def _owners(samples: Sequence[Sample]) -> list[Array]:
+    """Return the tiles_per_image of samples; ValueError where they are not as many as tiles."""
+    owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
+    if all(owned.ndim == 1 for owned in owners):
+        # All at once: one by one is a good part of what collating costs.
+        counts = [_tiles(s) for s in samples]
+        joined = np.concatenate([np.zeros(1, np.int64), *owners])
+        ends = np.cumsum([0, *map(len, owners)])
+        if np.array_equal(np.diff(np.cumsum(joined)[ends]), counts):
+            return owners
+    return [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+
+
+def _tiles(sample: Sample) -> int:
+    """Return the number of a sample's tiles."""
+    pixels = np.asarray(sample.get("pixel_values", ()))
+    return len(pixels) if pixels.ndim else 1
+
+
+def _tiles_per_image(place: int, sample: Sample) -> Array:
+    """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
+    owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
+    count = _tiles(sample)
+    if count != owned.sum():
+        raise ValueError(
+            f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
+            f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
+        )
+    return owned
+
+
+def collate_others(samples: Sequence[Sample], fields: Container[str] = EVERY) -> Batch:
+    """Return every field without a meaning of its own, collated by its kind.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
+    names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
+    batch: Batch = {}
+    for name in names:
+        missing = [place for place, sample in enumerate(samples) if name not in sample]
+        if missing:
+            raise ValueError(
+                f"field {name!r} is missing in samples {missing} of {len(samples)}; "
+                "give it to every sample, or to none"
+            )
+        batch.update(_field(name, [sample[name] for sample in samples], fields))
+    return batch
+
+
+def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tuple[str, Any]]:
+    lengths = f"{name}_lengths"
+    if all(isinstance(value, np.ndarray) and value.ndim for value in values):
+        if name in fields:
+            yield name, _concatenated(name, values)
+        if lengths in fields:
+            yield lengths, filled_tensor([len(value) for value in values], np.int32)
+    elif name not in fields:
+        return
+    elif any(isinstance(value, (str, bytes)) for value in values):
+        # Nothing of a batch lies in a payload, which other processes may be reading.
+        yield name, [value.copy() if isinstance(value, np.ndarray) else value for value in values]
+    else:
+        stacked = np.asarray(values)
+        yield name, filled_tensor(stacked, stacked.dtype)
+
+
+def _concatenated(name: str, arrays: list[Array]) -> torch.Tensor:
+    """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
+    if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+        kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
+        raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
+    joined = empty_array((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    np.concatenate(arrays, out=joined)
+    return torch.from_numpy(joined)
 
 
 def collate_padded(
@@ -49,7 +193,6 @@ def collate_padded(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    allocate: Allocate = allocate_tensor,
     fields: Container[str] = EVERY,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
@@ -65,11 +208,11 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
-    texts = _padded_texts(tokens, labels, pad_id, allocate, fields)
+    texts = _padded_texts(tokens, labels, pad_id, fields)
     return {
         **{name: torch.from_numpy(array) for name, array in texts.items()},
-        **collate_images(samples, dummy_tile, allocate, fields),
-        **collate_others(samples, allocate, fields),
+        **collate_images(samples, dummy_tile, fields),
+        **collate_others(samples, fields),
     }
 
 
@@ -77,7 +220,6 @@ def _padded_texts(
     tokens: Sequence[Array],
     labels: Sequence[Array],
     pad_id: int,
-    allocate: Allocate,
     fields: Container[str],
 ) -> dict[str, Array]:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
@@ -89,7 +231,7 @@ def _padded_texts(
         ("attention_mask", [_ATTENDED] * len(tokens), 0),
     ):
         if name in fields:
-            rows[name] = empty_array(allocate, (len(tokens), longest), np.int64)
+            rows[name] = empty_array((len(tokens), longest), np.int64)
             for row, (ids, value) in enumerate(zip(tokens, values, strict=True)):
                 rows[name][row, : len(ids)] = value
                 rows[name][row, len(ids) :] = fill
@@ -103,7 +245,6 @@ def collate_packed(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    allocate: Allocate = allocate_tensor,
     fields: Container[str] = EVERY,
 ) -> Batch:
     """Concatenate samples, without padding.
@@ -120,14 +261,14 @@ def collate_packed(
     """
     tokens, labels = _texts(samples, pad_id)
     return {
-        **_packed_texts(tokens, labels, allocate, fields),
-        **collate_images(samples, dummy_tile, allocate, fields),
-        **collate_others(samples, allocate, fields),
+        **_packed_texts(tokens, labels, fields),
+        **collate_images(samples, dummy_tile, fields),
+        **collate_others(samples, fields),
     }
 
 
 def _packed_texts(
-    tokens: Sequence[Array], labels: Sequence[Array], allocate: Allocate, fields: Container[str]
+    tokens: Sequence[Array], labels: Sequence[Array], fields: Container[str]
 ) -> Batch:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
@@ -135,7 +276,7 @@ def _packed_texts(
     batch: Batch = {}
     for name in ("input_ids", "labels", "position_ids"):
         if name in fields:
-            row = empty_array(allocate, (1, begins[-1]), np.int64)
+            row = empty_array((1, begins[-1]), np.int64)
             if name == "input_ids":
                 np.concatenate(tokens, out=row[0], casting="unsafe")
             elif name == "labels":
@@ -145,7 +286,7 @@ def _packed_texts(
                 np.concatenate(_positions(lengths), out=row[0])
             batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
-        batch["cu_seq_lens"] = filled_tensor(allocate, begins, np.int32)
+        batch["cu_seq_lens"] = filled_tensor(begins, np.int32)
     if "max_length" in fields:
         batch["max_length"] = max(lengths)
     return batch

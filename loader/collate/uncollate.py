@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .fields import KNOWN_FIELDS, Array
+from .layouts import KNOWN_FIELDS, Array
 
 LENGTHS = "_lengths"
 # Fields of a layout's own, which no sample has.

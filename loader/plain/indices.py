@@ -17,10 +17,8 @@ import torch
 from ...workers.batches.envelope import is_stateful, state_of
 from ...workers.batches.map_reader import NOT_YOUR_TURN, NumberedIndex
 from ..resume.ledger import SamplerState
-from .iteration import Iteration
-from .order import check_same_order, describe_order
-from .seeds import drawn_from, next_shuffle_seed, own_shuffler
-from .state import PlainState
+from .order import check_same_order, describe_order, drawn_from, next_shuffle_seed, own_shuffler
+from .state import Iteration, PlainState
 
 
 class Indices:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.resume.digest import with_digest
+from counterpoise.loader.resume.ledger import with_digest
 from tests.fuzz.outcomes import Outcome, Trial
 
 COUNT, STEP = 44, 8

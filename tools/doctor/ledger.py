@@ -14,8 +14,8 @@ from ...loader.resume.ledger import (
     PlainLedger,
     PlannedLedger,
     SamplerLedger,
+    parse_ledger,
 )
-from ...loader.resume.reading import parse_ledger
 from .finding import Finding, judge
 
 NAMED = 10

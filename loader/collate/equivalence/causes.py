@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..fields import Batch
-from ..layouts import collate_packed, collate_padded
+from ..layouts import Batch, collate_packed, collate_padded
 from .losses import IGNORED, LossSum, hf_loss_sum, plain_cross_entropy
 
 Sample = dict[str, Any]

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ....balancer.planning.problem.options import LayoutName
-from ...step.device import moved
-from ...step.info import Step, StepInfo
-from ..fields import Batch
-from ..layouts import COLLATE_BY_LAYOUT, collate_padded
+from ...step.info import Step, StepInfo, moved
+from ..layouts import COLLATE_BY_LAYOUT, Batch, collate_padded
 from ..uncollate import samples_of
 from .causes import Experiments
 from .losses import LossOutcome, LossSum, hf_loss_sum, outcome, part_of_mean

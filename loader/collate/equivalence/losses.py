@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from ...step.info import StepInfo
 from ...step.loss import scale_loss
-from ..fields import Batch
 from ..hugging_face import hf_kwargs
+from ..layouts import Batch
 
 # (model, batch) -> the sum of the losses of the batch's label tokens.
 LossSum = Callable[[Any, Batch], Tensor]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..loss import REDUCTIONS, Reduction
-from ..topology import as_topology
+from ..ranks import as_topology
 from .encoder import EncoderCopy
 from .exchange import Exchange
 from .routes import Route, Size, plan_round, rows_of

@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.resume.digest import with_digest
+from counterpoise.loader.resume.ledger import with_digest
 from tests.flat_options import balanced_loader
 from tests.loader.resume import resume_data as made
 
