@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..balancer.planning.problem.balance import Balance
     from . import adapters
     from .balanced.step_loader import StepLoader
-    from .collate.equivalence.check import Equivalence, check_equivalence
+    from .collate.equivalence import Equivalence, check_equivalence
     from .collate.hugging_face import hf_kwargs
     from .collate.layouts import collate_packed, collate_padded
     from .dataloader import DataLoader
@@ -29,7 +29,7 @@ _HOMES = {
     "Balance": "..balancer.planning.problem.balance",
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
-    "Equivalence": ".collate.equivalence.check",
+    "Equivalence": ".collate.equivalence",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",
@@ -40,7 +40,7 @@ _HOMES = {
     "StepLoader": ".balanced.step_loader",
     "Topology": ".step.ranks",
     "adapters": "",
-    "check_equivalence": ".collate.equivalence.check",
+    "check_equivalence": ".collate.equivalence",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
     "hf_kwargs": ".collate.hugging_face",

@@ -230,8 +230,8 @@ def _prepare_auto(
 ) -> LateBalancedLoader:
     """Return what finds costs and work when the ranks are needed, and then makes the loader."""
     # here: who says what to balance needs nothing of it
+    from .auto.choice import source_of
     from .auto.late import AutoSettings, LateAutoLoader
-    from .auto.resolve import source_of
 
     whole = _settings(loader, given, source, ())
     dataset, key = whole.torch.dataset, given.key

@@ -7,7 +7,7 @@ from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
 from .adapters.gradient_state import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
-from .adapters.stand_ins import stand_ins
+from .adapters.recognition import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_shuffle, refuse_ignored
 from .balanced.given_order import read_order, with_rank, with_seed

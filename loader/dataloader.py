@@ -26,7 +26,7 @@ from .refused_arguments import (
 )
 from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
-from .step.skipped import make_left_out
+from .plain.skipped import make_left_out
 
 # Where there is a `balance`, methods import .balancing: a plain loop needs nothing of it.
 if TYPE_CHECKING:

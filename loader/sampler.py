@@ -28,7 +28,7 @@ from ..balancer.planning.problem.work import padded_loads
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays
-from .adapters.stand_ins import refuse_to_be_sharded
+from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
 from .balanced.over_budget import OverBudget
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank

@@ -26,10 +26,9 @@ from ...workers.sources.interface import (
     checked_probe,
     sample_nbytes,
 )
-from .choice import Choice
+from .choice import Choice, FoundSource, padded_if_said, plan_of, said_work
 from .forecast import Outlook, forecast
 from .known_costs import work_of_columns
-from .resolve import FoundSource, padded_if_said, plan_of, said_work
 
 # Samples that are looked at, and the bytes of them that are held; collating takes this many
 # microbatches' samples.

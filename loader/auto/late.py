@@ -23,10 +23,9 @@ from ..resume.ledger import BalancedLedger, parse_ledger
 from ..step.errors import LoaderError
 from ..step.ranks import Place, RankArguments, has_process_group
 from ..step.waiting import tell
-from .choice import Choice
+from .choice import Choice, padded_if_said, plan_of, said_work
 from .first_samples import FIRST, Answer, Question
-from .resolve import padded_if_said, plan_of, said_work
-from .start_line import logger, start_line, warn_of_means
+from .forecast import logger, start_line, warn_of_means
 from .worker import ask_worker
 
 Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]

@@ -27,9 +27,16 @@ from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
-from .arrivals import LocalArrival, MicrobatchFacts
-from .counted_steps import beginning
-from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
+from .fetching import (
+    Delivered,
+    Fetched,
+    Kept,
+    LocalArrival,
+    MicrobatchFacts,
+    MicrobatchSource,
+    PassedOver,
+    beginning,
+)
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .over_budget import OverBudget
 from .spare import SpareSample

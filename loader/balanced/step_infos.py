@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import Microbatch, Planned
 from ..step.info import StepInfo
-from .arrivals import MicrobatchFacts
+from .fetching import MicrobatchFacts
 from .over_budget import OverBudget
 
 if TYPE_CHECKING:

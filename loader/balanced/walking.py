@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from ..resume.balanced_position import ResumePosition
 from ..step.info import Step, StepInfo
-from .counted_steps import CountedSteps
-from .fetching import Delivered, Fetched, Fetcher
+from .fetching import CountedSteps, Delivered, Fetched, Fetcher
 from .microbatches import BalancedLoader
 
 

@@ -9,6 +9,7 @@ come out of order.
 """
 
 import functools
+import mmap
 import os
 import weakref
 from typing import Any
@@ -25,13 +26,12 @@ from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import worker_context
+from ...workers.processes.start_method import start_method, worker_context
 from ..step.errors import OneCaller
-from .deaths import killed_worker
 from .indices import Indices
-from .replacing import refuse_restarts, shared_numbers
 from .state import Iteration, PlainState
 from .torch_names import (
+    killed_worker,
     TorchExceptionWrapper,
     TorchInlineIterator,
     TorchWorkersIterator,
@@ -118,6 +118,22 @@ def _out_of_order(loader: Any) -> bool:
 
 
 _GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
+
+
+def shared_numbers(context: Any, count: int) -> Any:
+    """Return numbers that workers of a context and the trainer see."""
+    if start_method(context) == "fork":  # nothing is left of it when nobody refers to it
+        return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
+    return context.RawArray("q", count)
+
+
+def refuse_restarts(worker_restarts: int, why_inline: str) -> None:
+    """Raise ValueError where workers cannot be replaced: torch's own queues carry the batches."""
+    if worker_restarts and why_inline:
+        raise ValueError(
+            f"worker_restarts={worker_restarts} needs shared memory, since torch's own queues have "
+            f"locks that a killed worker keeps: {why_inline}; give worker_restarts=0"
+        )
 
 
 class _Counting:

@@ -24,7 +24,7 @@ from ..resume.ledger import (
     read_ledger,
     write_ledger,
 )
-from ..step.skipped import LeftOut
+from .skipped import LeftOut
 from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
 
 

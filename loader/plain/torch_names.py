@@ -1,10 +1,11 @@
-"""Lists the private names of torch that plain loaders use; nothing else of ours uses any.
+"""Lists the private names of torch that loaders of ours use, and its text for a killed worker.
 
 torch has no public place between its sampler and its workers, so the iterators of `iterators.py`
 are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a torch that renames
 one of these.
 """
 
+import signal
 from typing import Any
 
 import torch.autograd
@@ -43,3 +44,17 @@ WORKERS_NAMES = (
     *("_num_workers", "_persistent_workers", "_shared_seed"),
 )
 INLINE_NAMES = ("_base_seed",)
+
+
+def killed_worker(workers: list[Any]) -> str | None:
+    """Return torch's text for the first of `workers` that a signal has killed, None without one.
+
+    torch learns of it by SIGCHLD: in the main thread, and of children only. Workers from our fork
+    server are none, and a loader may be iterated in another thread.
+    """
+    for worker in workers:
+        code = worker.exitcode
+        if code is not None and code < 0:
+            name = signal.strsignal(-code) or str(-code)
+            return f"DataLoader worker (pid {worker.pid}) is killed by signal: {name}. "
+    return None

@@ -43,7 +43,7 @@ def line(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, "counterpoise.loader.auto.start_line")
+    caplog.set_level(logging.INFO, "counterpoise.loader.auto.forecast")
     return caplog
 
 

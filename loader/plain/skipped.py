@@ -8,7 +8,7 @@ from ...workers.sources.dead_letter import DeadLetter, checked_path, record_lett
 from ...workers.sources.error_policy import OnError, checked_on_error
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import source_name
-from .errors import LoaderError
+from ..step.errors import LoaderError
 
 
 class LeftOut:
