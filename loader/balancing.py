@@ -9,8 +9,7 @@ from .adapters.gradient_state import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
-from .balanced.arguments import checked_shuffle, refuse_ignored
-from .balanced.given_order import read_order, with_rank, with_seed
+from .balanced.arguments import checked_shuffle, read_order, refuse_ignored, with_rank, with_seed
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches, Steps

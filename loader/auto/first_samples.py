@@ -1,38 +1,44 @@
 """Reads the first samples of epoch 0's order, in a worker, and finds what `auto` has to know.
 
-Nothing here runs in the trainer: data set and collate function may print, draw random numbers,
-or end the process.
+Nothing of it runs in the trainer: data set and collate function may print, draw random numbers,
+or end the process. The worker is started as the loader's others are, and ends with the trainer.
 """
 
 import functools
 import json
+import logging
+import multiprocessing
+import pickle
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ...workers.discovery import find_costs, recognise_work
+from ...workers.discovery import FoundWork, find_costs, recognise_work
+from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.pool_job import describe_error
+from ...workers.processes.quiet_forks import quiet_forks
+from ...workers.processes.start_method import worker_context
 from ...workers.sources.failures import kind_of, load_with_retries
-from ...workers.sources.interface import (
-    Probe,
-    SampleError,
-    Source,
-    checked_probe,
-    sample_nbytes,
-)
+from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
 from .choice import Choice, FoundSource, padded_if_said, plan_of, said_work
 from .forecast import Outlook, forecast
-from .known_costs import work_of_columns
 
 # Samples that are looked at, and the bytes of them that are held; collating takes this many
 # microbatches' samples.
 FIRST, FIRST_BYTES, COLLATED = 64, 1 << 28, 4
+logger = logging.getLogger(__name__)
+LOG_S, END_S = 10.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,74 @@ class Answer:
         told = values["forecast"]
         choice = Choice.from_json(json.dumps(values["choice"]))
         return cls(choice, None if told is None else Outlook(**told), values["held_bytes"])
+
+
+def ask_worker(
+    question: Question, context: BaseContext | None, begin: Callable[[int], None] | None = None
+) -> Answer:
+    """Return a worker's answer; ValueError with one line that says why there is none.
+
+    context: the loader's multiprocessing_context; begin: its worker_init_fn.
+    """
+    if multiprocessing.current_process().daemon:  # which may start no process: nor has it workers
+        return answer(question)
+    maker: Any = worker_context(context) or multiprocessing.get_context()
+    reading, writing = maker.Pipe(duplex=False)
+    worker = maker.Process(target=_answer_to, args=(writing, question, begin), daemon=True)
+    try:
+        try:
+            with quiet_forks():
+                worker.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"cannot send this to a worker process: {describe_error(error)}; define it at the "
+                "top level of a module, or pass multiprocessing_context='fork', or say how batches "
+                'are made: Balance("auto", work="padded")'
+            ) from None
+        writing.close()  # so that the worker's end is the end of the pipe
+        since, log_s = time.monotonic(), LOG_S
+        while not reading.poll(log_s):
+            log_s = time.monotonic() - since  # twice as late each time
+            logger.warning(
+                'balance="auto" has read the first samples for %.0f s, to find what they cost',
+                log_s,
+            )
+        try:
+            found: Answer | str = reading.recv()
+            worker.join(END_S)
+        except EOFError:
+            worker.join()
+            found = f"the first samples could not be read: {_how_ended(worker.exitcode)}"
+    finally:
+        reading.close()
+        if worker.pid is not None:
+            worker.kill()
+            worker.join()
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+def _answer_to(
+    writing: Connection, question: Question, begin: Callable[[int], None] | None
+) -> None:
+    """Send the answer, or in one line why there is none; what a worker process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, who ends this process
+    torch.set_num_threads(1)  # the threads of a forked trainer are not here
+    found: Answer | str
+    try:
+        begin_worker(begin, 0)
+        found = answer(question)
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else describe_error(error)
+        found = " ".join(text.split())
+    writing.send(found)
+
+
+def _how_ended(status: int) -> str:
+    if status < 0:
+        return f"the process that read them was ended by {signal.Signals(-status).name}"
+    return f"the process that read them ended with status {status}"
 
 
 def answer(question: Question) -> Answer:
@@ -179,3 +253,50 @@ def _each(question: Question, most: int, action: Callable[[int], Any]) -> Iterat
 
 def _mean_bytes(samples: Sequence[Any]) -> int:
     return sum(map(sample_nbytes, samples)) // len(samples)
+
+
+def work_of_columns(
+    columns: Mapping[str, Int64],
+    samples: Sequence[Any],
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+) -> tuple[tuple[str, ...], str]:
+    """Return which costs are padded, and in words how batches hold each.
+
+    columns: the costs of the samples by name, (n,) each.
+    """
+    found = find_costs(samples)
+    work = recognise_work(found, samples, collate, batch_size)
+    measured = [found.measure(sample) for sample in samples]
+    like = {name: _like(column, measured) for name, column in columns.items()}
+    padded = tuple(name for name in columns if like[name] in work.padded)
+    return padded, _said(list(columns), like, work)
+
+
+def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
+    """Return the found resource that goes with a known cost sample by sample, "" for none."""
+    for name in measured[0]:
+        other = np.array([each[name] for each in measured], dtype=np.int64)
+        top = int(other.argmax())
+        if column[top] and other[top] and (column * other[top] == other * column[top]).all():
+            return name
+    return ""
+
+
+def _said(names: Sequence[str], like: Mapping[str, str], work: FoundWork) -> str:
+    """Return in words how batches hold the costs of some names."""
+    padded = [name for name in names if like[name] in work.padded]
+    constant = [name for name in names if like[name] in work.constant]
+    unknown = [
+        name
+        for name in names
+        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
+    ]
+    added = [name for name in names if name not in (*padded, *constant, *unknown)]
+    kinds = (
+        (padded, "padded"),
+        (added, "add up"),
+        (constant, "the same in every batch: planned as adding up"),
+        (unknown, "not recognised in the batches: planned as adding up"),
+    )
+    return "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)
