@@ -3,64 +3,34 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
-from .adapters.gradient_state import is_last, steps_if_known
+from .adapters.accelerate import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
-from .assembly import BalancedArguments, prepare_balanced
-from .balanced.arguments import checked_shuffle, read_order, refuse_ignored, with_rank, with_seed
+from .assembly import BalancedArguments, settings_of
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches, Steps
-from .collate.chosen import checked_fields
-from .remote_dataset import RemoteDataset
 from .step.info import Step
-from .step.ranks import RankArguments
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
-    """Return what makes the balanced loader behind `loader`; see `prepare_balanced`.
+    """Return what makes the balanced loader behind `loader` when its ranks are needed.
 
-    What stands for torch's samplers stops frameworks from making batches of the loader themselves.
+    Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
+    making batches of the loader themselves.
     """
-    late = prepare_balanced(loader, given)
+    settings = settings_of(loader, given)
+    late: LateBalancedLoader
+    if given.balance.grouping == "auto":
+        from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
+
+        late = LateAutoLoader(settings)
+    else:
+        late = LateBalancedLoader(given.ranks, settings.make, follows=given.follows)
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late
-
-
-def read_arguments(
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool | None,
-    sampler: Any,
-    batch_sampler: Any,
-    generator: Any,
-    *,
-    balance: Any,
-    rank: int | None,
-    ranks: int | None,
-    virtual_ranks: int | None,
-    process_group: Any,
-    topology: Any,
-    fields: Any,
-    **others: Any,
-) -> BalancedArguments:
-    """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
-    order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-    wanted = with_seed(as_balance(balance), order)
-    is_remote = isinstance(dataset, RemoteDataset)
-    refuse_ignored(is_remote, wanted, batch_size, others["cost"], others["key"])
-    places = RankArguments(rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch)
-    return BalancedArguments(
-        balance=wanted,
-        shuffle=checked_shuffle(order.shuffle, wanted.mode),
-        ranks=with_rank(places, order),
-        follows=order.follows,
-        fields=checked_fields(fields),
-        **others,
-    )
 
 
 def iterate_steps(balanced: BalancedLoader) -> Iterator[Step]:

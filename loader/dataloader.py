@@ -14,6 +14,7 @@ from ..workers.sources.error_policy import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator
+from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
@@ -26,7 +27,6 @@ from .refused_arguments import (
 )
 from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
-from .plain.skipped import make_left_out
 
 # Where there is a `balance`, methods import .balancing: a plain loop needs nothing of it.
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
             return
-        from . import balancing
+        from . import assembly, balancing
 
-        self._given = balancing.read_arguments(
+        self._given = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
             rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
             topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,

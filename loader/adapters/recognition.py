@@ -1,10 +1,10 @@
 """Answers frameworks' questions about a loader, and stands in for what they would rebuild.
 
 DataLoader inherits what accelerate asks for. Frameworks make a new DataLoader out of a given one:
-Lightning and Fabric to put a distributed sampler into it, `skip_first_batches` to resume, accelerate
-to shard. They take the dataset and the samplers along, and nothing of a plan. So a balanced loader
-shows stand-ins for `sampler` and `batch_sampler`. Both can be asked what they are; iterating over
-them, or making another of them, is an error that says what is right instead.
+Lightning and Fabric to put a distributed sampler into it, `skip_first_batches` to resume,
+accelerate to shard. They take the dataset and the samplers along, and nothing of a plan. So a
+balanced loader shows stand-ins for `sampler` and `batch_sampler`. Both can be asked what they are;
+iterating over them, or making another of them, is an error that says what is right instead.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.utils.data import DistributedSampler, Sampler
 
 if TYPE_CHECKING:
-    from .gradient_state import AccelerateFeed
+    from .accelerate import AccelerateFeed
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ class RecognisedLoader:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
             # here: only accelerate's loops need them
-            from .auto_loader import adopt_loop
-            from .gradient_state import AccelerateFeed
+            from .accelerate import AccelerateFeed, adopt_loop
 
             self._accelerate = AccelerateFeed.prepared()
             adopt_loop(self, AccelerateFeed.accumulated())

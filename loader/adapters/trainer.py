@@ -8,15 +8,22 @@ not need: the ledger is in the checkpoint, as the state of a callback.
 Trainer counts steps and epochs from the length of its loader. Modes "window" and "epoch" have none
 before the plan is made: Trainer then takes max_steps for the length of an epoch, and begins at
 epoch 0 again where it resumes. The loader's own count is right, and goes on by itself.
+
+What hf_kwargs gives for packed batches works where the model's forward() takes it and its attention
+uses it. Read in transformers 5.23, masking_utils.py: eager, SDPA and flex attention find where
+samples begin by position_ids in causal models without a cache; flash attention by cu_seq_lens, in
+all of them; for an attention without a mask function no mask is made at all.
 """
 
 import functools
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from .accelerate import check_step, prepare_accelerate
-from .auto_loader import adopt_loop, adopt_times, adopt_weights, weighs_equally
-from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
+from ...balancer.planning.problem.model_times import known_time_ns
+from ..collate.hugging_face import NEEDED, hf_kwargs
+from ..collate.layouts import collate_packed
+from .accelerate import adopt_loop, check_step, prepare_accelerate
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 
@@ -49,10 +56,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
     adopt_loop(loader, trainer.args.gradient_accumulation_steps)
-    adopt_times(loader, trainer.model)
-    if normalises:
-        adopt_weights(loader)
-    elif not weighs_equally(loader):  # means of equal counts may be averaged
+    adopt_model(loader, trainer.model, normalises)
+    if not normalises and loader._late.counts != "equal":  # means of equal counts may be averaged
         raise ValueError(_why_not_normalised(trainer))
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     feed = with_known_epochs(loader, trainer.args.max_steps)
@@ -61,6 +66,20 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     trainer.get_train_dataloader = lambda: feed
     trainer.add_callback(ledger_callback(loader))
     return trainer
+
+
+def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
+    """Weigh costs as a model takes them, where its configuration says how it is made.
+
+    normalises: losses are sums over labels, divided by the step's label tokens. Then counts are
+    free, and a microbatch that weighs nothing has no labels. balance="auto" takes both where the
+    user has not said otherwise.
+    """
+    config = getattr(model, "config", None)
+    if (times := known_time_ns(config)) is not None:
+        loader._late.adopt_times(times, type(config).__name__)
+    if normalises:
+        loader._late.adopt(counts="free", ignores_labels=True)
 
 
 def _attach_evaluation(trainer: Any, loader: Any) -> None:
@@ -201,3 +220,78 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
             "a whole epoch: train() without resume_from_checkpoint"
         )
     return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
+
+
+TOLD = (
+    "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
+)  # fmt: skip
+MASKED = ("eager", "sdpa", "flex_attention")
+CAUSAL = ("ForCausalLM", "ForConditionalGeneration")
+INSTEAD = 'or give the loader Balance(layout="padded")'
+
+
+def is_packing(loader: Any) -> bool:
+    """Return whether a loader's batches are known to be packed before the first one."""
+    given = getattr(loader, "_given", None)
+    return loader.collate_fn is collate_packed or (
+        given is not None and given.balance.layout == "packed"
+    )
+
+
+def is_packed(batch: Any) -> bool:
+    """Return whether a batch is what collate_packed makes."""
+    return isinstance(batch, dict) and all(name in batch for name in NEEDED)
+
+
+def for_model(batch: Any) -> Any:
+    """Return a packed batch as the arguments of a Hugging Face model; any other as it is."""
+    if not is_packed(batch):
+        return batch
+    kept = {name: value for name, value in batch.items() if name not in NEEDED}
+    return {**kept, **hf_kwargs(batch)}
+
+
+def check_keeps_apart(model: Any) -> None:
+    """Raise ValueError for a model whose samples would attend across their borders."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    _check_forward(model)
+    config = getattr(model, "config", None)
+    if config is not None:
+        _check_attention(model, config)
+
+
+def _check_forward(model: Any) -> None:
+    """Positions must be an argument by name: what only goes into **kwargs may be ignored."""
+    taken = inspect.signature(model.forward).parameters
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    missing = [
+        name for name in TOLD if name not in taken and (name == "position_ids" or not takes_all)
+    ]
+    if missing:
+        raise ValueError(
+            f"the forward() of {type(model).__name__} takes no {', '.join(missing)}, which keep "
+            f"packed samples apart: let it take and use them, {INSTEAD}"
+        )
+    if "use_cache" not in taken and getattr(getattr(model, "config", None), "use_cache", False):
+        raise ValueError(
+            f"the forward() of {type(model).__name__} takes no use_cache, and with a cache packed "
+            "samples attend across their borders: set model.config.use_cache = False"
+        )
+
+
+def _check_attention(model: Any, config: Any) -> None:
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    attention = getattr(text, "_attn_implementation", None)
+    if attention is None or "flash" in attention:
+        return
+    if attention not in MASKED:
+        raise ValueError(
+            f"attention {attention!r} makes no mask of position_ids, so packed samples attend "
+            f'across their borders: give attn_implementation="sdpa" or a flash one, {INSTEAD}'
+        )
+    if getattr(model, "loss_type", None) not in CAUSAL:
+        raise ValueError(
+            f"{type(model).__name__} is no causal language model, and {attention} attention does "
+            "not keep packed samples apart there: give "
+            f'attn_implementation="flash_attention_2", {INSTEAD}'
+        )

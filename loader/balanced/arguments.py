@@ -1,4 +1,4 @@
-"""Checks a balanced loader's arguments, torch's among them, and turns them into a plan configuration.
+"""Checks a balanced loader's arguments, torch's among them, and makes a plan configuration.
 
 torch's own samplers say no more than shuffle, seed and rank, and those a plan has too.
 """

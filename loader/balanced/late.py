@@ -4,12 +4,12 @@ Making a DataLoader looks at no rank, so that it may come before init_process_gr
 looked for at the first iteration, length or state, and must stay what they were then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from ...balancer.planning.problem.options import Waits
+from ...balancer.planning.problem.options import Counts, Waits
 from ..step.ranks import Place, RankArguments, check_same_place
 from .followed_costs import MeasuredCosts
 from .microbatches import BalancedLoader
@@ -59,11 +59,14 @@ class LateBalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:
             self._place = self._arguments.find()
-            self._loader = self._make(self._place, self._waits)
+            self._loader = self._made(self._place, self._waits)
             self._loader.set_epoch(self._epoch)
             if self._pipe is not None:
                 self._loader.follow_costs(self._pipe)
         return self._loader
+
+    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
+        return self._make(place, waits)
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
@@ -92,6 +95,19 @@ class LateBalancedLoader:
         if self._loader is not None:
             self._loader.close()
             self._epoch, self._loader = self._loader.epoch, None
+
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
+    ) -> None:
+        """Take what a framework says where the user has not: that is with balance="auto" only."""
+
+    def adopt_times(self, times: Mapping[str, int], model: str) -> None:
+        """Take the times of a model: with balance="auto" only."""
+
+    @property
+    def counts(self) -> Counts | None:
+        """The counts that balance="auto" plans for; None of other plans."""
+        return None
 
     def adopt_waits(self, waits: Waits | None) -> None:
         """Plan for ranks that wait as a framework says, unless the user says; before a batch."""

@@ -38,9 +38,8 @@ from .fetching import (
     beginning,
 )
 from .followed_costs import FollowedCosts, MeasuredCosts
-from .over_budget import OverBudget
 from .spare import SpareSample
-from .step_infos import info_of
+from .step_infos import OverBudget, info_of
 
 if TYPE_CHECKING:
     from ...balancer.protocol.messages import Batch

@@ -31,11 +31,11 @@ from ..step.errors import OneCaller
 from .indices import Indices
 from .state import Iteration, PlainState
 from .torch_names import (
-    killed_worker,
     TorchExceptionWrapper,
     TorchInlineIterator,
     TorchWorkersIterator,
     is_profiled,
+    killed_worker,
 )
 
 Reader = StreamReader | MapReader

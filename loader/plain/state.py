@@ -24,8 +24,8 @@ from ..resume.ledger import (
     read_ledger,
     write_ledger,
 )
-from .skipped import LeftOut
 from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
+from .skipped import LeftOut
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from counterpoise.loader import Balance, DataLoader, check_equivalence
 from counterpoise.loader.collate.equivalence import DROPOUT, Equivalence
-from counterpoise.loader.collate.equivalence import causes as named
+from counterpoise.loader.collate import causes as named
 
 VOCABULARY, WIDTH = 17, 8
 
