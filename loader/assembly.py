@@ -36,7 +36,7 @@ from .balanced.arguments import (
     with_rank,
     with_seed,
 )
-from .balanced.fetching import MicrobatchSource
+from .balanced.arrivals import MicrobatchSource
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields

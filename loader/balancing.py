@@ -67,7 +67,7 @@ class BatchIterator:
         try:
             self._begin()
             fetched = self._microbatches.fetch(balanced.position)
-            batch, info, after = fetched.delivered.batch, fetched.delivered.info, fetched.after
+            batch, info, after = fetched.batch, fetched.info, fetched.after
             self._loader._info = info
             if self._feed is not None:
                 batch = self._feed.place(batch)
@@ -79,7 +79,7 @@ class BatchIterator:
                 self._end()
             balanced.caller.thread = None
             raise
-        # Nothing can raise, nor another thread come in, from here on: see balanced/fetching.py.
+        # Nothing can raise, nor another thread come in, from here on: see balanced/walking.py.
         balanced.caller.thread = None
         balanced.position = after
         return batch

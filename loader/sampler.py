@@ -31,7 +31,7 @@ from ..balancer.protocol.parts import EpochPosition
 from ..workers.sources.data_identity import KnownData
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
-from .balanced.fetching import MicrobatchFacts
+from .balanced.arrivals import MicrobatchFacts
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import OverBudget, info_of
 from .local.contents import contents_of, usable_cells

@@ -19,7 +19,6 @@ from torch.utils.data import IterableDataset
 
 from ..step.info import StepInfo
 from .padded_gather import gather_padded
-from .recognition import RecognisedLoader
 
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
 KEPT = (
@@ -39,14 +38,15 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     of the accelerator that would take batches apart (dispatch_batches, split_batches).
     """
     planned = _samples_planned(loader)
-    if not isinstance(loader, RecognisedLoader) and not planned:
+    is_ours = hasattr(loader, "is_balanced")
+    if not is_ours and not planned:
         raise ValueError(
             f"prepare_accelerate takes a counterpoise.DataLoader, or a DataLoader over a "
             f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
             "accelerator.prepare()"
         )
     _check_options(accelerator)
-    if isinstance(loader, RecognisedLoader) and loader.is_balanced:
+    if is_ours and loader.is_balanced:
         return _prepare_balanced(accelerator, loader)
     if planned:
         prepared = _shard(accelerator, loader, processes=1)

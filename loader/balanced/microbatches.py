@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import structs
+
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
-from ...workers.batches.planned_reader import Made
+from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.chosen import BatchMaker
@@ -27,16 +29,7 @@ from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
-from .fetching import (
-    Delivered,
-    Fetched,
-    Kept,
-    LocalArrival,
-    MicrobatchFacts,
-    MicrobatchSource,
-    PassedOver,
-    beginning,
-)
+from .arrivals import Fetched, Kept, LocalArrival, MicrobatchFacts, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .spare import SpareSample
 from .step_infos import OverBudget, info_of
@@ -79,7 +72,7 @@ class BalancedLoader:
     spare: SpareSample | None = None
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
-    # What next() has returned. It moves by one assignment, see fetching.py.
+    # What next() has returned. It moves by one assignment, see walking.py.
     position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
@@ -284,10 +277,6 @@ class BalancedLoader:
             self.close()
             raise
 
-    def release(self, arrival: "Arrival | LocalArrival") -> None:
-        """Release a microbatch that is unpacked."""
-        self.open().release(arrival)
-
     def unpack(self, kept: Kept) -> Fetched | PassedOver:
         """Return what is handed out of a microbatch, and the position after it."""
         batch, before = kept.arrival.batch, kept.at.holes
@@ -297,10 +286,10 @@ class BalancedLoader:
         after = kept.at.after(batch, holes, self.ranks)
         if self._is_passed_over(batch):
             return PassedOver(after)
-        delivered = self._delivered(kept, after)
-        info = delivered.info
+        fetched = self._deliver(kept, after)
+        info = fetched.info
         self._over_budget.take(info.over_budget, info.costs, info.keys)
-        return Fetched(delivered, after)
+        return fetched
 
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
@@ -357,43 +346,44 @@ class BalancedLoader:
                 "the data, or allow more"
             )
 
-    def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
-        arrival = kept.arrival
-        batch: Any = arrival.batch
-        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
-        info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
-        if isinstance(arrival, LocalArrival):
-            return self._delivered_locally(arrival, info)
+    def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
+        arrival, job = kept.arrival, self.job
+        info = info_of(
+            arrival.batch, self.epoch, self.plan.ranks, job.resources, self._over_budget, after
+        )
+        is_local = isinstance(arrival, LocalArrival)
+        made = arrival.made or Made(None) if is_local else self._make(kept, info)
+        batch = made.batch
+        if made.labels is not None and job.counts_labels:
+            self._labels.compare(*made.labels, info.label_tokens, info.keys)
+        if not info.keys and self.spare is not None:
+            batch = self.spare.weightless(batch)
+        if job.counts_batches:
+            info = replace(info, label_tokens=made.label_tokens or 0)
+        return Fetched(self.batches.finished(batch, info), info, after)
+
+    def _make(self, kept: Kept, info: StepInfo) -> Made:
+        """Make a microbatch, as a worker of the local loop does, of what a balancer has sent."""
         # here: a local loop needs nothing of it
         from ...workers.codec.frames import decode_packed
         from ..collate.payloads import payload_buffer
 
+        arrival: Any = kept.arrival
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
-            for item, payload in zip(batch.items, arrival.payloads, strict=True)
+            for item, payload in zip(arrival.batch.items, arrival.payloads, strict=True)
         ]
-        if self.job.counts_labels and self._labels.left > 0:
-            keys = [item.key for item in batch.items]
-            self._labels.compare(samples, batch.weights.label_tokens, keys)
         if not samples and self.spare is not None:
-            spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
-            return Delivered(batches.finished(self.spare.weightless(spared), info), info)
-        collated = batches.collated(samples, info)
-        if self.job.counts_batches:
-            info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
-        return Delivered(batches.finished(collated, info), info)
-
-    def _delivered_locally(self, arrival: LocalArrival, info: StepInfo) -> Delivered:
-        """Return what is handed out of a microbatch that a worker of this process has collated."""
-        made = arrival.made or Made(None)
-        batch = made.batch
-        if made.labels is not None and self.job.counts_labels:
-            self._labels.compare_counts(*made.labels, info.label_tokens, info.keys)
-        if not info.keys and self.spare is not None:
-            batch = self.spare.weightless(batch)
-        if self.job.counts_batches:
-            info = replace(info, label_tokens=made.label_tokens or 0)
-        return Delivered(self.batches.finished(batch, info), info)
+            spared = self.spare(self.epoch, kept.at.place.start)
+            return Made(self.batches.collated([spared], info))
+        labels = counted_labels(samples) if self._labels.left > 0 else None
+        batch = self.batches.collated(samples, info)
+        counts = self.job.counts_batches
+        return Made(
+            batch,
+            labels=labels,
+            label_tokens=count_label_tokens_of(batch, samples) if counts else None,
+        )
 
     def _report_holes(self, kept: Kept) -> None:
         """Write each hole to the dead-letter file, once."""
@@ -402,3 +392,11 @@ class BalancedLoader:
                 letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
                 record_letter(self.dead_letter, letter)
                 kept.reported += 1
+
+
+def beginning(at: ResumePosition) -> ResumePosition:
+    """Return the position of a step's first microbatch; what was handed out of it comes again."""
+    place = at.place
+    if not place.microbatch and not at.served:
+        return at
+    return replace(at, place=structs.replace(place, microbatch=0), served=0)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..step.info import StepInfo
-from .fetching import MicrobatchFacts
+from .arrivals import MicrobatchFacts
 
 if TYPE_CHECKING:
     from ...balancer.protocol.messages import Batch
@@ -59,6 +59,11 @@ class OverBudget:
         self._microbatches = self._over = 0
 
 
+def keys_of(batch: "Batch | MicrobatchFacts") -> tuple[str, ...]:
+    """Return the keys of a microbatch's samples."""
+    return batch.keys if isinstance(batch, MicrobatchFacts) else tuple(e.key for e in batch.items)
+
+
 def info_of(
     batch: "Batch | MicrobatchFacts",
     epoch: int,
@@ -69,8 +74,7 @@ def info_of(
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
     costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
-    keys = batch.keys if isinstance(batch, MicrobatchFacts) else [each.key for each in batch.items]
-    weights = batch.weights
+    keys, weights = keys_of(batch), batch.weights
     return StepInfo(
         epoch=epoch,
         step=batch.step,
@@ -84,7 +88,7 @@ def info_of(
         rank_label_tokens=weights.rank_label_tokens,
         step_samples=weights.step_samples,
         step_label_tokens=weights.step_label_tokens,
-        keys=tuple(keys),
+        keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
         images=costs.get("tiles", 1) > 0 if keys else False,
         costs=MappingProxyType(costs),

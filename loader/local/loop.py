@@ -20,7 +20,7 @@ from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source
-from ..balanced.fetching import LocalArrival
+from ..balanced.arrivals import LocalArrival
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.labels import COMPARED, count_label_tokens_of

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...workers.batches.planned_reader import Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
-from ..balanced.fetching import LocalArrival, MicrobatchFacts
+from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..plain.restarting import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError

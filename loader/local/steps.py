@@ -11,7 +11,7 @@ from ...balancer.protocol.parts import Hole
 from ...workers.batches.planned_reader import Load, Made
 from ...workers.sources.interface import Source
 from ...workers.sources.measuring import FailedSample
-from ..balanced.fetching import LocalArrival, MicrobatchFacts
+from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..resume.balanced_position import RunStart
 from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells

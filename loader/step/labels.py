@@ -125,27 +125,13 @@ class LabelCheck:
     left: int = COMPARED
     _fits: tuple[bool, bool] = (True, True)
 
-    def compare(self, samples: Sequence[Any], declared: int, keys: Sequence[str]) -> None:
+    def compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
         """Raise LoaderError for a microbatch whose samples have another number of label tokens.
 
-        A sample without labels has none; without labels in any of them nothing is compared.
+        They were counted in both ways.
         """
-        labels = [labels_of(sample) for sample in samples] if self.left > 0 else []
-        found = [each for each in labels if each is not None]
-        if not found:
+        if self.left <= 0:
             return
-        at_token = sum(map(count_label_tokens, found))
-        before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
-        self._compare(at_token, before, declared, keys)
-
-    def compare_counts(
-        self, at_token: int, before: int, declared: int, keys: Sequence[str]
-    ) -> None:
-        """Do what `compare` does, of samples whose labels a worker has counted in both ways."""
-        if self.left > 0:
-            self._compare(at_token, before, declared, keys)
-
-    def _compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
         self.left -= 1
         # one reading has to fit all microbatches, not another one each time
         fits = self._fits[0] and declared == at_token, self._fits[1] and declared == before

@@ -36,7 +36,7 @@ def line(caplog: pytest.LogCaptureFixture) -> str:
     (found,) = [
         r.getMessage()
         for r in caplog.records
-        if r.name.endswith("auto.start_line") and r.levelno == logging.INFO
+        if r.name.endswith("auto.forecast") and r.levelno == logging.INFO
     ]
     return found
 
