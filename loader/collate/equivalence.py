@@ -6,26 +6,254 @@ meant; from padded and from packed batches of the same samples; and from the loa
 with scale_loss, which is what will be trained. Where one of them is far off, experiments name why.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
-from typing import Any, Protocol
+from itertools import chain, islice, pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ...balancer.planning.problem.options import LayoutName
+from ...workers.sources.labels import IGNORED
 from ..step.info import Step, StepInfo, moved
-from .causes import Experiments, LossOutcome, LossSum, hf_loss_sum, outcome, part_of_mean
+from ..step.loss import scale_loss
+from .causes import find_causes
+from .hugging_face import hf_kwargs
 from .layouts import COLLATE_BY_LAYOUT, KNOWN_FIELDS, Array, Batch, collate_padded
 
+TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
+DROPOUT = (
+    "dropout, or another random choice: the loss of the same batch is another each time; the rest "
+    "was compared in eval mode"
+)
+COUNTS = (
+    "label tokens: the loader counts {} in the steps that were compared, and the batches have {}; "
+    "loss.md says who counts them"
+)
+# (model, batch) -> the sum of the losses of the batch's label tokens.
+LossSum = Callable[[Any, Batch], Tensor]
 LENGTHS = "_lengths"
 # Fields of a layout's own, which no sample has.
 MADE = frozenset({
     "attention_mask", "position_ids", "cu_seq_lens", "max_length", "images_per_sample",
 })  # fmt: skip
+
+
+def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
+    """Return a Hugging Face causal model's loss, summed over label tokens; text only.
+
+    Raises ValueError for a batch with images, whose inputs are each model's own.
+    """
+    if "pixel_values" in batch:
+        raise ValueError(
+            "batches have images, and each model takes them in its own way: give loss=, a function "
+            "from (model, batch) to the sum of the losses of its label tokens"
+        )
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch))
+    count = int((batch["labels"][..., 1:] != IGNORED).sum())
+    total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
+    return total
+
+
+def _cross_entropy(model: Any, batch: Batch) -> Tensor:
+    """Return the sum of cross-entropies of a Hugging Face causal model's logits, nothing added."""
+    logits = model(input_ids=batch["input_ids"], **_told(batch)).logits
+    targets = batch["labels"][:, 1:].flatten()
+    return functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def _told(batch: Batch) -> dict[str, Any]:
+    if "cu_seq_lens" in batch:
+        return hf_kwargs(batch)
+    return {"attention_mask": batch["attention_mask"], "use_cache": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A layout's distance from sample by sample: loss, gradient, the parameter farthest off."""
+
+    layout: str
+    loss: float
+    gradient: float
+    parameter: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """The findings of check_equivalence; `causes` say what differs, in the words of its docs."""
+
+    comparisons: tuple[Comparison, ...]
+    causes: tuple[str, ...]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Return whether every layout gave the loss and the gradient of the single samples."""
+        return not any(each.differs for each in self.comparisons)
+
+    def __str__(self) -> str:
+        """Return a table, and what differs."""
+        lines = [f"against sample by sample, within {self.tolerance:g}:"]
+        for each in self.comparisons:
+            verdict = f"differs, most in {each.parameter}" if each.differs else "same"
+            lines.append(
+                f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
+            )
+        return "\n".join([*lines, *(f"  * {cause}" for cause in self.causes)])
+
+
+def check_equivalence(
+    model: nn.Module,
+    loader: Any,
+    *,
+    loss: LossSum = hf_loss_sum,
+    steps: int = 1,
+    layouts: Sequence[LayoutName] = ("padded", "packed"),
+    tolerance: float | None = None,
+) -> Equivalence:
+    """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
+
+    model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
+    balanced DataLoader with layout "padded" or "packed"; its position stays where it is. loss: a
+    function from (model, batch) to the sum of the losses of the batch's label tokens, for batches
+    of every one of `layouts`; the default is for Hugging Face causal models on text. steps: how
+    many are compared. tolerance: relative, of loss and each tensor's largest gradient; by default
+    1e-4, and 3e-2 for 16-bit parameters.
+
+    Raises ValueError for batches of another layout, and for an epoch with no steps left.
+    """
+    first = next(iter(model.parameters()), torch.zeros(()))
+    if tolerance is None:
+        tolerance = TOLERANCE if first.dtype in (torch.float32, torch.float64) else TOLERANCE_HALF
+    position = loader.state_dict()
+    try:
+        taken = list(islice(loader.steps(), steps))
+    finally:
+        loader.load_state_dict(position)
+    if not taken:
+        raise ValueError("the loader has no step left in this epoch: set_epoch() begins another")
+    was_training = model.training
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return _compare(model, loss, taken, layouts, tolerance)
+        finally:
+            model.train(was_training)
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutcome:
+    """A loss, and its gradient with respect to each trained parameter, by name."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+
+    def compare(self, layout: str, found: "LossOutcome", tolerance: float) -> Comparison:
+        """Return how far another is from this.
+
+        Relative to this loss, and to each tensor's largest value (or a thousandth of the largest of
+        all, as what is zero but for rounding has no size of its own).
+        """
+        loss = abs(found.loss - self.loss) / max(abs(self.loss), 1e-12)
+        largest = {name: float(g.abs().max()) for name, g in self.gradients.items() if g.numel()}
+        floor = max(largest.values(), default=0.0) / 1000 or 1.0
+        off = {
+            name: float((found.gradients[name] - self.gradients[name]).abs().max())
+            / max(size, floor)
+            for name, size in largest.items()
+        }
+        worst = max(off, key=lambda name: off[name], default="")
+        gradient = off.get(worst, 0.0)
+        differs = not (loss <= tolerance and gradient <= tolerance)  # NaN differs, too
+        return Comparison(layout, loss, gradient, worst, differs)
+
+
+def outcome(model: nn.Module, shares: Iterable[Tensor]) -> LossOutcome:
+    """Return the sum of some losses and its gradient; the model's own `.grad` stay as they are."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    total, sums = 0.0, {name: torch.zeros_like(p) for name, p in trained.items()}
+    for loss in shares:
+        total += float(loss.detach())
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        for name, gradient in zip(trained, found, strict=True):
+            if gradient is not None:
+                sums[name] += gradient
+    return LossOutcome(total, sums)
+
+
+def _compare(
+    model: nn.Module,
+    loss: LossSum,
+    steps: Sequence[Step[Any]],
+    layouts: Sequence[LayoutName],
+    tolerance: float,
+) -> Equivalence:
+    device = next(iter(model.parameters()), torch.zeros(())).device
+
+    def compute(batch: Batch) -> Tensor:
+        return loss(model, moved(batch, device))
+
+    # an empty microbatch has no sample to compare, and weighs nothing
+    filled = [
+        [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
+        for s in steps
+    ]
+    groups = [[samples_of(batch) for batch, _ in step] for step in filled]
+    together = [group for step in groups for group in step]
+    samples = [sample for group in together for sample in group]
+    causes = []
+    first = collate_padded(samples[:1])
+    if float(compute(first).detach()) != float(compute(first).detach()):
+        model.eval()
+        causes.append(DROPOUT)
+    alone = outcome(model, (compute(collate_padded([sample])) for sample in samples))
+    compared = []
+    for layout in layouts:
+        batches = (COLLATE_BY_LAYOUT[layout](group) for group in together)
+        found = outcome(model, map(compute, batches))
+        compared.append(alone.compare(layout, found, tolerance))
+    # what a loop with scale_loss trains on, and the means over the same samples
+    means = outcome(
+        model,
+        (
+            compute(collate_padded([sample])) / max(sum(map(_count, chain(*inside))), 1)
+            for inside in groups
+            for sample in chain(*inside)
+        ),
+    )
+    shares = outcome(model, chain(*(_shares(compute, step) for step in filled)))
+    compared.append(means.compare("balanced", shares, tolerance))
+    # the experiments cost several passes each: only where there is something to explain
+    if any(each.differs for each in compared):
+        told, there = sum(i.label_tokens for s in filled for _, i in s), sum(map(_count, samples))
+        causes += [COUNTS.format(told, there)] if told != there else []
+        with torch.no_grad():
+            plain = None
+            if loss is hf_loss_sum:
+                plain = lambda batch: float(_cross_entropy(model, moved(batch, device)))  # noqa: E731
+            causes += find_causes(lambda batch: float(compute(batch)), samples, tolerance, plain)
+    return Equivalence(tuple(compared), tuple(causes), tolerance)
+
+
+def _shares(
+    compute: Callable[[Batch], Tensor], step: Sequence[tuple[Batch, StepInfo]]
+) -> Iterator[Tensor]:
+    """Yield the microbatches' shares, by scale_loss, of the mean over a step of this process."""
+    # these are one process' microbatches: the step on all ranks may have more
+    told = sum(info.label_tokens for _, info in step)
+    for batch, info in step:
+        if info.step_label_tokens:
+            part = scale_loss(compute(batch), info, reduction="sum")
+            yield part * (info.step_label_tokens / max(told, 1))
+
+
+def _count(sample: dict[str, Any]) -> int:
+    return int((sample["labels"][1:] != IGNORED).sum())
 
 
 def samples_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -80,186 +308,3 @@ def _give_images(samples: list[dict[str, Any]], batch: Mapping[str, Any]) -> Non
 def _parts(whole: Array, lengths: Any) -> list[Array]:
     ends = np.cumsum([0, *np.asarray(lengths).tolist()]).tolist()
     return [whole[start:end] for start, end in pairwise(ends)]
-
-
-TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
-DROPOUT = (
-    "dropout, or another random choice: the loss of the same batch is another each time; the rest "
-    "was compared in eval mode"
-)
-COUNTS = (
-    "label tokens: the loader counts {} in the steps that were compared, and the batches have {}; "
-    "loss.md says who counts them"
-)
-
-
-class StepwiseLoader(Protocol):
-    """The part of a balanced DataLoader that is used here."""
-
-    def steps(self) -> Iterator[Step[Any]]:
-        """Begin an epoch, or go on in one."""
-
-    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
-        """Return the ledger."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A layout's distance from sample by sample: loss, gradient, the parameter farthest off."""
-
-    layout: str
-    loss: float
-    gradient: float
-    parameter: str
-    differs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Equivalence:
-    """The findings of check_equivalence; `causes` say what differs, in the words of its docs."""
-
-    comparisons: tuple[Comparison, ...]
-    causes: tuple[str, ...]
-    tolerance: float
-
-    @property
-    def ok(self) -> bool:
-        """Return whether every layout gave the loss and the gradient of the single samples."""
-        return not any(each.differs for each in self.comparisons)
-
-    def __str__(self) -> str:
-        """Return a table, and what differs."""
-        lines = [f"against sample by sample, within {self.tolerance:g}:"]
-        for each in self.comparisons:
-            verdict = f"differs, most in {each.parameter}" if each.differs else "same"
-            lines.append(
-                f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
-            )
-        return "\n".join([*lines, *(f"  * {cause}" for cause in self.causes)])
-
-
-def check_equivalence(
-    model: nn.Module,
-    loader: StepwiseLoader,
-    *,
-    loss: LossSum = hf_loss_sum,
-    steps: int = 1,
-    layouts: Sequence[LayoutName] = ("padded", "packed"),
-    tolerance: float | None = None,
-) -> Equivalence:
-    """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
-
-    model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
-    balanced DataLoader with layout "padded" or "packed"; its position stays where it is. loss: a
-    function from (model, batch) to the sum of the losses of the batch's label tokens, for batches
-    of every one of `layouts`; the default is for Hugging Face causal models on text. steps: how
-    many are compared. tolerance: relative, of loss and each tensor's largest gradient; by default
-    1e-4, and 3e-2 for 16-bit parameters.
-
-    Raises ValueError for batches of another layout, and for an epoch with no steps left.
-    """
-    first = next(iter(model.parameters()), torch.zeros(()))
-    if tolerance is None:
-        tolerance = TOLERANCE if first.dtype in (torch.float32, torch.float64) else TOLERANCE_HALF
-    position = loader.state_dict()
-    try:
-        taken = list(islice(loader.steps(), steps))
-    finally:
-        loader.load_state_dict(position)
-    if not taken:
-        raise ValueError("the loader has no step left in this epoch: set_epoch() begins another")
-    place = partial(moved, device=first.device)
-    was_training = model.training
-    with torch.random.fork_rng(devices=[]):
-        try:
-            return _compare(_Losses(model, loss, place), taken, layouts, tolerance)
-        finally:
-            model.train(was_training)
-
-
-@dataclass(frozen=True, slots=True)
-class _Losses:
-    """A model's losses: `compute` as in check_equivalence, `place` moves a batch to it."""
-
-    model: nn.Module
-    compute: LossSum
-    place: Callable[[Batch], Batch]
-
-    def of(self, batches: Sequence[Batch]) -> list[Callable[[], Tensor]]:
-        """Return what computes the loss of each batch, when it is called."""
-        return [partial(self._one, batch) for batch in batches]
-
-    def _one(self, batch: Batch) -> Tensor:
-        return self.compute(self.model, self.place(batch))
-
-
-def _compare(
-    losses: _Losses, steps: Sequence[Step[Any]], layouts: Sequence[LayoutName], tolerance: float
-) -> Equivalence:
-    # an empty microbatch has no sample to compare, and weighs nothing
-    filled = [
-        [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
-        for s in steps
-    ]
-    groups = [[samples_of(batch) for batch, _ in step] for step in filled]
-    together = [group for step in groups for group in step]
-    samples = [sample for group in together for sample in group]
-    causes = _leave_chance_out(losses.model, losses.of([collate_padded(samples[:1])] * 2))
-    alone = outcome(losses.model, losses.of([collate_padded([sample]) for sample in samples]))
-    compared = []
-    for layout in layouts:
-        batches = [COLLATE_BY_LAYOUT[layout](group) for group in together]
-        compared.append(_row(layout, alone, outcome(losses.model, losses.of(batches)), tolerance))
-    compared.append(_balanced(losses, filled, groups, tolerance))
-    # the experiments cost several passes each: only where there is something to explain
-    if any(each.differs for each in compared):
-        experiments = Experiments(losses.model, losses.compute, losses.place, tolerance)
-        causes += [*_wrong_counts(filled, groups), *experiments.causes(samples)]
-    return Equivalence(tuple(compared), tuple(causes), tolerance)
-
-
-def _leave_chance_out(model: nn.Module, twice: Sequence[Callable[[], Tensor]]) -> list[str]:
-    """Switch a model to eval mode if the same batch's loss is another the second time; say so."""
-    if len({float(each().detach()) for each in twice}) == 1:
-        return []
-    model.eval()
-    return [DROPOUT]
-
-
-Filled = list[list[tuple[Batch, StepInfo]]]
-Groups = list[list[list[dict[str, Any]]]]
-
-
-def _balanced(losses: _Losses, filled: Filled, groups: Groups, tolerance: float) -> Comparison:
-    """Compare what a loop with scale_loss trains on with the means over the same samples."""
-    shares, means = list[Callable[[], Tensor]](), list[Callable[[], Tensor]]()
-    for step, inside in zip(filled, groups, strict=True):
-        infos = [info for _, info in step]
-        # these are one process' microbatches: the step on all ranks may have more
-        told = sum(info.label_tokens for info in infos)
-        for info, compute in zip(infos, losses.of([batch for batch, _ in step]), strict=True):
-            if info.step_label_tokens:
-                shares.append(partial(lambda f, i, n: part_of_mean(f(), i, n), compute, info, told))
-        labelled = max(sum(map(_count, (s for group in inside for s in group))), 1)
-        alone = losses.of([collate_padded([s]) for group in inside for s in group])
-        means += [partial(lambda f, n: f() / n, compute, labelled) for compute in alone]
-    return _row("balanced", outcome(losses.model, means), outcome(losses.model, shares), tolerance)
-
-
-def _wrong_counts(filled: Filled, groups: Groups) -> list[str]:
-    told = sum(info.label_tokens for step in filled for _, info in step)
-    there = sum(_count(sample) for step in groups for group in step for sample in group)
-    return [] if told == there else [COUNTS.format(told, there)]
-
-
-def _count(sample: dict[str, Any]) -> int:
-    return int((sample["labels"][1:] != -100).sum())
-
-
-def _row(layout: str, alone: LossOutcome, found: LossOutcome, tolerance: float) -> Comparison:
-    loss, gradient, parameter = alone.distance(found)
-    differs = not (loss <= tolerance and gradient <= tolerance)  # NaN differs, too
-    return Comparison(layout, loss, gradient, parameter, differs)

@@ -5,9 +5,10 @@ ends those in its own time. The order is the sampler's business, and a stream's 
 checked of a ledger is what would change the meaning of its position.
 """
 
+import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,17 +140,11 @@ def is_stream(dataset: Any) -> bool:
 
 def known_data(dataset: Any) -> KnownData:
     """Return a dataset with its length, if it is map-style and has one; streams only guess it."""
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-        return KnownData(dataset, None)
-    try:
-        return KnownData(dataset, len(dataset))
-    except (TypeError, NotImplementedError):  # it has the method of a base class, and no length
-        return KnownData(dataset, None)
-
-
-def reads_again(ledger: PlainLedger) -> bool:
-    """Return whether a stream must be read again up to the position."""
-    return any(r.read and not r.over and not r.has_state for r in ledger.readers)
+    samples = None
+    if not isinstance(dataset, IterableDataset):
+        with contextlib.suppress(TypeError, NotImplementedError):  # of a base class, or no length
+            samples = len(dataset)
+    return KnownData(dataset, samples)
 
 
 def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger:
@@ -191,33 +186,26 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
     """
     if not ledger.batches or ledger.order is None or ledger.sampler is not None:
         return
-    order, (then, now) = ledger.order, _samplers(ledger, loader)
-    if then != now:
+    sampler = drawn_from(loader._index_sampler)
+    now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
+    if ledger.order.partition("(")[0] != now:
         raise ValueError(
-            f"ledger.order was {order} and is {now}: {ledger.batches} batches were handed out in "
-            "that order; resume with the same sampler and shuffle=, or begin the epoch again"
+            f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
+            "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
         )
-    if own_shuffler(drawn_from(loader._index_sampler)) is not None and ledger.seed is None:
+    if own_shuffler(sampler) is not None and ledger.seed is None:
         raise ValueError("ledger.seed is None, and the order of a shuffle needs one")
-    handed_out = ledger.batches + len(ledger.waiting)
     if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
         raise ValueError(
             f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
         )
 
 
-def _samplers(ledger: PlainLedger, loader: Any) -> tuple[str, str]:
-    """Return the class of the sampler that the ledger's batches were drawn from, and of ours."""
-    then = str(ledger.order).partition("(")[0]
-    return then, type(drawn_from(loader._index_sampler)).__name__
-
-
 def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
     """Return why the position cannot be gone on from in data that have grown, "" if it can."""
     if not ledger.batches and not ledger.readers:
         return ""
-    in_order = type(drawn_from(loader._index_sampler)) is SequentialSampler
-    if not in_order:
+    if type(drawn_from(loader._index_sampler)) is not SequentialSampler:
         return "a sampler's order inside an epoch is another with more samples"
     size = 1 if loader.batch_sampler is None else loader.batch_sampler.batch_size
     handed_out = ledger.batches + len(ledger.waiting)
@@ -247,8 +235,16 @@ class PlainState:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            self.current = _resumed(loaded)
-            if reads_again(loaded):
+            self.current = Iteration(
+                start_batches=loaded.batches,
+                start_waiting=loaded.waiting,
+                seed=loaded.seed,
+                worker_seed=loaded.worker_seed,
+                start=StartPosition(loaded.readers, loaded.turn),
+                start_sampler=loaded.sampler,
+                order=loaded.order,
+            )
+            if any(r.read and not r.over and not r.has_state for r in loaded.readers):
                 _log.warning(
                     "%s has no state_dict, nor has its iterator: what was handed out is read again",
                     type(loader.dataset).__name__,
@@ -288,7 +284,12 @@ class PlainState:
         if self._loaded is not None:
             return write_ledger(self._loaded)
         current = self.current
-        _decide_seeds(loader, current)
+        if current.begun or current.worker_seed is not None:
+            shuffle = next_shuffle_seed()
+        else:
+            current.worker_seed, shuffle = next_seeds(loader.generator)
+        if current.seed is None and own_shuffler(drawn_from(loader._index_sampler)) is not None:
+            current.seed = shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and getattr(loader, "in_order", True)
@@ -325,25 +326,3 @@ class PlainState:
         moved = self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None
         return PlainState(self.left_out, ledger)
-
-
-def _resumed(ledger: PlainLedger) -> Iteration:
-    return Iteration(
-        start_batches=ledger.batches,
-        start_waiting=ledger.waiting,
-        seed=ledger.seed,
-        worker_seed=ledger.worker_seed,
-        start=StartPosition(ledger.readers, ledger.turn),
-        start_sampler=ledger.sampler,
-        order=ledger.order,
-    )
-
-
-def _decide_seeds(loader: Any, current: Iteration) -> None:
-    shuffles = own_shuffler(drawn_from(loader._index_sampler)) is not None
-    if current.begun or current.worker_seed is not None:
-        shuffle = next_shuffle_seed()
-    else:
-        current.worker_seed, shuffle = next_seeds(loader.generator)
-    if shuffles and current.seed is None:
-        current.seed = shuffle

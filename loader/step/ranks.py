@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch.distributed as dist
 
 if TYPE_CHECKING:
@@ -30,18 +31,30 @@ PIPELINE_DIMS = ("pp", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A process' coordinates: its data-parallel index, and its number among those that share it.
+class Place:
+    """The data-parallel ranks that this process plays, of how many, and who shares them.
 
-    played: its indexes; of units, ranks of encoders have them all. members: the global ranks of all
-    processes in the topology.
+    sharer: this process' number among the `sharers` that get the same samples. group: the process
+    group where the others are found, None for the default one; members: their global ranks, empty
+    for all of the group.
     """
 
     played: tuple[int, ...]
     ranks: int
-    sharer: int
-    sharers: int
-    members: tuple[int, ...]
+    sharer: int = 0
+    sharers: int = 1
+    group: Any = field(default=None, compare=False)
+    members: tuple[int, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """True if no other process takes part."""
+        return len(self.played) == self.ranks and self.sharers == 1
+
+    def __str__(self) -> str:
+        shared = f", shared by {self.sharers} processes" if self.sharers > 1 else ""
+        ranks = ", ".join(map(str, self.played))
+        return f"data-parallel rank {ranks} of {self.ranks}{shared}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class Topology:
         share theirs, and with another name in `dims` this must be given.
 
     >>> Topology({"dp": 2, "tp": 2}).seat(rank=3, world=4)
-    Seat(played=(1,), ranks=2, sharer=1, sharers=2, members=(0, 1, 2, 3))
+    Place(played=(1,), ranks=2, sharer=1, sharers=2, group=None, members=(0, 1, 2, 3))
     """
 
     dims: "DeviceMesh | Mapping[str, int]"
@@ -73,7 +86,9 @@ class Topology:
         # Taken for one that shares, a dimension would train on fewer samples; for one of the data,
         # on different ones where they must be the same. Neither would be noticed: so no guess.
         if self.data is None:
-            if unknown := [name for name in names if not _is_data(name) and not _is_shared(name)]:
+            if unknown := [
+                name for name in names if not _is_data(name) and name not in SHARING_DIMS
+            ]:
                 raise ValueError(
                     f"topology: it is not known if processes along {', '.join(unknown)} get "
                     "different samples: give Topology(dims, data=(...)) with the names of the "
@@ -117,7 +132,7 @@ class Topology:
                 "the pipeline"
             )
 
-    def seat(self, rank: int, world: int) -> Seat:
+    def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank, of `world`; ValueError if it has none."""
         shape, members = self._layout(world)
         if rank not in members:
@@ -125,11 +140,16 @@ class Topology:
                 f"this process has global rank {rank}, and the topology has {members}: open the "
                 "loader only in processes that are in it"
             )
-        coordinates = _unravel(members.index(rank), shape)
-        data = [_is_data(name) if self.data is None else name in self.data for name in self.names]
-        own, ranks = _ravel(coordinates, shape, data)
-        sharer, sharers = _ravel(coordinates, shape, [not each for each in data])
-        return Seat((own,), ranks, sharer, sharers, members)
+        # (number, count) of the processes along dimensions whose processes share samples, and along
+        # those of the data; the last dimension varies fastest
+        along = [(0, 1), (0, 1)]
+        coordinates = np.unravel_index(members.index(rank), shape)
+        for name, size, place in zip(self.names, shape, coordinates, strict=True):
+            is_data = _is_data(name) if self.data is None else name in self.data
+            number, count = along[is_data]
+            along[is_data] = number * size + int(place), count * size
+        (sharer, sharers), (own, ranks) = along
+        return Place((own,), ranks, sharer, sharers, members=members)
 
     def _layout(self, world: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the sizes of the dimensions, and the global ranks, the last dimension fastest."""
@@ -179,7 +199,7 @@ class UnitTopology:
             "own and get the images of all: use dispatch 'samples'"
         )
 
-    def seat(self, rank: int, world: int) -> Seat:
+    def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank; ValueError where the job has another size."""
         units = self.units
         if units.processes != world:
@@ -197,7 +217,7 @@ class UnitTopology:
         ]
         ranks = 1 + max(indexes[-1] for indexes in played)
         sharer, members = sharing.index(rank), tuple(range(world))
-        return Seat(tuple(own), ranks, sharer, len(sharing), members)
+        return Place(tuple(own), ranks, sharer, len(sharing), members=members)
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:
@@ -210,65 +230,6 @@ def as_topology(topology: Any) -> Topology | UnitTopology:
 
 def _is_data(name: str) -> bool:
     return name in DATA_DIMS or name.startswith("dp_")
-
-
-def _is_shared(name: str) -> bool:
-    return name in SHARING_DIMS
-
-
-def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the coordinates of a number, the last varying fastest.
-
-    >>> _unravel(5, (2, 3))
-    (1, 2)
-    """
-    coordinates = []
-    for size in reversed(shape):
-        number, place = divmod(number, size)
-        coordinates.append(place)
-    return tuple(reversed(coordinates))
-
-
-def _ravel(
-    coordinates: tuple[int, ...], shape: tuple[int, ...], chosen: list[bool]
-) -> tuple[int, int]:
-    """Return the number of some of the coordinates, and how many there are.
-
-    >>> _ravel((1, 2), (2, 3), [True, False]), _ravel((1, 2), (2, 3), [True, True])
-    ((1, 2), (5, 6))
-    """
-    number, count = 0, 1
-    for place, size, is_chosen in zip(coordinates, shape, chosen, strict=True):
-        if is_chosen:
-            number, count = number * size + place, count * size
-    return number, count
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The data-parallel ranks that this process plays, of how many, and who shares them.
-
-    sharer: this process' number among the `sharers` that get the same samples. group: the process
-    group where the others are found, None for the default one; members: their global ranks, empty
-    for all of the group.
-    """
-
-    played: tuple[int, ...]
-    ranks: int
-    sharer: int = 0
-    sharers: int = 1
-    group: Any = field(default=None, compare=False)
-    members: tuple[int, ...] = ()
-
-    @property
-    def is_alone(self) -> bool:
-        """True if no other process takes part."""
-        return len(self.played) == self.ranks and self.sharers == 1
-
-    def __str__(self) -> str:
-        shared = f", shared by {self.sharers} processes" if self.sharers > 1 else ""
-        ranks = ", ".join(map(str, self.played))
-        return f"data-parallel rank {ranks} of {self.ranks}{shared}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,12 +285,17 @@ class RankArguments:
             return Place((self.rank,), self.ranks)
         if not has_process_group():
             self._refuse_unknown_rank()
-            return _placed(self.topology, 0, 1) if self.topology is not None else Place((0,), 1)
+            return Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
         if self.topology is None:
             return _in_group(self.process_group)
-        place = _placed(self.topology, dist.get_rank(), dist.get_world_size())
+        place = self.topology.seat(dist.get_rank(), dist.get_world_size())
         if self.process_group is not None:
-            _check_agreement(place, _in_group(self.process_group))
+            grouped = _in_group(self.process_group)
+            if (place.played, place.ranks) != (grouped.played, grouped.ranks):
+                raise ValueError(
+                    f"topology makes this process {place}, and process_group {grouped}: give one "
+                    "of them, or the data-parallel group of this topology"
+                )
         return place
 
     def _refuse_unknown_rank(self) -> None:
@@ -366,17 +332,3 @@ def _in_group(group: Any) -> Place:
     # torch 2.6 takes no None for the group of all processes here.
     members = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
     return Place((rank,), dist.get_world_size(group), group=group, members=members)
-
-
-def _placed(topology: Topology | UnitTopology, rank: int, world: int) -> Place:
-    """Return this process' place in a topology; the others are found in the default group."""
-    seat = topology.seat(rank, world)
-    return Place(seat.played, seat.ranks, seat.sharer, seat.sharers, members=seat.members)
-
-
-def _check_agreement(place: Place, grouped: Place) -> None:
-    if (place.played, place.ranks) != (grouped.played, grouped.ranks):
-        raise ValueError(
-            f"topology makes this process {place}, and process_group {grouped}: give one of them, "
-            "or the data-parallel group of this topology"
-        )
