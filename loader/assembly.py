@@ -125,7 +125,8 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "Bala
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, given.cost, given.key)
     check_decode_threads(given.decode_threads, given.balancer, workers, source)
-    takes_empty, resources = balance.layout != "torch", ()
+    takes_empty = balance.layout != "torch"
+    resources: tuple[str, ...] = ()
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":
         resources = find_resources(source, balance)

@@ -31,6 +31,7 @@ class RecognisedLoader:
     end_of_dataloader: bool = False
     remainder: int = -1
     _accelerate: "AccelerateFeed | None" = None
+    _late: Any  # a LateBalancedLoader, None without balance
 
     @property
     def is_balanced(self) -> bool:

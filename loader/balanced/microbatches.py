@@ -347,23 +347,25 @@ class BalancedLoader:
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
-        arrival, job = kept.arrival, self.job
+        job = self.job
         info = info_of(
-            arrival.batch, self.epoch, self.plan.ranks, job.resources, self._over_budget, after
+            kept.arrival.batch, self.epoch, self.plan.ranks, job.resources, self._over_budget, after
         )
-        is_local = isinstance(arrival, LocalArrival)
-        made = arrival.made or Made(None) if is_local else self._make(kept, info)
+        made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:
-            self._labels.compare(*made.labels, info.label_tokens, info.keys)
+            at_token, before = made.labels
+            self._labels.compare(at_token, before, info.label_tokens, info.keys)
         if not info.keys and self.spare is not None:
             batch = self.spare.weightless(batch)
         if job.counts_batches:
             info = replace(info, label_tokens=made.label_tokens or 0)
         return Fetched(self.batches.finished(batch, info), info, after)
 
-    def _make(self, kept: Kept, info: StepInfo) -> Made:
-        """Make a microbatch, as a worker of the local loop does, of what a balancer has sent."""
+    def _made(self, kept: Kept, info: StepInfo) -> Made:
+        """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
+        if isinstance(kept.arrival, LocalArrival):
+            return kept.arrival.made or Made(None)
         # here: a local loop needs nothing of it
         from ...workers.codec.frames import decode_packed
         from ..collate.payloads import payload_buffer

@@ -83,8 +83,8 @@ class BatchMaker:
         """Return what makes a batch with these fields of samples; it may have more."""
         balance = self.balance
         if balance.layout == "torch":
-            if self.collate_fn not in (None, default_collate):
-                return self.collate_fn  # type: ignore[return-value]
+            if self.collate_fn is not None and self.collate_fn is not default_collate:
+                return self.collate_fn
             return default_collate if wanted is EVERY else partial(_stacked, wanted)
         return partial(
             COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id,

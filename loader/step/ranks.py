@@ -285,10 +285,11 @@ class RankArguments:
             return Place((self.rank,), self.ranks)
         if not has_process_group():
             self._refuse_unknown_rank()
-            return Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
+            alone: Place = Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
+            return alone
         if self.topology is None:
             return _in_group(self.process_group)
-        place = self.topology.seat(dist.get_rank(), dist.get_world_size())
+        place: Place = self.topology.seat(dist.get_rank(), dist.get_world_size())
         if self.process_group is not None:
             grouped = _in_group(self.process_group)
             if (place.played, place.ranks) != (grouped.played, grouped.ranks):
