@@ -1,6 +1,5 @@
 """What a DataLoader does where it was given `balance`; a plain loop does not import it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from ..balancer.planning.problem.last_step import microbatches_of
@@ -10,8 +9,7 @@ from .adapters.recognition import stand_ins
 from .assembly import BalancedArguments, settings_of
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
-from .balanced.walking import Microbatches, Steps
-from .step.info import Step
+from .balanced.walking import Microbatches
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
@@ -31,11 +29,6 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late
-
-
-def iterate_steps(balanced: BalancedLoader) -> Iterator[Step]:
-    """Return an iterator over a loader's whole steps."""
-    return Steps(balanced)
 
 
 def count_batches(balanced: BalancedLoader, steps: int, samples: int) -> int:

@@ -6,7 +6,9 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch.utils.data as torch_data
 
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
@@ -16,7 +18,6 @@ from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
-from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
@@ -37,6 +38,30 @@ if TYPE_CHECKING:
     from .balanced.late import LateBalancedLoader
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+
+if TYPE_CHECKING:
+    # torch's is generic too; most people write no parameter.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", covariant=True, default=Any)
+
+    class TypedLoader(torch_data.DataLoader[T], Generic[T, BatchT]):
+        """torch's DataLoader with two types for checkers: of the samples, and of the batches.
+
+        What collate_fn returns is the type of the batches. Both may be written, as in
+        DataLoader[int, Batch], and neither has to be: both are Any then.
+        """
+
+else:
+    T = TypeVar("T", covariant=True)
+
+    class TypedLoader(torch_data.DataLoader[T]):
+        """torch's DataLoader, which takes a second parameter and drops it."""
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Return the alias of the first type."""
+            return super().__class_getitem__(types[0] if isinstance(types, tuple) else types)
+
 
 # What a balancer holds where nobody says: as in JobSpec.
 BUFFER_BYTES = 1 << 30
@@ -157,7 +182,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
             return
-        from . import assembly, balancing
+        from ..loader import assembly, balancing
 
         self._given = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
@@ -182,7 +207,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
             return super().__iter__()
-        from . import balancing
+        from ..loader import balancing
 
         return balancing.BatchIterator(self._late.get_at_iteration(), self)
 
@@ -199,7 +224,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             return super().__len__()
         if self._balanced.microbatches_per_step == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
-        from . import balancing
+        from ..loader import balancing
 
         return balancing.count_batches(self._balanced, self.num_steps, self._count())
 
@@ -221,7 +246,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
-        from . import balancing
+        from ..loader import balancing
 
         return balancing.iterate_steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
@@ -328,7 +353,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._given is not None:
-            from . import balancing
+            from ..loader import balancing
 
             self._late = balancing.prepare(self, self._given)
             self._late.restore(state["_late"])

@@ -157,8 +157,12 @@ class BalancedLoader:
         self._leave("a new one was started")
         self.position, self._resume = self._resume or START, None
         self._left_out_before = None
+        at = self.position
+        if self.job.counts_batches:  # of a step that was begun, in all of its batches again
+            at = beginning(at)
         try:
-            self._start()
+            self._take_costs(at, None)
+            self.open().begin(at.start(self.epoch, self._costs))
         except BaseException:
             self.close()
             raise
@@ -221,14 +225,6 @@ class BalancedLoader:
             source.go_on(at.start(self.epoch, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
-
-    def _start(self) -> None:
-        """Begin the run at the loader's position; nothing that was returned is decoded again."""
-        at = self.position
-        # Label tokens that are counted in batches: of a step that was begun, in all of them again.
-        at = beginning(at) if self.job.counts_batches else at
-        self._take_costs(at, None)
-        self.open().begin(at.start(self.epoch, self._costs))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""

@@ -8,13 +8,14 @@ unpacked once. The source is told of it (`release`) when it is unpacked; until t
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
-from ..step.info import Step, StepInfo
+from ..step.info import Step
 from .arrivals import Fetched, Kept, LocalArrival, PassedOver
 from .microbatches import BalancedLoader, beginning
 from .step_infos import keys_of
@@ -105,34 +106,33 @@ class CountedSteps:
             elif fetched.after.place.step != at.place.step:
                 return fetched  # the whole step, on all ranks
             here = fetched.after
-        self._counted = self._count(at.place.step)
-        return self._counted[_place(at)]
-
-    def _count(self, step: int) -> dict[Place, Fetched]:
-        """Return the step's microbatches by position, with the label tokens of rank and step."""
-        ranks: dict[int, int] = {}
+        tokens: Counter[int] = Counter()
         for _, part in self._parts:
-            info = part.info
-            ranks[info.rank] = ranks.get(info.rank, 0) + info.label_tokens
-        total = self._loader.add_up_labels(step, ranks)
-        return {place: _with_totals(part, ranks, total) for place, part in self._parts}
-
-
-def _with_totals(part: Fetched, ranks: Mapping[int, int], total: int) -> Fetched:
-    info = part.info
-    counted = replace(info, rank_label_tokens=ranks[info.rank], step_label_tokens=total)
-    return replace(part, info=counted)
+            tokens[part.info.rank] += part.info.label_tokens
+        total = self._loader.add_up_labels(at.place.step, tokens)
+        self._counted = {
+            place: replace(
+                part,
+                info=replace(
+                    part.info,
+                    rank_label_tokens=tokens[part.info.rank],
+                    step_label_tokens=total,
+                ),
+            )
+            for place, part in self._parts
+        }
+        return self._counted[_place(at)]
 
 
 def _place(at: ResumePosition) -> Place:
     return at.place.step, at.place.microbatch, at.served
 
 
-class Microbatches(Iterator[Fetched]):
-    """An iterator over an epoch's microbatches; next() may be repeated after any exception.
+class Microbatches:
+    """An epoch's microbatches in order; `fetch` may be repeated after any exception.
 
-    At its end the epoch is over and the next one's number is set. An iterator that was left behind,
-    by another one or by load_state_dict, raises RuntimeError.
+    At its end the epoch is over and the next one's number is set. What was left behind, by another
+    iteration or by load_state_dict, raises RuntimeError.
     """
 
     def __init__(self, loader: BalancedLoader) -> None:
@@ -151,11 +151,6 @@ class Microbatches(Iterator[Fetched]):
     def __del__(self) -> None:
         if not sys.is_finalizing():
             self._loader.finish(self._generation)
-
-    def __next__(self) -> Fetched:
-        fetched = self.fetch(self._loader.position)
-        self._loader.position = fetched.after
-        return fetched
 
     def fetch(self, at: ResumePosition) -> Fetched:
         """Return the microbatch at a position, StopIteration at the end; see Fetcher."""
@@ -208,11 +203,9 @@ class Steps(Iterator[Step]):
         loader, parts = self._loader, self._parts
         if parts and parts[-1].after is loader.position:
             parts = self._parts = []  # of the step that was returned last
-        while not parts or not self._is_last(parts[-1].info):
+        last_rank = loader.ranks[-1]
+        while not parts or not parts[-1].info.last or parts[-1].info.rank != last_rank:
             parts.append(self._microbatches.fetch(parts[-1].after if parts else loader.position))
         infos = tuple(part.info for part in parts)
         step = Step(infos[0].step, tuple(part.batch for part in parts), infos)
         return step, parts[-1].after
-
-    def _is_last(self, info: StepInfo) -> bool:
-        return info.last and info.rank == self._loader.ranks[-1]
