@@ -1,9 +1,9 @@
 """What a DataLoader does where it was given `balance`; a plain loop does not import it."""
 
+from contextlib import suppress
 from typing import Any
 
 from ..balancer.planning.problem.last_step import microbatches_of
-from .adapters.accelerate import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import BalancedArguments, settings_of
@@ -49,7 +49,10 @@ class BatchIterator:
         self._microbatches = Microbatches(balanced)
         self._balanced, self._loader = balanced, loader
         self._feed = loader._accelerate
-        self._steps = None if self._feed is None else steps_if_known(loader)
+        self._steps: int | None = None
+        if self._feed is not None:
+            with suppress(TypeError):  # where the plan decides
+                self._steps = loader.num_steps
 
     def __iter__(self) -> "BatchIterator":
         return self
@@ -64,7 +67,9 @@ class BatchIterator:
             self._loader._info = info
             if self._feed is not None:
                 batch = self._feed.place(batch)
-                self._loader.end_of_dataloader = is_last(info, self._steps, balanced.ranks[-1])
+                is_last = info.last and info.rank == balanced.ranks[-1]
+                is_end = self._steps is not None and info.step == self._steps - 1
+                self._loader.end_of_dataloader = is_last and is_end
             if self._loader._in_pairs:
                 batch = batch, info
         except BaseException as error:

@@ -182,7 +182,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
             return
-        from ..loader import assembly, balancing
+        from . import assembly, balancing
 
         self._given = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
@@ -207,7 +207,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
             return super().__iter__()
-        from ..loader import balancing
+        from . import balancing
 
         return balancing.BatchIterator(self._late.get_at_iteration(), self)
 
@@ -224,7 +224,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             return super().__len__()
         if self._balanced.microbatches_per_step == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
-        from ..loader import balancing
+        from . import balancing
 
         return balancing.count_batches(self._balanced, self.num_steps, self._count())
 
@@ -246,9 +246,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
-        from ..loader import balancing
+        from .balanced.walking import Steps
 
-        return balancing.iterate_steps(self._late.get_at_iteration())  # type: ignore[union-attr]
+        return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
     def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""
@@ -353,7 +353,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._given is not None:
-            from ..loader import balancing
+            from . import balancing
 
             self._late = balancing.prepare(self, self._given)
             self._late.restore(state["_late"])

@@ -17,7 +17,6 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from ..step.info import StepInfo
 from .padded_gather import gather_padded
 
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
@@ -159,6 +158,16 @@ def adopt_loop(loader: Any, num_steps: int) -> None:
         loader._late.adopt_waits("step")
 
 
+def feed_prepared(loader: Any) -> None:
+    """Do for a balanced loader what accelerate's own do: plain accelerator.prepare was given it."""
+    from accelerate import PartialState
+    from accelerate.state import GradientState
+
+    gather_padded()
+    loader._accelerate = AccelerateFeed(PartialState().device)
+    adopt_loop(loader, int(GradientState().num_steps))
+
+
 class AccelerateFeed:
     """Tells accelerate about a balanced loader's batches, and places them.
 
@@ -167,24 +176,8 @@ class AccelerateFeed:
     """
 
     def __init__(self, device: Any, non_blocking: bool = False) -> None:
-        """Use the feed of `prepared` where accelerate itself knows the device."""
         self.device = device
         self.non_blocking = non_blocking
-
-    @classmethod
-    def prepared(cls) -> "AccelerateFeed":
-        """Return the feed for a loader that plain accelerator.prepare was given."""
-        from accelerate import PartialState
-
-        gather_padded()
-        return cls(PartialState().device)
-
-    @staticmethod
-    def accumulated() -> int:
-        """Return the batches that accelerate accumulates."""
-        from accelerate.state import GradientState
-
-        return int(GradientState().num_steps)
 
     def begin(self, loader: Any, accumulate: int | str) -> None:
         """Begin an iteration; ValueError if accelerate accumulates another number of batches.
@@ -245,11 +238,6 @@ def check_accumulation(accumulate: int | str, num_steps: int) -> None:
         )
 
 
-def is_last(info: StepInfo, steps: int | None, last_rank: int) -> bool:
-    """Return whether a microbatch is an epoch's last, where its number of `steps` is known."""
-    return steps is not None and info.last and info.rank == last_rank and info.step == steps - 1
-
-
 def is_there(batch: Any, device: Any) -> bool:
     """Return whether every tensor of a batch is on a device already."""
     if isinstance(batch, dict):
@@ -258,12 +246,3 @@ def is_there(batch: Any, device: Any) -> bool:
         return all(is_there(each, device) for each in batch)
     where = getattr(batch, "device", device)
     return where.type == device.type and device.index in (None, where.index)
-
-
-def steps_if_known(loader: Any) -> int | None:
-    """Return the number of steps in an epoch of a balanced loader, None where the plan decides."""
-    try:
-        steps: int = loader.num_steps
-    except TypeError:
-        return None
-    return steps

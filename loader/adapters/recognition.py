@@ -54,11 +54,9 @@ class RecognisedLoader:
     def _is_accelerate_prepared(self, prepared: bool) -> None:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
-            # here: only accelerate's loops need them
-            from .accelerate import AccelerateFeed, adopt_loop
+            from .accelerate import feed_prepared  # here: only accelerate's loops need it
 
-            self._accelerate = AccelerateFeed.prepared()
-            adopt_loop(self, AccelerateFeed.accumulated())
+            feed_prepared(self)
 
 
 REBUILT = (
@@ -124,15 +122,6 @@ class PlannedBatchSampler(Sampler[Any]):
         """Raise ValueError: Lightning makes batch samplers again, with a sampler of its own."""
         refuse()
 
-    @classmethod
-    def of(
-        cls, sampler: PlannedSampler, batch_size: int | None, drop_last: bool
-    ) -> "PlannedBatchSampler":
-        """Return the stand-in that goes with a sampler's."""
-        made = cls.__new__(cls)
-        made.sampler, made.batch_size, made.drop_last = sampler, batch_size, drop_last
-        return made
-
     def __iter__(self) -> Iterator[Any]:
         """Raise ValueError: whoever reads this makes batches of their own."""
         refuse()
@@ -141,7 +130,9 @@ class PlannedBatchSampler(Sampler[Any]):
 def stand_ins(loader: Any, set_epoch: Callable[[int], None]) -> dict[str, Any]:
     """Return both stand-ins of a loader by the attributes that they are shown as."""
     sampler = PlannedSampler(loader.dataset, set_epoch)
-    batch_sampler = PlannedBatchSampler.of(sampler, loader.batch_size, loader.drop_last)
+    batch_sampler = PlannedBatchSampler.__new__(PlannedBatchSampler)
+    batch_sampler.sampler, batch_sampler.batch_size = sampler, loader.batch_size
+    batch_sampler.drop_last = loader.drop_last
     return {"sampler": sampler, "batch_sampler": batch_sampler}
 
 

@@ -200,14 +200,11 @@ def ledger_callback(loader: Any) -> Any:
 
         def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             # Trainer counts an epoch's batches from where it resumed
-            state.epoch = state.global_step / loader.num_steps if is_exact else epoch_of(loader)
+            # and fetches whole steps: the microbatch that was fetched last is of the right epoch
+            epoch = state.global_step / loader.num_steps if is_exact else loader.step_info.epoch
+            state.epoch = float(epoch)
 
     return LedgerCallback()
-
-
-def epoch_of(loader: Any) -> float:
-    """Return the epoch of the microbatch that was fetched last; Trainer fetches whole steps."""
-    return float(loader.step_info.epoch)
 
 
 def saved_ledger(state: Any, name: str) -> dict[str, Any]:
@@ -254,14 +251,8 @@ def for_model(batch: Any) -> Any:
 def check_keeps_apart(model: Any) -> None:
     """Raise ValueError for a model whose samples would attend across their borders."""
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    _check_forward(model)
     config = getattr(model, "config", None)
-    if config is not None:
-        _check_attention(model, config)
-
-
-def _check_forward(model: Any) -> None:
-    """Positions must be an argument by name: what only goes into **kwargs may be ignored."""
+    # Positions must be an argument by name: what only goes into **kwargs may be ignored.
     taken = inspect.signature(model.forward).parameters
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
     missing = [
@@ -272,14 +263,13 @@ def _check_forward(model: Any) -> None:
             f"the forward() of {type(model).__name__} takes no {', '.join(missing)}, which keep "
             f"packed samples apart: let it take and use them, {INSTEAD}"
         )
-    if "use_cache" not in taken and getattr(getattr(model, "config", None), "use_cache", False):
+    if "use_cache" not in taken and getattr(config, "use_cache", False):
         raise ValueError(
             f"the forward() of {type(model).__name__} takes no use_cache, and with a cache packed "
             "samples attend across their borders: set model.config.use_cache = False"
         )
-
-
-def _check_attention(model: Any, config: Any) -> None:
+    if config is None:
+        return
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     attention = getattr(text, "_attn_implementation", None)
     if attention is None or "flash" in attention:
