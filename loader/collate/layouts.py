@@ -24,7 +24,6 @@ over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the r
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def collate_images(
     tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
     if not (tiles or dummy_tile or not samples):
         return {}
-    owners = _owners(samples)
+    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
     batch: Batch = {}
     if "pixel_values" in fields:
         batch["pixel_values"] = _pixels(tiles, dummy_tile)
@@ -112,29 +111,11 @@ def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
     return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
 
 
-def _owners(samples: Sequence[Sample]) -> list[Array]:
-    """Return the tiles_per_image of samples; ValueError where they are not as many as tiles."""
-    owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
-    if all(owned.ndim == 1 for owned in owners):
-        # All at once: one by one is a good part of what collating costs.
-        counts = [_tiles(s) for s in samples]
-        joined = np.concatenate([np.zeros(1, np.int64), *owners])
-        ends = np.cumsum([0, *map(len, owners)])
-        if np.array_equal(np.diff(np.cumsum(joined)[ends]), counts):
-            return owners
-    return [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
-
-
-def _tiles(sample: Sample) -> int:
-    """Return the number of a sample's tiles."""
-    pixels = np.asarray(sample.get("pixel_values", ()))
-    return len(pixels) if pixels.ndim else 1
-
-
 def _tiles_per_image(place: int, sample: Sample) -> Array:
     """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
     owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
-    count = _tiles(sample)
+    pixels = np.asarray(sample.get("pixel_values", ()))
+    count = len(pixels) if pixels.ndim else 1
     if count != owned.sum():
         raise ValueError(
             f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
@@ -274,16 +255,13 @@ def _packed_texts(
     lengths = [*map(len, tokens)]
     begins = [*accumulate(lengths, initial=0)]
     batch: Batch = {}
-    for name in ("input_ids", "labels", "position_ids"):
+    positions = [*map(np.arange, lengths)]
+    for name, parts in (("input_ids", tokens), ("labels", labels), ("position_ids", positions)):
         if name in fields:
             row = empty_array((1, begins[-1]), np.int64)
-            if name == "input_ids":
-                np.concatenate(tokens, out=row[0], casting="unsafe")
-            elif name == "labels":
-                _fill_packed_labels(row[0], labels, lengths)
+            np.concatenate(parts, out=row[0], casting="unsafe")
+            if name == "labels":
                 row[0, begins[:-1]] = IGNORED
-            else:
-                np.concatenate(_positions(lengths), out=row[0])
             batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
         batch["cu_seq_lens"] = filled_tensor(begins, np.int32)
@@ -292,35 +270,6 @@ def _packed_texts(
     return batch
 
 
-def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
-    """Fill a row with labels; one without an axis goes for all tokens of its sample."""
-    if all(map(_dimensions, labels)):
-        np.concatenate(labels, out=row, casting="unsafe")
-    elif all(each is NO_LABELS for each in labels):
-        row[...] = IGNORED
-    else:
-        targets = [
-            each if each.ndim else np.broadcast_to(each, (length,))
-            for each, length in zip(labels, lengths, strict=True)
-        ]
-        np.concatenate(targets, out=row, casting="unsafe")
-
-
-# 0, 1, 2 and so on, as long as the longest sample so far.
-_counted = np.arange(1 << 12)
-
-
-def _positions(lengths: Sequence[int]) -> list[Array]:
-    """Return the positions in each sample; to copy them takes less than to compute them."""
-    global _counted
-    counted = _counted
-    if (longest := max(lengths)) > len(counted):
-        _counted = counted = np.arange(2 * longest)
-    return [counted[:length] for length in lengths]
-
-
-_dimensions = attrgetter("ndim")
-NO_LABELS = np.array(IGNORED)
 _ATTENDED = np.array(1)
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
@@ -334,13 +283,15 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
     tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
     if not tokens:
         return [np.array([pad_id])], [np.array([IGNORED])]
-    labels = [np.asarray(s["labels"]) if "labels" in s else NO_LABELS for s in samples]
-    for place, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
+    labels = []
+    for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
+        targets = np.asarray(sample.get("labels", IGNORED))
         if targets.ndim and targets.shape != ids.shape:
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels of shape {targets.shape}; "
                 "labels are aligned with input_ids, with -100 where there is no loss"
             )
+        labels.append(targets if targets.ndim else np.full(len(ids), targets))
     return tokens, labels
 
 
