@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .balanced.step_loader import StepLoader as StepLoader
     from .collate.equivalence import Equivalence as Equivalence
     from .collate.equivalence import check_equivalence as check_equivalence
-    from .collate.hugging_face import hf_kwargs as hf_kwargs
     from .collate.layouts import collate_packed as collate_packed
     from .collate.layouts import collate_padded as collate_padded
+    from .collate.layouts import hf_kwargs as hf_kwargs
     from .dataloader import DataLoader as DataLoader
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
@@ -49,7 +49,7 @@ _HOMES = {
     "check_equivalence": ".collate.equivalence",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
-    "hf_kwargs": ".collate.hugging_face",
+    "hf_kwargs": ".collate.layouts",
     "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",
 }

@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..collate.hugging_face import NEEDED, hf_kwargs
-from ..collate.layouts import collate_packed
+from ..collate.layouts import NEEDED, collate_packed, hf_kwargs
 from .accelerate import adopt_loop, check_step, prepare_accelerate
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader

@@ -50,11 +50,6 @@ class LateBalancedLoader:
         """The loader, None as long as nobody has needed it."""
         return self._loader
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration runs, as far as nobody has needed the loader."""
-        return self._epoch
-
     def get(self) -> BalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:

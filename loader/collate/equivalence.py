@@ -21,8 +21,7 @@ from ...workers.sources.labels import IGNORED
 from ..step.info import Step, StepInfo, moved
 from ..step.loss import scale_loss
 from .causes import find_causes
-from .hugging_face import hf_kwargs
-from .layouts import COLLATE_BY_LAYOUT, KNOWN_FIELDS, Array, Batch, collate_padded
+from .layouts import COLLATE_BY_LAYOUT, KNOWN_FIELDS, Array, Batch, collate_padded, hf_kwargs
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (

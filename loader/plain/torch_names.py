@@ -1,8 +1,8 @@
 """Lists the private names of torch that loaders of ours use, and its text for a killed worker.
 
 torch has no public place between its sampler and its workers, so the iterators of `iterators.py`
-are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a torch that renames
-one of these.
+are subclasses of torch's. tests/loader/plain/test_torch_names.py lists the private attributes that
+they use, and fails with a torch that renames one.
 """
 
 import signal
@@ -24,26 +24,6 @@ child_reports: Any = signal_handling  # of which processes the end is reported
 worker_loop = _worker_loop  # what a worker process does
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
-
-# _get_iterator is overridden; _iterator is set to None to end persistent workers; torch's iterators
-# draw from _index_sampler.
-LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
-# _workers are the processes; _base_seed is what they are seeded with; _rcvd_idx counts the tasks
-# whose result was taken; _reset begins another iteration of persistent workers; _shutdown says that
-# the workers were ended; through the queues tasks go to the workers and results come back;
-# _next_data returns the next batch, which __next__ counts in _num_yielded. Where workers are
-# replaced, _next_index gives the next task, _try_put_index gives it to a worker (see _task_info)
-# under the number _send_idx; _try_get_data waits for results in _data_queue, of which _process_data
-# makes batches; _workers_done_event and those after it are what a worker is started with.
-WORKERS_NAMES = (
-    *("_workers", "_base_seed", "_rcvd_idx", "_reset", "_shutdown", "_shutdown_workers"),
-    *("_index_queues", "_worker_result_queue", "_next_data", "_num_yielded", "_next_index"),
-    *("_try_put_index", "_task_info", "_send_idx", "_try_get_data", "_data_queue"),
-    *("_process_data", "_worker_pids_set", "_pin_memory", "_workers_done_event", "_dataset"),
-    *("_dataset_kind", "_auto_collation", "_collate_fn", "_drop_last", "_worker_init_fn"),
-    *("_num_workers", "_persistent_workers", "_shared_seed"),
-)
-INLINE_NAMES = ("_base_seed",)
 
 
 def killed_worker(workers: list[Any]) -> str | None:
