@@ -119,9 +119,12 @@ def ask_worker(
         try:
             found: Answer | str = reading.recv()
             worker.join(END_S)
-        except EOFError:
+        except (EOFError, OSError):
             worker.join()
-            found = f"the first samples could not be read: {_how_ended(worker.exitcode)}"
+            status: int = worker.exitcode
+            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else ""
+            how = how or f"ended with status {status}"
+            found = f"the first samples could not be read: the process that read them {how}"
     finally:
         reading.close()
         if worker.pid is not None:
@@ -146,12 +149,6 @@ def _answer_to(
         text = str(error) if isinstance(error, ValueError) else describe_error(error)
         found = " ".join(text.split())
     writing.send(found)
-
-
-def _how_ended(status: int) -> str:
-    if status < 0:
-        return f"the process that read them was ended by {signal.Signals(-status).name}"
-    return f"the process that read them ended with status {status}"
 
 
 def answer(question: Question) -> Answer:
@@ -189,33 +186,27 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
 
 def _known(question: Question) -> tuple[Choice, Int64, int]:
     """Take the costs that the data say, and find out how batches hold them."""
-    costs, samples = _known_costs(question)
+    source: Any = question.source
+    is_said = said_work(question.balance) is not None
+    is_held = bool(getattr(source, "decode_first", False))
+    if is_held:
+        samples = _loaded(question, FIRST)
+        costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]
+    else:
+        costs = [each.cost for each in _each(question, FIRST, source.probe)]
+        # Batches are made and looked at only where nobody has said whether they are padded.
+        samples = [] if is_said else _loaded(question, COLLATED * question.batch_size)
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
     varying = {name: column for name, column in columns.items() if np.ptp(column)}
     padded, said = padded_if_said(question.balance, names), ""
-    # Batches are made and looked at only where nobody has said whether they are padded.
-    if samples and varying and said_work(question.balance) is None:
+    if samples and varying and not is_said:
         first = {name: column[: len(samples)] for name, column in varying.items()}
         padded, said = work_of_columns(first, samples, question.collate, question.batch_size)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, bool(varying), words, said)
-    is_held = bool(getattr(question.source, "decode_first", False))
     return choice, rows, _mean_bytes(samples) if is_held else 0
-
-
-def _known_costs(question: Question) -> tuple[list[dict[str, int]], list[Any]]:
-    """Return the costs of the first samples, and those samples that had to be loaded."""
-    source: Any = question.source
-    if getattr(source, "decode_first", False):
-        samples = _loaded(question, FIRST)
-        found = [checked_probe(Probe("", source.measure(sample))) for sample in samples]
-        return [each.cost for each in found], samples
-    costs = [each.cost for each in _each(question, FIRST, source.probe)]
-    if said_work(question.balance) is not None:
-        return costs, []
-    return costs, _loaded(question, COLLATED * question.batch_size)
 
 
 def _loaded(question: Question, most: int) -> list[Any]:

@@ -21,6 +21,7 @@ from ...balancer.planning.problem.work import padded_loads, sample_times
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from .choice import Choice
 
+logger = logging.getLogger(__name__)
 # Samples that are planned for a forecast, and steps of them.
 MOST_SAMPLES, MOST_STEPS = 4096, 8
 
@@ -50,35 +51,29 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
+    now, before, tops = [], [], []
+    rows, column = config.least_microbatches // config.ranks, config.balanced_columns[0]
     # Compiled kernels take longer to load than a small step takes the interpreter.
     with interpreted_by(interpreter_of(config, time.thread_time)):
-        return _outlook(config, costs, batch_size)
-
-
-def _outlook(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | None:
-    planner, rows = make_planner(config), config.least_microbatches // config.ranks
-    column = config.balanced_columns[0]
-    now, before, tops = [], [], []
-    for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
-        window = Window(0, step, 0, some, last=True)
-        random = np.arange(len(some)) // batch_size
-        for batch in planner.plan(window).batches[:1]:
-            group_of = np.full(len(some), -1)
-            for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
-                group_of[list(one.ordinals)] = number
-            now.append(_times(config, some, group_of, rows))
-            before.append(_times(config, some, random, rows))
-            loads = (_loads(config, some, each, rows)[:, column] for each in (group_of, random))
-            tops.append([int(each.max()) for each in loads])
+        planner = make_planner(config)
+        for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
+            random, planned = np.arange(len(some)) // batch_size, np.full(len(some), -1)
+            for batch in planner.plan(Window(0, step, 0, some, last=True)).batches[:1]:
+                for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
+                    planned[list(one.ordinals)] = number
+                now.append(_times(config, some, planned, rows))
+                before.append(_times(config, some, random, rows))
+                groups, padded = config.ranks * rows, config.padded_columns
+                loads = (padded_loads(some, of, groups, padded) for of in (planned, random))
+                tops.append([int(each[:, column].max()) for each in loads])
     if not before or not np.sum(before):
         return None
     once = config.waits == "step"
-    time, waiting = _step_and_waiting(np.array(now), once)
-    time_random, waited = _step_and_waiting(np.array(before), once)
+    took, waiting = _step_and_waiting(np.array(now), once)
+    took_random, waited = _step_and_waiting(np.array(before), once)
     largest, largest_random = np.max(tops, axis=0).tolist()
     name = config.resources[column]
-    ratio = time / time_random
-    return Outlook(ratio, waiting, waited, name, largest, largest_random, len(costs))
+    return Outlook(took / took_random, waiting, waited, name, largest, largest_random, len(costs))
 
 
 def _steps(costs: Int64, size: int, seed: int) -> Iterator[Int64]:
@@ -91,10 +86,6 @@ def _steps(costs: Int64, size: int, seed: int) -> Iterator[Int64]:
     steps = max(1, min(MOST_STEPS, MOST_SAMPLES // size, len(order) // size))
     for step in range(steps):
         yield np.ascontiguousarray(costs[order[step * size : (step + 1) * size]])
-
-
-def _loads(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int64:
-    return padded_loads(costs, group_of, config.ranks * rows, config.padded_columns)
 
 
 def _times(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int64:
@@ -116,9 +107,6 @@ def _step_and_waiting(times: Int64, once: bool) -> tuple[float, float]:
     return whole, 1 - float(times.sum()) / (whole * times.shape[2])
 
 
-logger = logging.getLogger(__name__)
-
-
 def start_line(
     choice: Choice, plan: PlanConfig, told: Outlook | None, samples: int | None, batch_size: int,
     model: str = "",
@@ -128,12 +116,32 @@ def start_line(
     samples: of an epoch, None where only the workers know. model: whose times weigh the costs.
     """
     parts = [choice.costs_said, choice.work_said if choice.varies else ""]
-    parts += [f"times computed from {model}" if model else "", _gain(plan, told)]
+    parts.append(f"times computed from {model}" if model else "")
+    if told is not None:
+        rows = plan.least_microbatches // plan.ranks
+        # In one unit, random order's step: where batches are padded, ranks may wait a larger share
+        # of a step that is much shorter, and still wait less.
+        works, waits = told.time * (1 - told.waiting), told.time * told.waiting
+        parts.append(
+            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait {waits:.2f} "
+            f"instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest microbatch "
+            f"{told.largest:,} {told.resource} instead of {told.largest_random:,} (forecast from "
+            f"{told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
+        )
     if not choice.varies:
         parts.append(f"microbatches of {batch_size} in the reference order")
-    if told is None and choice.varies:
+    elif told is None:
         parts.append("no forecast")
-    parts += [_gains_nothing(choice, plan), _left_out(plan, samples)]
+    is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
+    if is_one and choice.padded:
+        parts.append(
+            'one padded microbatch a step of equal counts cannot gain: counts="free" with weights '
+            'would, or a larger accumulate, or mode="window"'
+        )
+    if samples is not None and plan.mode == "exact":
+        rest = samples % plan.samples_per_step
+        if left := rest - last_kept(plan, rest):
+            parts.append(f"the last {left:,} of {samples:,} samples of each epoch stay out")
     return 'balance="auto": ' + "; ".join(part for part in parts if part)
 
 
@@ -147,38 +155,3 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
         "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
         'with Balance("auto", counts="free") if you like'
     )
-
-
-def _gain(plan: PlanConfig, told: Outlook | None) -> str:
-    if told is None:
-        return ""
-    rows = plan.least_microbatches // plan.ranks
-    # In one unit, random order's step: where batches are padded, ranks may wait a larger share of
-    # a step that is much shorter, and still wait less.
-    works, waits = told.time * (1 - told.waiting), told.time * told.waiting
-    return (
-        f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait {waits:.2f} "
-        f"instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest microbatch "
-        f"{told.largest:,} {told.resource} instead of {told.largest_random:,} (forecast from "
-        f"{told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
-    )
-
-
-def _gains_nothing(choice: Choice, plan: PlanConfig) -> str:
-    is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
-    if not (is_one and choice.padded):
-        return ""
-    return (
-        'one padded microbatch a step of equal counts cannot gain: counts="free" with weights '
-        'would, or a larger accumulate, or mode="window"'
-    )
-
-
-def _left_out(plan: PlanConfig, samples: int | None) -> str:
-    if samples is None or plan.mode != "exact":
-        return ""
-    rest = samples % plan.samples_per_step
-    left = rest - last_kept(plan, rest)
-    if not left:
-        return ""
-    return f"the last {left:,} of {samples:,} samples of each epoch stay out"
