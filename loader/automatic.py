@@ -12,13 +12,12 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from ..balancer.planning.problem.balance import DEFAULTS, Balance
-from ..balancer.planning.problem.config import PlanConfig
+from ..balancer.planning.problem.balance import DEFAULTS
 from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.planning.problem.shuffle import permutation
 from ..workers.sources.interface import PlainSource, Source, source_name
 from .assembly import BalancedSettings
-from .auto.choice import Choice, padded_if_said, plan_of, said_work, source_of
+from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
 from .auto.first_samples import FIRST, Answer, Question, ask_worker
 from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
@@ -105,12 +104,20 @@ class LateAutoLoader(LateBalancedLoader):
 
     def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the loader of a place, with costs that are found now unless they are known."""
-        whole, wanted, forecast = self._settings, said_or_adopted(self._balance, waits), None
+        whole, forecast = self._settings, None
+        terms = PlanTerms(
+            balance=said_or_adopted(self._balance, waits),
+            ranks=place.ranks,
+            batch_size=self._batch_size,
+            drop_last=whole.drop_last,
+            shuffle=whole.given.shuffle,
+            model_times=self._model_times,
+        )
         if self._choice is None:
-            found = self._find(place, wanted)
+            found = self._find(place, terms)
             self._choice, forecast = found.choice, found.forecast
         choice = self._choice
-        balance, plan = self._plan(choice, place, wanted)
+        balance, plan = terms.plan(choice)
         if 0 in place.played and not self._told:
             count = None if whole.source is None else len(whole.source)
             whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
@@ -128,18 +135,7 @@ class LateAutoLoader(LateBalancedLoader):
             loader.spare.ignores_labels = self._ignores_labels
         return loader
 
-    def _plan(self, choice: Choice, place: Place, wanted: Balance) -> tuple[Balance, PlanConfig]:
-        return plan_of(
-            choice,
-            wanted,
-            ranks=place.ranks,
-            batch_size=self._batch_size,
-            drop_last=self._settings.drop_last,
-            shuffle=self._settings.given.shuffle,
-            model_times=self._model_times,
-        )
-
-    def _find(self, place: Place, wanted: Balance) -> Answer:
+    def _find(self, place: Place, terms: PlanTerms) -> Answer:
         """Find the choice, or wait for the process that does; the same for all."""
         given, source = self._settings.given, self._settings.source
         if source is None:  # the workers elsewhere have the samples, and measure them
@@ -148,7 +144,7 @@ class LateAutoLoader(LateBalancedLoader):
             return Answer(
                 Choice(None, names, padded_if_said(self._balance, names), True, said), None, 0
             )
-        find = partial(self._ask, place, source, wanted)
+        find = partial(self._ask, source, terms)
         if place.is_alone or (given.balancer is not None and not has_process_group()):
             return find()
         if not has_process_group():
@@ -159,16 +155,16 @@ class LateAutoLoader(LateBalancedLoader):
                 'used, or give balance="balanced" and a table of costs, cost={...}'
             )
         settings = {
-            "balance": json.loads(wanted.to_json()),
-            "batch_size": self._batch_size,
-            "shuffle": given.shuffle,
-            "ranks": place.ranks,
-            "model_times": dict(self._model_times or {}),
+            "balance": json.loads(terms.balance.to_json()),
+            "batch_size": terms.batch_size,
+            "shuffle": terms.shuffle,
+            "ranks": terms.ranks,
+            "model_times": dict(terms.model_times or {}),
         }
         share = _through_group if place.sharers > 1 else _among_ranks
         return share(place, f"{given.name}/auto", source, json.dumps(settings), find)
 
-    def _ask(self, place: Place, source: Source, wanted: Balance) -> Answer:
+    def _ask(self, source: Source, terms: PlanTerms) -> Answer:
         whole, given = self._settings, self._settings.given
         order = permutation(len(source), self._balance.seed, 0, given.shuffle)
         collate = given.collate_fn or default_collate
@@ -179,15 +175,10 @@ class LateAutoLoader(LateBalancedLoader):
             order=tuple(order[:FIRST].tolist()),
             knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
             collate=collate if said_work(self._balance) is None else list,
-            balance=wanted,
-            ranks=place.ranks,
-            batch_size=self._batch_size,
-            drop_last=whole.drop_last,
-            shuffle=given.shuffle,
-            model_times=self._model_times,
+            terms=terms,
         )
         found = ask_worker(question, whole.start.context, whole.start.begin)
-        size = self._plan(found.choice, place, wanted)[1].samples_per_step
+        size = terms.plan(found.choice)[1].samples_per_step
         needed = size * found.held_bytes
         if needed > given.buffer_bytes:
             raise ValueError(

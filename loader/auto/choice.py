@@ -95,69 +95,64 @@ def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> S
     return FoundSource(dataset, found, key) if found is not None and found.resources else given
 
 
-def plan_of(
-    choice: Choice,
-    balance: Balance,
-    *,
-    ranks: int,
-    batch_size: int,
-    drop_last: bool,
-    shuffle: bool,
-    model_times: Mapping[str, int] | None = None,
-) -> tuple[Balance, PlanConfig]:
-    """Return the balance that a choice stands for, and its plan for some ranks.
+@dataclass(frozen=True, slots=True)
+class PlanTerms:
+    """What decides the plan beside a choice: the user's arguments, and the ranks.
 
     model_times: what a model takes, used where the user has said no times and it has one for all
-    that samples cost. Where nothing varies microbatches have the samples of the reference order,
-    batch_size each. Raises ValueError for budgets of what samples do not cost, and whatever a plan
-    refuses.
+    that samples cost.
     """
-    last: Any = "whole" if balance.counts == "free" else "even" if shuffle else "short"
-    resolved = _resolved(choice, balance, model_times)
-    plan = make_plan(
-        resolved,
-        resources=choice.resources or NO_COST,
-        ranks=ranks,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        empty_microbatches=last != "even",  # broken samples leave none empty there
-    )
-    return resolved, replace(plan, padded=choice.padded if choice.varies else (), last_step=last)
 
+    balance: Balance
+    ranks: int
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    model_times: Mapping[str, int] | None = None
 
-def _resolved(choice: Choice, balance: Balance, model_times: Mapping[str, int] | None) -> Balance:
-    """Return what a user would have written who knows the choice."""
-    if not choice.varies:
-        _refuse_budgets(balance, choice)
-        return replace(
-            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None,
-            waits=None,
-        )  # fmt: skip
-    oversize = balance.oversize
-    if balance.budgets and balance.counts != "free" and oversize == "alone":
-        oversize = "error"  # no microbatch of equal counts is for one sample
-    return replace(
-        balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
-        work="padded" if choice.padded else "packed",
-        time_ns=_times_of(balance, choice, model_times),
-    )  # fmt: skip
+    def plan(self, choice: Choice) -> tuple[Balance, PlanConfig]:
+        """Return the balance that a choice stands for, and its plan.
 
-
-def _times_of(
-    balance: Balance, choice: Choice, model_times: Mapping[str, int] | None
-) -> dict[str, int] | None:
-    """Return the times of what samples cost: cp.time_ns(model.config) may name more."""
-    given = balance.time_ns
-    if given is None and {*choice.resources} - {*NO_WORK} <= set(model_times or ()):
-        given = model_times
-    names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
-    times = {name: time for name, time in (given or {}).items() if name in names}
-    return times or None
-
-
-def _refuse_budgets(balance: Balance, choice: Choice) -> None:
-    if balance.budgets:
-        raise ValueError(
-            f"budgets limit {', '.join(balance.budgets)}, but {choice.costs_said}: leave budgets, "
-            "or say what samples cost: DataLoader(cost=...)"
+        Where nothing varies microbatches have the samples of the reference order, batch_size each.
+        Raises ValueError for budgets of what samples do not cost, and whatever a plan refuses.
+        """
+        balance = self.balance
+        last: Any = "whole" if balance.counts == "free" else "even" if self.shuffle else "short"
+        resolved = self._resolved(choice)
+        plan = make_plan(
+            resolved,
+            resources=choice.resources or NO_COST,
+            ranks=self.ranks,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            empty_microbatches=last != "even",  # broken samples leave none empty there
         )
+        padded = choice.padded if choice.varies else ()
+        return resolved, replace(plan, padded=padded, last_step=last)
+
+    def _resolved(self, choice: Choice) -> Balance:
+        """Return what a user would have written who knows the choice."""
+        balance = self.balance
+        if not choice.varies:
+            if balance.budgets:
+                raise ValueError(
+                    f"budgets limit {', '.join(balance.budgets)}, but {choice.costs_said}: leave "
+                    "budgets, or say what samples cost: DataLoader(cost=...)"
+                )
+            return replace(
+                balance, grouping="fixed", partition="given", counts=None, work="packed",
+                time_ns=None, waits=None,
+            )  # fmt: skip
+        oversize = balance.oversize
+        if balance.budgets and balance.counts != "free" and oversize == "alone":
+            oversize = "error"  # no microbatch of equal counts is for one sample
+        given = balance.time_ns
+        if given is None and {*choice.resources} - {*NO_WORK} <= set(self.model_times or ()):
+            given = self.model_times
+        # cp.time_ns(model.config) may name more than samples cost
+        names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
+        times = {name: time for name, time in (given or {}).items() if name in names}
+        return replace(
+            balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
+            work="padded" if choice.padded else "packed", time_ns=times or None,
+        )  # fmt: skip

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import FoundWork, find_costs, recognise_work
@@ -31,7 +30,7 @@ from ...workers.processes.quiet_forks import quiet_forks
 from ...workers.processes.start_method import worker_context
 from ...workers.sources.failures import kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
-from .choice import Choice, FoundSource, padded_if_said, plan_of, said_work
+from .choice import Choice, FoundSource, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast
 
 # Samples that are looked at, and the bytes of them that are held; collating takes this many
@@ -55,12 +54,7 @@ class Question:
     order: tuple[int, ...]
     knows_costs: bool
     collate: Callable[[list[Any]], Any]
-    balance: Balance
-    ranks: int
-    batch_size: int
-    drop_last: bool
-    shuffle: bool
-    model_times: Mapping[str, int] | None = None
+    terms: PlanTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +148,8 @@ def _answer_to(
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
     choice, rows, held = _known(question) if question.knows_costs else _found(question)
-    _, plan = plan_of(
-        choice,
-        question.balance,
-        ranks=question.ranks,
-        batch_size=question.batch_size,
-        drop_last=question.drop_last,
-        shuffle=question.shuffle,
-        model_times=question.model_times,
-    )
-    told = forecast(plan, rows, question.batch_size) if choice.varies else None
+    _, plan = question.terms.plan(choice)
+    told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
     return Answer(choice, told, held)
 
 
@@ -171,12 +157,12 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
     found = find_costs(samples)
-    if said_work(question.balance) is None:
-        work = recognise_work(found, samples, question.collate, question.batch_size)
+    if said_work(question.terms.balance) is None:
+        work = recognise_work(found, samples, question.collate, question.terms.batch_size)
         found = found.as_batched(work)
         padded, said = work.padded, work.describe()
     else:
-        padded, said = padded_if_said(question.balance, found.resources), ""
+        padded, said = padded_if_said(question.terms.balance, found.resources), ""
     said_costs = found.describe() if found.work else "nothing in the samples varies in size"
     choice = Choice(found.to_dict(), found.resources, padded, bool(found.work), said_costs, said)
     rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
@@ -187,7 +173,7 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
 def _known(question: Question) -> tuple[Choice, Int64, int]:
     """Take the costs that the data say, and find out how batches hold them."""
     source: Any = question.source
-    is_said = said_work(question.balance) is not None
+    is_said = said_work(question.terms.balance) is not None
     is_held = bool(getattr(source, "decode_first", False))
     if is_held:
         samples = _loaded(question, FIRST)
@@ -195,15 +181,15 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
     else:
         costs = [each.cost for each in _each(question, FIRST, source.probe)]
         # Batches are made and looked at only where nobody has said whether they are padded.
-        samples = [] if is_said else _loaded(question, COLLATED * question.batch_size)
+        samples = [] if is_said else _loaded(question, COLLATED * question.terms.batch_size)
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
     varying = {name: column for name, column in columns.items() if np.ptp(column)}
-    padded, said = padded_if_said(question.balance, names), ""
+    padded, said = padded_if_said(question.terms.balance, names), ""
     if samples and varying and not is_said:
         first = {name: column[: len(samples)] for name, column in varying.items()}
-        padded, said = work_of_columns(first, samples, question.collate, question.batch_size)
+        padded, said = work_of_columns(first, samples, question.collate, question.terms.batch_size)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, bool(varying), words, said)
     return choice, rows, _mean_bytes(samples) if is_held else 0
@@ -211,12 +197,12 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
 
 def _loaded(question: Question, most: int) -> list[Any]:
     """Return the first samples that load, at least a few, until they are too large to hold."""
-    load = functools.partial(question.source.load, epoch=0, seed=question.balance.seed)
+    load = functools.partial(question.source.load, epoch=0, seed=question.terms.balance.seed)
     held, samples = 0, []
     for sample in _each(question, most, load):
         samples.append(sample)
         held += sample_nbytes(sample)
-        if held > FIRST_BYTES and len(samples) >= COLLATED * question.batch_size:
+        if held > FIRST_BYTES and len(samples) >= COLLATED * question.terms.batch_size:
             break
     return samples
 

@@ -197,8 +197,9 @@ class StepImages:
             self._pixels[number] = None
         rows = [rows_of(size) for size in route.own]
         sent = _in_order(pixels, rows, route.order)
-        ways = [[sum(map(rows_of, some)) for some in way] for way in (route.send, route.receive)]
-        got = self._exchange.swap(sent, *ways, name)
+        ways = (route.send, route.receive)
+        send, receive = ([sum(map(rows_of, some)) for some in way] for way in ways)
+        got = self._exchange.swap(sent, send, receive, name)
         with torch.set_grad_enabled(self._trained):
             encoded = encoder(got, route.encoded)
         back = self._exchange.swap(
