@@ -22,6 +22,20 @@ REBUILT_PLAIN = (
     "accelerate makes a torch DataLoader of a plain counterpoise.DataLoader: workers, on_error and "
     "state are torch's then; cp.adapters.prepare_accelerate(accelerator, loader) keeps ours"
 )
+REBUILT = (
+    "a balanced loader was taken apart: its batches are planned over all ranks, and a framework "
+    "(or skip_first_batches) asks for samples to make batches of its own. Use the loader as it "
+    "is: resume with loader.load_state_dict(state), or let "
+    "cp.adapters.attach_trainer(trainer, loader) or "
+    "cp.adapters.prepare_accelerate(accelerator, loader) do it; for prediction in the data's "
+    "order make a loader without balance"
+)
+SHARDED = (
+    "a BalancedBatchSampler gives this rank's microbatches only, and a framework is about to shard "
+    "it again, which loses samples: use cp.adapters.prepare_accelerate(accelerator, loader) in "
+    "place of accelerator.prepare(loader), Trainer(use_distributed_sampler=False) or "
+    "fabric.setup_dataloaders(loader, use_distributed_sampler=False)"
+)
 
 
 class RecognisedLoader:
@@ -57,22 +71,6 @@ class RecognisedLoader:
             from .accelerate import feed_prepared  # here: only accelerate's loops need it
 
             feed_prepared(self)
-
-
-REBUILT = (
-    "a balanced loader was taken apart: its batches are planned over all ranks, and a framework "
-    "(or skip_first_batches) asks for samples to make batches of its own. Use the loader as it "
-    "is: resume with loader.load_state_dict(state), or let "
-    "cp.adapters.attach_trainer(trainer, loader) or "
-    "cp.adapters.prepare_accelerate(accelerator, loader) do it; for prediction in the data's "
-    "order make a loader without balance"
-)
-SHARDED = (
-    "a BalancedBatchSampler gives this rank's microbatches only, and a framework is about to shard "
-    "it again, which loses samples: use cp.adapters.prepare_accelerate(accelerator, loader) in "
-    "place of accelerator.prepare(loader), Trainer(use_distributed_sampler=False) or "
-    "fabric.setup_dataloaders(loader, use_distributed_sampler=False)"
-)
 
 
 def refuse() -> NoReturn:

@@ -26,6 +26,14 @@ from .accelerate import adopt_loop, check_step, prepare_accelerate
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 
+LEDGER = "counterpoise ledger"
+TOLD = (
+    "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
+)  # fmt: skip
+MASKED = ("eager", "sdpa", "flex_attention")
+CAUSAL = ("ForCausalLM", "ForConditionalGeneration")
+INSTEAD = 'or give the loader Balance(layout="padded")'
+
 
 def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     """Make a transformers.Trainer train on a loader, evaluate on another, and return the trainer.
@@ -143,9 +151,6 @@ def _give_packed(trainer: Any, loader: Any) -> None:
     trainer.get_batch_samples = get_batch_samples
 
 
-LEDGER = "counterpoise ledger"
-
-
 class OwnEpochs:
     """A balanced loader that has no length, and whose epochs Trainer does not choose."""
 
@@ -216,14 +221,6 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
             "a whole epoch: train() without resume_from_checkpoint"
         )
     return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
-
-
-TOLD = (
-    "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
-)  # fmt: skip
-MASKED = ("eager", "sdpa", "flex_attention")
-CAUSAL = ("ForCausalLM", "ForConditionalGeneration")
-INSTEAD = 'or give the loader Balance(layout="padded")'
 
 
 def is_packing(loader: Any) -> bool:

@@ -17,6 +17,8 @@ from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
 from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
 from ..balanced.arguments import make_plan
 
+NO_COST = tuple(DEFAULT_COST)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -51,9 +53,6 @@ class Choice:
     def from_json(cls, text: str) -> "Choice":
         """Return the choice in a line of JSON; ValueError if there is none."""
         return read_record(cls, json.loads(text), "auto")
-
-
-NO_COST = tuple(DEFAULT_COST)
 
 
 class FoundSource(PlainSource):

@@ -28,6 +28,7 @@ from ..step.ranks import RankArguments
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.
 TRIES = 100
+OWN = "a balanced loader plans its own order"
 
 
 def make_plan(
@@ -225,9 +226,6 @@ def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
             "budgets decide how many samples a microbatch has, and nothing says how many a step "
             f"has: give Balance(samples_per_step=...), the global batch of all ranks{extra}"
         )
-
-
-OWN = "a balanced loader plans its own order"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ from ...workers.sources.labels import IGNORED
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
+# Fields that have a meaning of their own; every other one is collated by its kind alone.
+KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
+_ATTENDED = np.array(1)
+NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 
 
 class _Every(Container[str]):
@@ -50,9 +54,6 @@ class _Every(Container[str]):
 
 # In place of the names of a batch's fields: all of them.
 EVERY: Container[str] = _Every()
-
-# Fields that have a meaning of their own; every other one is collated by its kind alone.
-KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
 
 
 def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -270,8 +271,6 @@ def _packed_texts(
     return batch
 
 
-_ATTENDED = np.array(1)
-
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,
     "packed": collate_packed,
@@ -311,9 +310,6 @@ def _tokens(sample: Sample, place: int) -> Array:
     if ids.ndim != 1 or not len(ids):
         raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
     return ids
-
-
-NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 
 
 def hf_kwargs(batch: Mapping[str, Any]) -> dict[str, Any]:

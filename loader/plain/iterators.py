@@ -39,6 +39,9 @@ from .torch_names import (
 )
 
 Reader = StreamReader | MapReader
+_GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
+# The iterators of this process that have workers.
+_all: "weakref.WeakSet[WorkersIterator]" = weakref.WeakSet()
 
 
 class IteratorArguments:
@@ -115,9 +118,6 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
 def _out_of_order(loader: Any) -> bool:
     # torch before 2.6 has no in_order, and keeps the order
     return loader.num_workers > 1 and not getattr(loader, "in_order", True)
-
-
-_GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
 
 
 def shared_numbers(context: Any, count: int) -> Any:
@@ -272,10 +272,6 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         data = self._next_data()  # type: ignore[no-untyped-call]
         self._num_yielded += 1
         return data
-
-
-# The iterators of this process that have workers.
-_all: "weakref.WeakSet[WorkersIterator]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:

@@ -12,6 +12,15 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+# What samplers call the settings that change their order; a rank's own number is none of them.
+_SETTINGS = (
+    *("replacement", "shuffle", "drop_last", "batch_size", "num_replicas"),
+    *("seed", "initial_seed", "epoch"),
+)
+# They draw from their generator as it stands; other samplers may seed theirs when they begin.
+_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_DEPTH = 3
+
 
 def drawn_from(index_sampler: Any) -> Any:
     """Return the sampler that indices are drawn from: the one inside torch's own batches."""
@@ -53,16 +62,6 @@ def next_seeds(generator: torch.Generator | None) -> tuple[int, int]:
 
 def _draw(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-# What samplers call the settings that change their order; a rank's own number is none of them.
-_SETTINGS = (
-    *("replacement", "shuffle", "drop_last", "batch_size", "num_replicas"),
-    *("seed", "initial_seed", "epoch"),
-)
-# They draw from their generator as it stands; other samplers may seed theirs when they begin.
-_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_DEPTH = 3
 
 
 def describe_order(sampler: Any, depth: int = _DEPTH) -> str:

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # A sample on which this many workers have died is given up.
 MOST_DEATHS = 3
+# Where batches are pinned, torch's thread hands them over, and has no descriptor to wait for.
+_PINNED_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,6 @@ def _arguments(iterator: Any) -> list[tuple[Any, ...]]:
         )
         for number in range(iterator._num_workers)
     ]  # fmt: skip
-
-
-# Where batches are pinned, torch's thread hands them over, and has no descriptor to wait for.
-_PINNED_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)

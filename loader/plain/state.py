@@ -28,6 +28,8 @@ from ..resume.ledger import (
 from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
 from .skipped import LeftOut
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class Iteration:
@@ -211,9 +213,6 @@ def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
     handed_out = ledger.batches + len(ledger.waiting)
     is_last = handed_out * size > (ledger.samples or 0)
     return "its epoch has had its last batch" if is_last else ""
-
-
-_log = logging.getLogger(__name__)
 
 
 class PlainState:

@@ -32,6 +32,16 @@ WRITERS: dict[Kind, str] = {
     "plain": "a DataLoader without balance",
     "sampler": "a BalancedBatchSampler",
 }
+# The field with the digest of all others, which tells whether one was changed after it was written.
+# States of users' objects are left out: they are theirs to check, and may come back as other types.
+CHECK = "check"
+# What is no part of what a ledger says, or is checked by who reads it first.
+_APART = ("version", "kind", CHECK)
+# Fields, here or inside readers, that hold states of users' objects: only if there are some counts.
+_STATES = ("sampler", "iterator", "dataset")
+# In errors, for the field `digest`, which no user gives.
+PLAN_OPTIONS = "ranks, budgets and other options of the plan"
+GROWING = "DataLoader(growing_data=True)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +169,6 @@ def _plain(value: Any) -> Any:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-# The field with the digest of all others, which tells whether one was changed after it was written.
-# States of users' objects are left out: they are theirs to check, and may come back as other types.
-CHECK = "check"
-# What is no part of what a ledger says, or is checked by who reads it first.
-_APART = ("version", "kind", CHECK)
-# Fields, here or inside readers, that hold states of users' objects: only if there are some counts.
-_STATES = ("sampler", "iterator", "dataset")
-
-
 def with_digest(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a ledger's values with their digest.
 
@@ -197,8 +198,6 @@ def _digested(name: str, value: Any) -> Any:
     return [_digested("", each) for each in value] if isinstance(value, list | tuple) else value
 
 
-# In errors, for the field `digest`, which no user gives.
-PLAN_OPTIONS = "ranks, budgets and other options of the plan"
 L = TypeVar("L", bound=Ledger)
 _KINDS: dict[str, type[Ledger]] = {
     each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
@@ -277,9 +276,6 @@ def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
             f"the same {', '.join(other).replace('digest', PLAN_OPTIONS)}"
         )
-
-
-GROWING = "DataLoader(growing_data=True)"
 
 
 def check_same_data(

@@ -20,6 +20,10 @@ from .errors import LoaderError
 
 # The first samples of a source may be broken; after this many the question is left open.
 TRIES = 8
+# Microbatches of a process that are compared; what is counted wrong is so in the first ones.
+COMPARED = 16
+# Keys that an error names.
+QUOTED = 4
 
 
 def count_label_tokens_of(batch: Any, samples: Sequence[Any]) -> int:
@@ -103,12 +107,6 @@ def _integers(batch: Mapping[str, Any], name: str) -> np.ndarray | None:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy() if not value.is_floating_point() else None
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
-
-
-# Microbatches of a process that are compared; what is counted wrong is so in the first ones.
-COMPARED = 16
-# Keys that an error names.
-QUOTED = 4
 
 
 @dataclass(slots=True)

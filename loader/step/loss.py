@@ -25,6 +25,11 @@ Weighting = Literal["token", "sample"]
 Reduction = Literal["mean", "sum"]
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+Framework = Literal[
+    "ddp", "fsdp", "sum", "accelerate", "lightning", "fabric", "trainer", "trainer-divides",
+    "torchtitan",
+]  # fmt: skip
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
 def scale_loss(
@@ -84,13 +89,6 @@ def _nothing(loss_sum: torch.Tensor, info: StepInfo, per: str) -> torch.Tensor:
             f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
         )
     return loss_sum * 0.0
-
-
-Framework = Literal[
-    "ddp", "fsdp", "sum", "accelerate", "lightning", "fabric", "trainer", "trainer-divides",
-    "torchtitan",
-]  # fmt: skip
-FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ No clock here: whoever waits says how long that has been.
 import logging
 import sys
 
+FIRST_LOG_S = 3.0
+LOG_WAIT_S = 10.0
+LOG_AGAIN_S = 30.0
+
 
 def tell(logger: logging.Logger, text: str) -> None:
     """Log a line at INFO; print it on standard error where the program has set up no logging."""
@@ -13,11 +17,6 @@ def tell(logger: logging.Logger, text: str) -> None:
         logger.info(text)
     else:
         sys.stderr.write(text + "\n")
-
-
-FIRST_LOG_S = 3.0
-LOG_WAIT_S = 10.0
-LOG_AGAIN_S = 30.0
 
 
 class WaitLog:
