@@ -216,9 +216,14 @@ class BalancedSettings:
             known = lambda: KnownData(dataset, len(source), source.key)  # noqa: E731
             if plan.empty_microbatches and not self.takes_empty:
                 spare = SpareSample(source, plan.seed, given.shuffle)
+        if given.balancer and not hasattr(dataset, "spec"):
+            raise ValueError(
+                f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or "
+                "a RemoteDataset for files that only they can see"
+            )
         job = JobSpec(
             plan=plan,
-            source=_description(dataset) if given.balancer else {},
+            source=dataset.spec() if given.balancer else {},
             shuffle=given.shuffle,
             on_error=given.on_error,
             buffer_bytes=given.buffer_bytes,
@@ -287,16 +292,6 @@ class BalancedSettings:
             transport=given.transport,
         )
         return factory.connect
-
-
-def _description(dataset: Any) -> dict[str, Any]:
-    if not hasattr(dataset, "spec"):
-        raise ValueError(
-            f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or a "
-            "RemoteDataset for files that only they can see"
-        )
-    described: dict[str, Any] = dataset.spec()
-    return described
 
 
 def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:

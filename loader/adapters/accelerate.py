@@ -36,21 +36,38 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     BalancedBatchSampler is not sharded again. Raises ValueError for other loaders, and for options
     of the accelerator that would take batches apart (dispatch_batches, split_batches).
     """
-    planned = _samples_planned(loader)
-    is_ours = hasattr(loader, "is_balanced")
+    sampler, is_ours = getattr(loader, "batch_sampler", None), hasattr(loader, "is_balanced")
+    planned = isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
     if not is_ours and not planned:
         raise ValueError(
             f"prepare_accelerate takes a counterpoise.DataLoader, or a DataLoader over a "
             f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
             "accelerator.prepare()"
         )
-    _check_options(accelerator)
+    for name in ("dispatch_batches", "split_batches"):
+        if getattr(accelerator, name):
+            raise ValueError(
+                f"{name}=True makes one process read for all, and the loader has workers and a "
+                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
+                "give torch's DataLoader to accelerator.prepare()"
+            )
     if is_ours and loader.is_balanced:
-        return _prepare_balanced(accelerator, loader)
+        gather_padded()
+        adopt_loop(loader, accelerator.gradient_accumulation_steps)
+        device = accelerator.device if accelerator.device_placement else None
+        loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
+        if not any(loader is each for each in accelerator._dataloaders):
+            accelerator._dataloaders.append(loader)
+        return loader
     if planned:
         prepared = _shard(accelerator, loader, processes=1)
+    elif isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
+        raise ValueError(
+            "an IterableDataset has no samples to share out between the ranks: use "
+            "accelerator.prepare(loader), which makes it torch's, or a dataset that shares itself "
+            "out, without either"
+        )
     else:
-        _check_plain(accelerator, loader)
         prepared = _with_our_workers(_shard(accelerator, loader), loader)
     prepared._is_accelerate_prepared = True
     accelerator._dataloaders.append(prepared)
@@ -65,41 +82,6 @@ def check_step(loader: Any, num_steps: int, where: str) -> None:
         raise ValueError(
             f"{where} is {num_steps}, and a step of this loader has {here} microbatches: give "
             f"{where}={here}, or Balance(accumulate={num_steps}) to the loader"
-        )
-
-
-def _prepare_balanced(accelerator: Any, loader: Any) -> Any:
-    gather_padded()
-    adopt_loop(loader, accelerator.gradient_accumulation_steps)
-    device = accelerator.device if accelerator.device_placement else None
-    loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
-    if not any(loader is each for each in accelerator._dataloaders):
-        accelerator._dataloaders.append(loader)
-    return loader
-
-
-def _samples_planned(loader: Any) -> bool:
-    """Return whether a loader of torch's reads a BalancedBatchSampler."""
-    sampler = getattr(loader, "batch_sampler", None)
-    return isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
-
-
-def _check_options(accelerator: Any) -> None:
-    for name in ("dispatch_batches", "split_batches"):
-        if getattr(accelerator, name):
-            raise ValueError(
-                f"{name}=True makes one process read for all, and the loader has workers and a "
-                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
-                "give torch's DataLoader to accelerator.prepare()"
-            )
-
-
-def _check_plain(accelerator: Any, loader: Any) -> None:
-    if isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
-        raise ValueError(
-            "an IterableDataset has no samples to share out between the ranks: use "
-            "accelerator.prepare(loader), which makes it torch's, or a dataset that shares itself "
-            "out, without either"
         )
 
 

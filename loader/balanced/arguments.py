@@ -160,7 +160,28 @@ def refuse_ignored(
 
     is_remote: whether the data set is a RemoteDataset.
     """
-    _check_batch_size(balance, batch_size)
+    if balance.grouping == "auto" and batch_size is None:
+        raise ValueError(
+            'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
+            "give batch_size, or balance=None for samples without batches"
+        )
+    if balance.grouping not in (*COUNTED, "auto"):
+        # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
+        one = batch_size is None or batch_size == 1
+        if balance.samples_per_step is not None and not one:
+            raise ValueError(
+                f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} "
+                f"and grouping {balance.grouping!r} decides how many samples a microbatch has: "
+                "leave batch_size, or use grouping 'fixed'"
+            )
+        # Steps would have no size.
+        if balance.budgets and balance.samples_per_step is None:
+            extra = "" if one else f" instead of batch_size={batch_size}"
+            raise ValueError(
+                "budgets decide how many samples a microbatch has, and nothing says how many a "
+                "step has: give Balance(samples_per_step=...), the global batch of all ranks"
+                f"{extra}"
+            )
     if is_remote:
         for name, value in (("cost", cost), ("key", key)):
             if value is not None:
@@ -201,33 +222,6 @@ def check_decode_threads(
     refuse_threads(source, f"decode_threads={threads}")
 
 
-def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
-    """Refuse a batch_size that decides about nothing, and budgets for steps that have no size."""
-    if balance.grouping in COUNTED:
-        return
-    if balance.grouping == "auto":
-        if batch_size is None:
-            raise ValueError(
-                'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
-                "give batch_size, or balance=None for samples without batches"
-            )
-        return
-    # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
-    one = batch_size is None or batch_size == 1
-    if balance.samples_per_step is not None and not one:
-        raise ValueError(
-            f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} and "
-            f"grouping {balance.grouping!r} decides how many samples a microbatch has: leave "
-            "batch_size, or use grouping 'fixed'"
-        )
-    if balance.budgets and balance.samples_per_step is None:
-        extra = "" if one else f" instead of batch_size={batch_size}"
-        raise ValueError(
-            "budgets decide how many samples a microbatch has, and nothing says how many a step "
-            f"has: give Balance(samples_per_step=...), the global batch of all ranks{extra}"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class GivenOrder:
     """The order that a sampler and a generator give; None where they give none.
@@ -260,55 +254,41 @@ def read_order(
         return GivenOrder(shuffle, seed)
     if shuffle:
         raise ValueError(f"{OWN}: give shuffle=True or a sampler, not both")
-    _check_known(sampler)
-    _check_length(sampler, dataset)
-    if isinstance(sampler, DistributedSampler):
-        given = {"seed": sampler.seed, "rank": sampler.rank, "ranks": sampler.num_replicas}
-        _check_seed(seed, sampler.seed)
-        return GivenOrder(sampler.shuffle, **given, follows=sampler)
-    if isinstance(sampler, RandomSampler):
-        own = None if sampler.generator is None else sampler.generator.initial_seed()
-        return GivenOrder(True, seed if own is None else own)
-    return GivenOrder(False, seed)
-
-
-def _check_known(sampler: Any) -> None:
-    """Refuse samplers that a plan cannot stand for; subclasses may do anything."""
-    if type(sampler) is RandomSampler:
-        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
-            raise ValueError(
-                f"{OWN}, each sample once an epoch: leave replacement and num_samples of "
-                "RandomSampler, and write shuffle=True"
-            )
-        return
-    if type(sampler) in (DistributedSampler, SequentialSampler):
-        return
-    if type(sampler) is SubsetRandomSampler:
+    kind = type(sampler)  # subclasses may do anything
+    if kind is SubsetRandomSampler:
         raise ValueError(
             f"{OWN}: write DataLoader(torch.utils.data.Subset(data, indices), shuffle=True, ...) "
             "in place of SubsetRandomSampler(indices)"
         )
-    raise ValueError(
-        f"{OWN}, and sampler is a {type(sampler).__name__}: leave it and write shuffle=True, or "
-        "DataLoader(torch.utils.data.Subset(data, list(sampler)), shuffle=False, ...) for its "
-        "order; for weights keep torch's loader"
-    )
-
-
-def _check_length(sampler: Any, dataset: Any) -> None:
-    data: Any = sampler.dataset if isinstance(sampler, DistributedSampler) else sampler.data_source
+    if kind not in (RandomSampler, DistributedSampler, SequentialSampler):
+        raise ValueError(
+            f"{OWN}, and sampler is a {kind.__name__}: leave it and write shuffle=True, or "
+            "DataLoader(torch.utils.data.Subset(data, list(sampler)), shuffle=False, ...) for its "
+            "order; for weights keep torch's loader"
+        )
+    data = sampler.dataset if kind is DistributedSampler else sampler.data_source
+    if kind is RandomSampler and (sampler.replacement or sampler.num_samples != len(data)):
+        raise ValueError(
+            f"{OWN}, each sample once an epoch: leave replacement and num_samples of "
+            "RandomSampler, and write shuffle=True"
+        )
     if len(data) != len(dataset):
         raise ValueError(
             f"the sampler is of {len(data)} samples, and the data set has {len(dataset)}: make it "
             "of the same data, or leave it and write shuffle=True"
         )
-
-
-def _check_seed(drawn: int | None, seed: int) -> None:
-    if drawn is not None and drawn != seed:
-        raise ValueError(
-            f"DistributedSampler's seed is {seed}, and generator's {drawn}: leave generator"
-        )
+    if kind is DistributedSampler:
+        if seed not in (None, sampler.seed):
+            raise ValueError(
+                f"DistributedSampler's seed is {sampler.seed}, and generator's {seed}: leave "
+                "generator"
+            )
+        given = {"seed": sampler.seed, "rank": sampler.rank, "ranks": sampler.num_replicas}
+        return GivenOrder(sampler.shuffle, **given, follows=sampler)
+    if kind is RandomSampler:
+        own = None if sampler.generator is None else sampler.generator.initial_seed()
+        return GivenOrder(True, seed if own is None else own)
+    return GivenOrder(False, seed)
 
 
 def with_seed(balance: Balance, order: GivenOrder) -> Balance:

@@ -56,7 +56,9 @@ def find_causes(
     def is_far(one: float, other: float) -> bool:
         return not abs(one - other) <= tolerance * max(abs(one), abs(other))
 
-    usable = [s for s in samples if (s["labels"] != IGNORED).any() and not _has_images(s)]
+    pictured = [len(sample.get("pixel_values", ())) > 0 for sample in samples]
+    labelled = [(sample["labels"] != IGNORED).any() for sample in samples]
+    usable = [s for s, has, p in zip(samples, labelled, pictured, strict=True) if has and not p]
     if not usable:
         return []
     one, other = usable[0], max(usable[1:] or usable, key=lambda s: len(s["input_ids"]))
@@ -87,10 +89,6 @@ def _other_tokens(ids: Any) -> Any:
     """
     known = np.unique([0, 1, *ids])
     return known[(np.searchsorted(known, ids) + 1) % len(known)]
-
-
-def _has_images(sample: Sample) -> bool:
-    return len(sample.get("pixel_values", ())) > 0
 
 
 def _unlabelled(sample: Sample) -> Sample:

@@ -276,32 +276,20 @@ def samples_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         places = [(row, slice(0, length)) for row, length in enumerate(lengths)]
     samples = [{"input_ids": ids[place], "labels": labels[place]} for place in places]
     for name in batch:
-        if name not in KNOWN_FIELDS | MADE and not _is_lengths(name, batch):
-            values = _values(name, batch)
-            for sample, value in zip(samples, values, strict=True):
-                sample[name] = value
+        of_name = name.removesuffix(LENGTHS)
+        if name in KNOWN_FIELDS | MADE or (of_name != name and of_name in batch):
+            continue
+        values = batch[name] if isinstance(batch[name], list) else np.asarray(batch[name])
+        if f"{name}{LENGTHS}" in batch:
+            values = _parts(np.asarray(batch[name]), batch[f"{name}{LENGTHS}"])
+        for sample, value in zip(samples, values, strict=True):
+            sample[name] = value
     if "pixel_values" in batch:
-        _give_images(samples, batch)
+        owners = _parts(np.asarray(batch["tiles_per_image"]), batch["images_per_sample"])
+        tiles = _parts(np.asarray(batch["pixel_values"]), [int(each.sum()) for each in owners])
+        for sample, owned, pixels in zip(samples, owners, tiles, strict=True):
+            sample["tiles_per_image"], sample["pixel_values"] = owned, pixels
     return samples
-
-
-def _is_lengths(name: str, batch: Mapping[str, Any]) -> bool:
-    return name.endswith(LENGTHS) and name.removesuffix(LENGTHS) in batch
-
-
-def _values(name: str, batch: Mapping[str, Any]) -> Any:
-    """Return a field's value of each sample."""
-    if f"{name}{LENGTHS}" not in batch:
-        return batch[name] if isinstance(batch[name], list) else np.asarray(batch[name])
-    return _parts(np.asarray(batch[name]), batch[f"{name}{LENGTHS}"])
-
-
-def _give_images(samples: list[dict[str, Any]], batch: Mapping[str, Any]) -> None:
-    """Set each sample's tiles and how many its images have."""
-    owners = _parts(np.asarray(batch["tiles_per_image"]), batch["images_per_sample"])
-    tiles = _parts(np.asarray(batch["pixel_values"]), [int(each.sum()) for each in owners])
-    for sample, owned, pixels in zip(samples, owners, tiles, strict=True):
-        sample["tiles_per_image"], sample["pixel_values"] = owned, pixels
 
 
 def _parts(whole: Array, lengths: Any) -> list[Array]:

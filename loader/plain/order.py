@@ -77,7 +77,10 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     found = {name: getattr(sampler, name, None) for name in names}
     told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
     if type(sampler) in _DRAWING and own_shuffler(sampler) is None:
-        told.append(f"generator at {_digest(sampler.generator)}")
+        own = sampler.generator
+        state = torch.get_rng_state() if own is None else own.get_state()
+        digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=4).hexdigest()
+        told.append(f"generator at {digest}")
     inner = getattr(sampler, "sampler", None)
     if inner is not None and inner is not sampler and depth:
         told.append(f"sampler={describe_order(inner, depth - 1)}")
@@ -92,8 +95,3 @@ def check_same_order(then: str | None, now: str, batches: int) -> None:
             "that order, and what follows would be other samples; give the same sampler, seeded "
             "again as it was, in the same epoch (set_epoch), or begin the epoch again"
         )
-
-
-def _digest(generator: torch.Generator | None) -> str:
-    state = torch.get_rng_state() if generator is None else generator.get_state()
-    return hashlib.blake2b(state.numpy().tobytes(), digest_size=4).hexdigest()

@@ -223,7 +223,9 @@ class RestartingIterator(WorkersIterator):
             self._instead.append((number, Envelope(None, place, 0, (hole,), empty=True)))
             return None
         self._holes[number] = (*self._holes.get(number, ()), hole)
-        self._given[number] = NumberedIndex(task.number, rest) if _is_numbered(task) else rest
+        self._given[number] = (
+            NumberedIndex(task.number, rest) if isinstance(task, NumberedIndex) else rest
+        )
         return self._given[number]
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
@@ -237,10 +239,6 @@ class RestartingIterator(WorkersIterator):
         super()._shutdown_workers()
         if replacer is not None and self.is_own():
             replacer.close()
-
-
-def _is_numbered(task: Any) -> bool:
-    return isinstance(task, NumberedIndex)
 
 
 def _indexes(task: Any) -> Sequence[Any]:

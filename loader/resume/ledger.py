@@ -213,19 +213,16 @@ def read_ledger(state: Any, wanted: type[L]) -> L:
             f"{WRITERS[ledger.kind]}, and only such a one can continue there"
         )
     if isinstance(ledger, PlannedLedger):
-        _check_planner(ledger)
+        # here: a plain loop imports nothing of planning
+        from ...balancer.planning.problem.config import PLANNER_VERSION
+
+        if ledger.planner != PLANNER_VERSION:
+            raise ValueError(
+                f"the ledger's planner is {ledger.planner}, this counterpoise has "
+                f"{PLANNER_VERSION}, which plans otherwise: resume with the counterpoise that "
+                "wrote it"
+            )
     return ledger
-
-
-def _check_planner(ledger: PlannedLedger) -> None:
-    # here: a plain loop imports nothing of planning
-    from ...balancer.planning.problem.config import PLANNER_VERSION
-
-    if ledger.planner != PLANNER_VERSION:
-        raise ValueError(
-            f"the ledger's planner is {ledger.planner}, this counterpoise has {PLANNER_VERSION}, "
-            "which plans otherwise: resume with the counterpoise that wrote it"
-        )
 
 
 def parse_ledger(state: Any) -> Ledger:

@@ -60,7 +60,11 @@ def scale_loss(
             f"divided_by is {divided_by!r}, allowed is a positive number: what the framework "
             "divides each microbatch's loss by, such as its accumulation steps"
         )
-    here, whole = _counts(info, per)
+    if per not in WEIGHTINGS:
+        raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
+    here, whole = info.samples, info.step_samples
+    if per == "token":
+        here, whole = info.label_tokens, info.step_label_tokens
     if whole == 0:
         raise ValueError(
             f"step {info.step} has no {per}s to average over ({info.step_samples} samples, "
@@ -69,26 +73,13 @@ def scale_loss(
             "that Balance(label_tokens=...) names, or the loader with label_tokens='batch'"
         )
     if here == 0:
-        return _nothing(loss_sum, info, per)
+        if not bool(torch.isfinite(loss_sum.detach()).all()):
+            raise ValueError(
+                f"microbatch {info.microbatch} of step {info.step} has no {per}s, but its loss is "
+                f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
+            )
+        return loss_sum * 0.0
     return loss_sum * (divided_by * (info.ranks if reduction == "mean" else 1) / whole)
-
-
-def _counts(info: StepInfo, per: str) -> tuple[int, int]:
-    """Return the counts averaged over: (of the microbatch, of the global batch)."""
-    if per == "token":
-        return info.label_tokens, info.step_label_tokens
-    if per == "sample":
-        return info.samples, info.step_samples
-    raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
-
-
-def _nothing(loss_sum: torch.Tensor, info: StepInfo, per: str) -> torch.Tensor:
-    if not bool(torch.isfinite(loss_sum.detach()).all()):
-        raise ValueError(
-            f"microbatch {info.microbatch} of step {info.step} has no {per}s, but its loss is "
-            f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
-        )
-    return loss_sum * 0.0
 
 
 @dataclass(frozen=True, slots=True)
