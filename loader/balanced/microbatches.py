@@ -29,13 +29,12 @@ from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
-from .arrivals import Fetched, Kept, LocalArrival, MicrobatchFacts, MicrobatchSource, PassedOver
+from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .spare import SpareSample
 from .step_infos import OverBudget, info_of
 
 if TYPE_CHECKING:
-    from ...balancer.protocol.messages import Batch
     from ...balancer.protocol.rank_session import Arrival
 
 logger = logging.getLogger(__name__)
@@ -243,14 +242,6 @@ class BalancedLoader:
                 rest, count, plan.least_microbatches,
             )  # fmt: skip
 
-    def _tell_what_was_left_out(self, count: int) -> None:
-        """Log how many samples of the epoch were in no step, if that is more than was told."""
-        if count > (self._told or 0) and 0 in self.ranks:
-            logger.warning(
-                "%d samples were left out of epoch %d: there were fewer than microbatches, and "
-                "collate_fn cannot make a batch of no samples", count, self.epoch,
-            )  # fmt: skip
-
     def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
@@ -274,13 +265,27 @@ class BalancedLoader:
             raise
 
     def unpack(self, kept: Kept) -> Fetched | PassedOver:
-        """Return what is handed out of a microbatch, and the position after it."""
+        """Return what is handed out of a microbatch, and the position after it.
+
+        Each hole is written to the dead-letter file, once.
+        """
         batch, before = kept.arrival.batch, kept.at.holes
-        self._report_holes(kept)
+        if self.dead_letter is not None:
+            for hole in batch.holes[kept.reported :]:
+                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
+                record_letter(self.dead_letter, letter)
+                kept.reported += 1
         holes = before + tuple(o for o in batch.step_holes if o not in before)
-        self._check_errors(before, holes, batch)
+        self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
-        if self._is_passed_over(batch):
+        if not (self.plan.empty_microbatches or batch.weights.step_samples):
+            # Nothing of the step can be handed out, on any rank.
+            if batch.rank == 0 and batch.microbatch == 0:
+                logger.warning(
+                    "step %d of epoch %d is left out: of its %d samples fewer can be used than it "
+                    "has microbatches, and collate_fn cannot make a batch of no samples",
+                    batch.step, self.epoch, len(batch.step_holes),
+                )  # fmt: skip
             return PassedOver(after)
         fetched = self._deliver(kept, after)
         info = fetched.info
@@ -289,23 +294,16 @@ class BalancedLoader:
 
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
-        self._tell_what_was_left_out(self.open().left_out)
+        in_no_step = self.open().left_out
+        if in_no_step > (self._told or 0) and 0 in self.ranks:
+            logger.warning(
+                "%d samples were left out of epoch %d: there were fewer than microbatches, and "
+                "collate_fn cannot make a batch of no samples", in_no_step, self.epoch,
+            )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = len(self.position.holes)
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
-
-    def _is_passed_over(self, batch: "Batch | MicrobatchFacts") -> bool:
-        """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
-        if self.plan.empty_microbatches or batch.weights.step_samples:
-            return False
-        if batch.rank == 0 and batch.microbatch == 0:
-            logger.warning(
-                "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
-                "microbatches, and collate_fn cannot make a batch of no samples",
-                batch.step, self.epoch, len(batch.step_holes),
-            )  # fmt: skip
-        return True
 
     def finish(self, generation: int) -> None:
         """End the workers of an iterator that is over, unless a later one has its own already."""
@@ -326,7 +324,7 @@ class BalancedLoader:
         self._untouched = -1
         self._left_by = why
 
-    def _check_errors(self, before: Holes, holes: Holes, batch: "Batch | MicrobatchFacts") -> None:
+    def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
@@ -338,7 +336,7 @@ class BalancedLoader:
             where = f", see {self.dead_letter}" if self.dead_letter else ""
             raise LoaderError(
                 f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
-                f"{batch.step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
+                f"{step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
                 "the data, or allow more"
             )
 
@@ -382,14 +380,6 @@ class BalancedLoader:
             labels=labels,
             label_tokens=count_label_tokens_of(batch, samples) if counts else None,
         )
-
-    def _report_holes(self, kept: Kept) -> None:
-        """Write each hole to the dead-letter file, once."""
-        if self.dead_letter is not None:
-            for hole in kept.arrival.batch.holes[kept.reported :]:
-                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
-                record_letter(self.dead_letter, letter)
-                kept.reported += 1
 
 
 def beginning(at: ResumePosition) -> ResumePosition:
