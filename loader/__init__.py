@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..balancer.planning.problem.balance import Balance as Balance
     from . import adapters as adapters
-    from .balanced.step_loader import StepLoader as StepLoader
     from .collate.equivalence import Equivalence as Equivalence
     from .collate.equivalence import check_equivalence as check_equivalence
     from .collate.layouts import collate_packed as collate_packed
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from .step.loss import loss_rule as loss_rule
     from .step.loss import scale_loss as scale_loss
     from .step.ranks import Topology as Topology
+    from .step_loader import StepLoader as StepLoader
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
@@ -43,7 +43,7 @@ _HOMES = {
     "Step": ".step.info",
     "StepImages": ".step.dispatch",
     "StepInfo": ".step.info",
-    "StepLoader": ".balanced.step_loader",
+    "StepLoader": ".step_loader",
     "Topology": ".step.ranks",
     "adapters": "",
     "check_equivalence": ".collate.equivalence",

@@ -116,8 +116,7 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
 
 
 def _out_of_order(loader: Any) -> bool:
-    # torch before 2.6 has no in_order, and keeps the order
-    return loader.num_workers > 1 and not getattr(loader, "in_order", True)
+    return loader.num_workers > 1 and not loader.in_order
 
 
 def shared_numbers(context: Any, count: int) -> Any:

@@ -291,7 +291,7 @@ class PlainState:
             current.seed = shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
-        in_turns = current.readers and getattr(loader, "in_order", True)
+        in_turns = current.readers and loader.in_order
         data = known_data(loader.dataset)
         ledger = PlainLedger(
             seed=current.seed,
