@@ -112,7 +112,7 @@ def read_arguments(
 
 
 def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "BalancedSettings":
-    """Return what the balanced loader behind `loader` is made of when its ranks are needed.
+    """Return the settings of the balanced loader behind `loader`, made when its ranks are needed.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
     that contradict each other, or that the data cannot meet. balance="auto" reads no sample here,
@@ -254,7 +254,7 @@ class BalancedSettings:
         return has_data and self.given.balancer is None and place.sharers == 1
 
     def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
-        """Return what makes the connection: the local loop, or the way to a balancer.
+        """Return the maker of the connection: of the local loop, or of the way to a balancer.
 
         Raises ValueError for keys that are not a trainer's.
         """

@@ -32,7 +32,7 @@ from .step.waiting import tell
 # Ranks come, and reading a few hundred samples is over, within so long.
 FOUND_S = 1800.0
 _FOUND = "found"
-# What is learned after a loader was made: costs and work, and what a framework does.
+# Attributes that are learned after a loader was made: costs and work, and a framework's ways.
 LEARNED = ("_balance", "_choice", "_ignores_labels", "_model_times", "_model", "_told")
 
 
@@ -67,7 +67,7 @@ class LateAutoLoader(LateBalancedLoader):
         return self._balance.counts or "equal"
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a copy of this begins with: also what was found, and what frameworks told."""
+        """Return the beginning of a copy: also the costs found, and the ways of a framework."""
         return {**super().snapshot(), "learned": {name: getattr(self, name) for name in LEARNED}}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _choice_in(state: Any) -> Choice | None:
 def _among_ranks(
     place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
 ) -> Answer:
-    """Return what rank 0 finds, on every rank; LoaderError on the others where it cannot."""
+    """Return rank 0's answer, on every rank; LoaderError on the others where it has none."""
     data = f"{source_name(source)}, {len(source)} samples"
     peers = meet(place, name, {"configuration": settings, "data": data}, FOUND_S)
     failed: Exception | None = None
@@ -238,7 +238,7 @@ def _among_ranks(
 def _through_group(
     place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
 ) -> Answer:
-    """Return what one of processes that share ranks finds, as their balancer is found."""
+    """Return the answer of one of processes that share ranks, as their balancer is found."""
     # here: only such processes need it
     from .connect.rendezvous import Rendezvous, digest, open_meeting
 

@@ -1,4 +1,4 @@
-"""What a DataLoader does where it was given `balance`; a plain loop does not import it."""
+"""Chooses the balanced loader behind a DataLoader with `balance`, and iterates over it."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,7 +13,7 @@ from .balanced.walking import Microbatches
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
-    """Return what makes the balanced loader behind `loader` when its ranks are needed.
+    """Return the maker of the balanced loader behind `loader`, for when its ranks are needed.
 
     Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
     making batches of the loader themselves.

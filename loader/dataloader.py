@@ -63,7 +63,7 @@ else:
             return super().__class_getitem__(types[0] if isinstance(types, tuple) else types)
 
 
-# What a balancer holds where nobody says: as in JobSpec.
+# The bytes that are held where nobody says how many: as in JobSpec.
 BUFFER_BYTES = 1 << 30
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ...workers.sources.labels import IGNORED
 
-# What keeps packed samples apart elsewhere: positions that restart say it here.
+# Fields that keep packed samples apart elsewhere: positions that restart say it here.
 LEFT_OUT = ("cu_seq_lens", "max_length", "attention_mask")
 
 

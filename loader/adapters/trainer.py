@@ -163,7 +163,7 @@ class OwnEpochs:
         return iter(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has under a name."""
+        """Return the loader's attribute."""
         return getattr(self.loader, name)
 
     def set_epoch(self, epoch: int) -> None:
@@ -171,7 +171,7 @@ class OwnEpochs:
 
 
 def with_known_epochs(loader: Any, max_steps: int) -> Any:
-    """Return what Trainer is to iterate over; ValueError if neither side knows when to end."""
+    """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
     if loader._balanced.plan.mode == "exact":
         return loader
     if max_steps <= 0:

@@ -96,7 +96,7 @@ def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> S
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """What decides the plan beside a choice: the user's arguments, and the ranks.
+    """The user's arguments and the ranks, which decide the plan beside a choice.
 
     model_times: what a model takes, used where the user has said no times and it has one for all
     that samples cost.

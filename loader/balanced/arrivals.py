@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchFacts:
-    """What is known of a microbatch beside its batch, as Batch has it of one from a balancer."""
+    """The facts about a microbatch beside its batch, as Batch has them of one from a balancer."""
 
     rank: int
     step: int

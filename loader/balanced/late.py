@@ -148,7 +148,7 @@ class LateBalancedLoader:
             self._loader.set_epoch(epoch)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a copy of this begins with: epoch and ledger, None before the first use."""
+        """Return the beginning of a copy: epoch and ledger, None before the first use."""
         ledger = None if self._loader is None else self._loader.state_dict()
         return {"epoch": self._epoch, "ledger": ledger, "waits": self._waits}
 

@@ -265,7 +265,7 @@ class BalancedLoader:
             raise
 
     def unpack(self, kept: Kept) -> Fetched | PassedOver:
-        """Return what is handed out of a microbatch, and the position after it.
+        """Unpack a microbatch to be handed out; return it with the position after it.
 
         Each hole is written to the dead-letter file, once.
         """

@@ -56,7 +56,7 @@ class BatchMaker:
 
     @property
     def in_worker(self) -> CollateFn:
-        """What a worker collates with; it can be pickled if collate_fn can.
+        """The function that a worker collates with; it can be pickled if collate_fn can.
 
         Fields that a function chooses, by a microbatch's info, are chosen in the trainer.
         """
@@ -68,7 +68,7 @@ class BatchMaker:
         return self._collate(self._wanted(info))(samples)
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
-        """Return what the process gets of a batch. Raises TypeError if that has no fields."""
+        """Return the part of a batch that the process gets; TypeError if it has no fields."""
         wanted = self._wanted(info)
         if wanted is not EVERY:
             batch = choose(batch, wanted)
@@ -80,7 +80,7 @@ class BatchMaker:
         return self.fields(info) if callable(self.fields) else self.fields
 
     def _collate(self, wanted: Container[str]) -> CollateFn:
-        """Return what makes a batch with these fields of samples; it may have more."""
+        """Return the function that makes a batch with these fields of samples, or more."""
         balance = self.balance
         if balance.layout == "torch":
             if self.collate_fn is not None and self.collate_fn is not default_collate:
@@ -107,7 +107,7 @@ def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
 
 
 def checked_fields(fields: Any) -> WantedFields:
-    """Return what names the wanted fields; ValueError for anything else."""
+    """Return the wanted fields' names, or the function of them; ValueError for anything else."""
     if fields is None or callable(fields):
         return fields  # type: ignore[no-any-return]
     if isinstance(fields, str) or not isinstance(fields, Collection):

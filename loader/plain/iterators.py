@@ -221,7 +221,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
             arguments.beginnings.wait(self._workers, loader.timeout)
 
     def _begun(self, loader: Any, arguments: Any) -> None:
-        """Do what is to be done while no thread is in the trainer, once the workers are there."""
+        """Prepare more, once the workers are there and before any thread is in the trainer."""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

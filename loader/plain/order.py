@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-# What samplers call the settings that change their order; a rank's own number is none of them.
+# Samplers' names of settings that change their order; a rank's own number is none of them.
 _SETTINGS = (
     *("replacement", "shuffle", "drop_last", "batch_size", "num_replicas"),
     *("seed", "initial_seed", "epoch"),

@@ -108,7 +108,7 @@ class WorkerReplacer:
 
 
 def _arguments(iterator: Any) -> list[tuple[Any, ...]]:
-    """Return what torch's iterator has given each of its workers."""
+    """Return the arguments that torch's iterator has given each of its workers."""
     return [
         (
             iterator._dataset_kind, iterator._dataset, iterator._index_queues[number],

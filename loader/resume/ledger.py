@@ -35,7 +35,7 @@ WRITERS: dict[Kind, str] = {
 # The field with the digest of all others, which tells whether one was changed after it was written.
 # States of users' objects are left out: they are theirs to check, and may come back as other types.
 CHECK = "check"
-# What is no part of what a ledger says, or is checked by who reads it first.
+# Fields that say nothing of a position, or are checked before it is read.
 _APART = ("version", "kind", CHECK)
 # Fields, here or inside readers, that hold states of users' objects: only if there are some counts.
 _STATES = ("sampler", "iterator", "dataset")
@@ -190,7 +190,7 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def _digested(name: str, value: Any) -> Any:
-    """Return what is checked of a value: the same before and after JSON, pickle or torch.save."""
+    """Return the part of a value that is the same before and after JSON, pickle or torch.save."""
     if name in _STATES:
         return value is None
     if isinstance(value, Mapping):

@@ -73,7 +73,7 @@ def find_label_source(
     resources: tuple[str, ...],
     collate_fn: Callable[[list[Any]], Any] | None,
 ) -> str:
-    """Return what counts label tokens, as JobSpec has it: a resource, or "batch".
+    """Return the counter of label tokens, as JobSpec has it: a resource, or "batch".
 
     The first sample decides where nothing is said and it has to be decoded anyway: to look whether
     collate_fn makes labels of it. Other sources are not read here, where a file that they open
