@@ -98,9 +98,9 @@ def ask_worker(
                 worker.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"cannot send this to a worker process: {describe_error(error)}; define it at the "
-                "top level of a module, or pass multiprocessing_context='fork', or say how batches "
-                'are made: Balance("auto", work="padded")'
+                f"cannot send this to the worker processes: {describe_error(error)}; define it at "
+                "the top level of a module, or pass multiprocessing_context='fork', or say how "
+                'batches are made: Balance("auto", work="padded")'
             ) from None
         writing.close()  # so that the worker's end is the end of the pipe
         since, log_s = time.monotonic(), LOG_S
