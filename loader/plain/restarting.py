@@ -22,7 +22,7 @@ from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .torch_names import child_reports, killed_worker, worker_loop
+from .torch_names import ResumeIteration, child_reports, killed_worker, worker_loop
 
 logger = logging.getLogger(__name__)
 
@@ -150,8 +150,10 @@ class RestartingIterator(WorkersIterator):
         # By its number: a task that is under way; what a batch lacks; what takes a batch's place.
         self._given: dict[int, Any] = {}
         self._holes: dict[int, tuple[SkippedSample, ...]] = {}
-        self._instead: deque[tuple[int, Any]] = deque()
+        self._instead: deque[tuple[Any, Any]] = deque()
+        self._resumes = not first_iter
         super()._reset(loader, first_iter)
+        self._resumes = False
 
     def _next_index(self) -> Any:
         self._asked = super()._next_index()  # type: ignore[no-untyped-call]
@@ -178,7 +180,9 @@ class RestartingIterator(WorkersIterator):
                 continue
             number, data = found
             if not isinstance(number, int):
-                return True, found  # a worker goes on to the next iteration
+                if self._resumes:
+                    return True, found  # a worker goes on to the next iteration
+                continue  # one for which another has answered
             if self._given.pop(number, None) is None:
                 continue  # made twice
             holes = self._holes.pop(number, ())
@@ -195,6 +199,8 @@ class RestartingIterator(WorkersIterator):
         for death in replacer.replace_ended():
             self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
             self._give_again(death)
+            if self._resumes:  # one that is new does not have to go on; the dead may have answered
+                self._instead.append((ResumeIteration(), None))
 
     def _give_again(self, death: Death) -> None:
         """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""

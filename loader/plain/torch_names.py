@@ -11,7 +11,7 @@ from typing import Any
 import torch.autograd
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils.worker import _worker_loop
+from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
@@ -22,6 +22,7 @@ TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceba
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
 child_reports: Any = signal_handling  # of which processes the end is reported
 worker_loop = _worker_loop  # what a worker process does
+ResumeIteration = _ResumeIteration  # a worker's answer that it goes on to the next iteration
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
