@@ -76,7 +76,7 @@ def test_a_copy_has_the_position_and_what_was_found() -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_copy_knows_what_a_framework_has_told(begun: bool) -> None:
     loader = make(data.Texts(90), accumulate=1)
-    loader._late.adopt(accumulate=6)  # type: ignore[union-attr]  # of both ranks
+    loader._late.adopt(accumulate=6)  # of both ranks that are played here
     adopt_model(loader, SimpleNamespace(config=SimpleNamespace(**SHAPE)), normalises=True)
     if begun:
         next(iter(loader))
