@@ -21,8 +21,8 @@ from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
 from .auto.first_samples import FIRST, Answer, Question, ask_worker
 from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
-from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
+from .late import LateBalancedLoader
 from .peers import meet
 from .resume.ledger import BalancedLedger, parse_ledger
 from .step.errors import LoaderError
@@ -43,10 +43,11 @@ class LateAutoLoader(LateBalancedLoader):
     the model takes of each resource, where a framework has told; _model: whose times they are.
     """
 
+    _is_made_at_once = False  # which would start a worker
+
     def __init__(self, settings: BalancedSettings) -> None:
-        given = settings.given
-        super().__init__(given.ranks, settings.make, at_once=False, follows=given.follows)
-        self._settings, self._balance = settings, given.balance
+        super().__init__(settings)
+        self._balance = settings.given.balance
         self._batch_size = settings.batch_size or 1
         self._choice: Choice | None = None
         self._ignores_labels = False

@@ -7,9 +7,9 @@ from ..balancer.planning.problem.last_step import microbatches_of
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import BalancedArguments, settings_of
-from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches
+from .late import LateBalancedLoader
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
@@ -18,14 +18,12 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
     making batches of the loader themselves.
     """
-    settings = settings_of(loader, given)
-    late: LateBalancedLoader
+    way = LateBalancedLoader
     if given.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
 
-        late = LateAutoLoader(settings)
-    else:
-        late = LateBalancedLoader(given.ranks, settings.make, follows=given.follows)
+        way = LateAutoLoader
+    late = way(settings_of(loader, given))
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late

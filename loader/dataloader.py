@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ..balancer.planning.problem.options import GroupingName
     from .assembly import BalancedArguments
     from .balanced.followed_costs import MeasuredCosts
-    from .balanced.late import LateBalancedLoader
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+    from .late import LateBalancedLoader
 
 if TYPE_CHECKING:
     # torch's is generic too; most people write no parameter.

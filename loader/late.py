@@ -4,37 +4,25 @@ Making a DataLoader looks at no rank, so that it may come before init_process_gr
 looked for at the first iteration, length or state, and must stay what they were then.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import DistributedSampler
-
-from ...balancer.planning.problem.options import Counts, Waits
-from ..step.ranks import Place, RankArguments, check_same_place
-from .followed_costs import MeasuredCosts
-from .microbatches import BalancedLoader
-
-# Makes the loader of a place; the waits are what a framework says, None if none has.
-Make = Callable[[Place, Waits | None], BalancedLoader]
+from ..balancer.planning.problem.options import Counts, Waits
+from .assembly import BalancedSettings
+from .balanced.followed_costs import MeasuredCosts
+from .balanced.microbatches import BalancedLoader
+from .step.ranks import Place, check_same_place
 
 
 class LateBalancedLoader:
-    """Makes the balanced loader of a DataLoader at its first use."""
+    """Makes the balanced loader of a DataLoader at its first use; at once if ranks are numbers."""
 
-    def __init__(
-        self,
-        arguments: RankArguments,
-        make: Make,
-        at_once: bool = True,
-        follows: DistributedSampler[Any] | None = None,
-    ) -> None:
-        """`make` returns the loader of a place; `at_once` if the ranks are given as numbers.
+    _is_made_at_once = True
 
-        `follows` is the user's sampler, whose epoch is read at each iteration.
-        """
-        self._follows = follows
-        self._arguments = arguments
-        self._make = make
+    def __init__(self, settings: BalancedSettings) -> None:
+        self._settings, self._arguments = settings, settings.given.ranks
+        # The user's sampler, whose epoch is read at each iteration.
+        self._follows = settings.given.follows
         self._waits: Waits | None = None
         self._epoch = 0
         self._resumed: int | None = None
@@ -42,7 +30,7 @@ class LateBalancedLoader:
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
         self._pipe: MeasuredCosts | None = None
-        if at_once and arguments.are_given:
+        if self._is_made_at_once and self._arguments.are_given:
             self.get()
 
     @property
@@ -61,7 +49,7 @@ class LateBalancedLoader:
         return self._loader
 
     def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
-        return self._make(place, waits)
+        return self._settings.make(place, waits)
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
