@@ -6,7 +6,7 @@ They are found once for all ranks, by a worker that reads the first samples, or 
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 from ..balancer.planning.problem.balance import DEFAULTS
 from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.planning.problem.shuffle import permutation
+from ..balancer.protocol.records import read_record
 from ..workers.sources.interface import PlainSource, Source, source_name
 from .assembly import BalancedSettings
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
@@ -213,7 +214,7 @@ def _among_ranks(
     try:
         if peers.rank == 0:
             try:
-                told = {"answer": find().to_values()}
+                told = {"answer": asdict(find())}
             except Exception as error:
                 failed, told = error, {"failed": str(error)}
         peers.post(_FOUND, json.dumps(told).encode())
@@ -233,7 +234,7 @@ def _among_ranks(
     told = json.loads(values[0])
     if "failed" in told:
         raise LoaderError(f"{peers.members[0]} could not find what samples cost: {told['failed']}")
-    return Answer.from_values(told["answer"])
+    return read_record(Answer, told["answer"], "auto")
 
 
 def _through_group(
@@ -246,11 +247,11 @@ def _through_group(
     data = digest(source_name(source), str(len(source)))
     peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)
     if not peers.claim():
-        return Answer.from_values(peers.wait_for_found())
+        return read_record(Answer, peers.wait_for_found(), "auto")
     try:
         found = find()
     except Exception as error:
         peers.give_up(str(error), "find what samples cost")
         raise
-    peers.share_found(found.to_values())
+    peers.share_found(asdict(found))
     return found

@@ -5,14 +5,13 @@ or end the process. The worker is started as the loader's others are, and ends w
 """
 
 import functools
-import json
 import logging
 import multiprocessing
 import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -67,17 +66,6 @@ class Answer:
     choice: Choice
     forecast: Outlook | None
     held_bytes: int
-
-    def to_values(self) -> dict[str, Any]:
-        """Return the answer as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "Answer":
-        """Return the answer that was made into JSON values."""
-        told = values["forecast"]
-        choice = Choice.from_json(json.dumps(values["choice"]))
-        return cls(choice, None if told is None else Outlook(**told), values["held_bytes"])
 
 
 def ask_worker(
