@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ..step.info import StepInfo
 from .arrivals import MicrobatchFacts
 
@@ -74,7 +76,7 @@ def info_of(
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
     costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
-    keys, weights = keys_of(batch), batch.weights
+    keys = keys_of(batch)
     return StepInfo(
         epoch=epoch,
         step=batch.step,
@@ -82,12 +84,7 @@ def info_of(
         microbatches=batch.microbatches,
         rank=batch.rank,
         ranks=ranks,
-        samples=weights.samples,
-        label_tokens=weights.label_tokens,
-        rank_samples=weights.rank_samples,
-        rank_label_tokens=weights.rank_label_tokens,
-        step_samples=weights.step_samples,
-        step_label_tokens=weights.step_label_tokens,
+        **structs.asdict(batch.weights),
         keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
         images=costs.get("tiles", 1) > 0 if keys else False,
