@@ -26,7 +26,6 @@ from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from .balanced.arguments import (
     check_decode_threads,
-    check_plan,
     checked_shuffle,
     find_resources,
     make_plan,
@@ -130,8 +129,14 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "Bala
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":
         resources = find_resources(source, balance)
-        check_plan(
-            balance, resources=resources, batch_size=loader.batch_size, drop_last=loader.drop_last
+        # raises for what cannot be planned with any number of ranks
+        make_plan(
+            replace(balance, samples_per_step=None),
+            resources=resources,
+            ranks=1,
+            batch_size=loader.batch_size,
+            drop_last=loader.drop_last,
+            empty_microbatches=True,
         )
     pins = loader.pin_memory and torch.accelerator.is_available()
     batches = BatchMaker(balance, given.collate_fn, given.fields, pins)

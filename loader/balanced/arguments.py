@@ -68,20 +68,6 @@ def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
     return replace(balance, waits=waits) if balance.waits is None and looks else balance
 
 
-def check_plan(
-    balance: Balance, *, resources: tuple[str, ...], batch_size: int | None, drop_last: bool
-) -> None:
-    """Raise ValueError for what cannot be planned with any number of ranks."""
-    make_plan(
-        replace(balance, samples_per_step=None),
-        resources=resources,
-        ranks=1,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        empty_microbatches=True,
-    )
-
-
 def check_label_tokens(
     balance: Balance, resources: tuple[str, ...], has_batches: bool = True
 ) -> None:
