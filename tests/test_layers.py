@@ -43,7 +43,7 @@ ORDER = (
     "sched.runtime.stage.generator",
     "sched.runtime.encoders",
     "sched.runtime.execution",
-    "sched.runtime.checkpoint",
+    "sched.runtime.model_state",
     "sched.runtime.units",
     "sched.runtime.job",
     "sched.runtime",

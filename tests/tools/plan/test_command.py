@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.stage_split import BASELINES, read_split
-from counterpoise.sched.runtime.units import Units
+from counterpoise.sched.runtime.units.layout import Units
 from counterpoise.tools.plan.command import command
 
 PAIR = ("--model", "internvit-6b+internlm2-20b", "--tp", "2", "--stages", "4")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched import CostFunction, load_profile, profile_costs, schedule, simulate
-from counterpoise.sched.runtime.execution import write_step
-from counterpoise.sched.runtime.execution.drive import TIMELINES_VARIABLE
+from counterpoise.sched.runtime.execution.drive import TIMELINES_VARIABLE, write_step
 from counterpoise.sched.simulation.cost_profile import CostProfile
 from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
 from counterpoise.tools.cli import main

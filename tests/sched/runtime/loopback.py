@@ -1,4 +1,4 @@
-"""All ranks in one process: channels and collectives that are lists, for tests and dry runs.
+"""All ranks in one process: channels and collectives that are lists.
 
 The ranks are generators (`execution.walk`) that stop where they would wait; `Loopback.run` resumes
 them in an order of the caller's choice until all have ended. Messages carry the value that they are
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..compiled import Collective, Value
-from ..parts import TensorSpec
-from .interface import Transfer
+from counterpoise.sched.runtime.compiled import Collective, Value
+from counterpoise.sched.runtime.links.process_groups import Transfer
+from counterpoise.sched.runtime.parts import TensorSpec
 
 
 class Deadlock(RuntimeError):  # noqa: N818
