@@ -82,7 +82,6 @@ ORDER = (
     "loader.step.dispatch",
     "loader.resume",
     "loader.collate",
-    "loader.collate.equivalence",
     "loader.balanced",
     "loader.plain",
     "loader.local",

@@ -12,7 +12,7 @@ import weakref
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
-from ..step.wait_log import FIRST_LOG_S
+from ..step.waiting import FIRST_LOG_S
 from .socket_directory import make_socket_directory, remove_socket_directory
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
 from ...workers.sources.interface import Source, source_name
-from ..balanced.fetching import MicrobatchSource
+from ..balanced.arrivals import MicrobatchSource
 from ..local.workers import WorkerStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group

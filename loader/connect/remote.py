@@ -24,7 +24,7 @@ from ...balancer.transport.keys import PeerKeys
 from ...workers.codec.fields import why_bad_layout
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
-from ..step.wait_log import WaitLog
+from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
 from .rank_sockets import RankSockets

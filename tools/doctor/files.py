@@ -16,8 +16,8 @@ from ...loader.resume.ledger import (
     PlainLedger,
     PlannedLedger,
     SamplerLedger,
+    parse_ledger,
 )
-from ...loader.resume.reading import parse_ledger
 from ...workers.sources.failures import DeadLetter, read_letters
 from .figures import Finding, judge
 

@@ -30,7 +30,7 @@ from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from counterpoise.balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
 from counterpoise.loader.resume.balanced_position import RunStart
 from counterpoise.loader.step.errors import LoaderError
-from counterpoise.loader.step.wait_log import WaitLog
+from counterpoise.loader.step.waiting import WaitLog
 from counterpoise.workers.codec.frames import payload_of
 from counterpoise.workers.daemon.handler import Decoded
 from counterpoise.workers.daemon.source_handler import SourceHandler

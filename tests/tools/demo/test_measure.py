@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.metrics import dist_ratio
-from counterpoise.loader.collate.layouts import (
-    COLLATE_BY_LAYOUT,
-    collate_padded,
-)
+from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT, collate_padded
 from counterpoise.loader.step.info import Step, StepInfo
 from counterpoise.tools.demo.model import DemoModelShape
 from counterpoise.tools.demo.train import (

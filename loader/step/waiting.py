@@ -1,11 +1,22 @@
-"""Decides when a wait is logged: soon before the first batch, which may take long for good reasons.
+"""Tells a user what a loader does: a line at its start, and one when it waits for long.
 
 No clock here: whoever waits says how long that has been.
 """
 
+import logging
+import sys
+
 FIRST_LOG_S = 3.0
 LOG_WAIT_S = 10.0
 LOG_AGAIN_S = 30.0
+
+
+def tell(logger: logging.Logger, text: str) -> None:
+    """Log a line at INFO; print it on standard error where the program has set up no logging."""
+    if logger.hasHandlers():
+        logger.info(text)
+    else:
+        sys.stderr.write(text + "\n")
 
 
 class WaitLog:

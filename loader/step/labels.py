@@ -1,10 +1,12 @@
-"""Counts the label tokens of a microbatch where nobody could before it was collated.
+"""Counts the label tokens of microbatches, and compares them with what costs declare.
 
 Labels stand at their token, as Hugging Face's collators make them: models shift them inside. So a
-row's first label is predicted by nothing, nor is that of each sample in a packed row.
+row's first label is predicted by nothing, nor is that of each sample in a packed row. A wrong count
+is a wrong denominator of every loss, which no training loop notices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,14 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
 from ...workers.sources.interface import Source
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
+from .errors import LoaderError
 
 # The first samples of a source may be broken; after this many the question is left open.
 TRIES = 8
+# Microbatches of a process that are compared; what is counted wrong is so in the first ones.
+COMPARED = 16
+# Keys that an error names.
+QUOTED = 4
 
 
 def count_label_tokens_of(batch: Any, samples: Sequence[Any]) -> int:
@@ -66,7 +73,7 @@ def find_label_source(
     resources: tuple[str, ...],
     collate_fn: Callable[[list[Any]], Any] | None,
 ) -> str:
-    """Return what counts label tokens, as JobSpec has it: a resource, or "batch".
+    """Return the counter of label tokens, as JobSpec has it: a resource, or "batch".
 
     The first sample decides where nothing is said and it has to be decoded anyway: to look whether
     collate_fn makes labels of it. Other sources are not read here, where a file that they open
@@ -100,3 +107,37 @@ def _integers(batch: Mapping[str, Any], name: str) -> np.ndarray | None:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy() if not value.is_floating_point() else None
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
+
+
+@dataclass(slots=True)
+class LabelCheck:
+    """Compares the first microbatches that have labels.
+
+    `resource` is the name of the count. Labels may stand at their token, so that a sample's first
+    predicts nothing (`shifted`, always so in layouts "padded" and "packed"), or at the token before
+    theirs: where collate_fn makes the batch either may be, for all samples alike.
+    """
+
+    resource: str
+    shifted: bool
+    left: int = COMPARED
+    _fits: tuple[bool, bool] = (True, True)
+
+    def compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
+        """Raise LoaderError for a microbatch whose samples have another number of label tokens.
+
+        They were counted in both ways.
+        """
+        if self.left <= 0:
+            return
+        self.left -= 1
+        # one reading has to fit all microbatches, not another one each time
+        fits = self._fits[0] and declared == at_token, self._fits[1] and declared == before
+        if not any(fits[:1] if self.shifted else fits):
+            raise LoaderError(
+                f"the cost {self.resource!r} of samples {', '.join(keys[:QUOTED])} says that they "
+                f"have {declared} label tokens, and their labels have {at_token} (other than -100, "
+                "and not a sample's first): a loss per token would be divided by the wrong number; "
+                "count them so in the cost, or name the one that does: Balance(label_tokens=...)"
+            )
+        self._fits = fits

@@ -4,37 +4,25 @@ Making a DataLoader looks at no rank, so that it may come before init_process_gr
 looked for at the first iteration, length or state, and must stay what they were then.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import DistributedSampler
-
-from ...balancer.planning.problem.options import Waits
-from ..step.ranks import Place, RankArguments, check_same_place
-from .followed_costs import MeasuredCosts
-from .microbatches import BalancedLoader
-
-# Makes the loader of a place; the waits are what a framework says, None if none has.
-Make = Callable[[Place, Waits | None], BalancedLoader]
+from ..balancer.planning.problem.options import Counts, Waits
+from .assembly import BalancedSettings
+from .balanced.followed_costs import MeasuredCosts
+from .balanced.microbatches import BalancedLoader
+from .step.ranks import Place, check_same_place
 
 
 class LateBalancedLoader:
-    """Makes the balanced loader of a DataLoader at its first use."""
+    """Makes the balanced loader of a DataLoader at its first use; at once if ranks are numbers."""
 
-    def __init__(
-        self,
-        arguments: RankArguments,
-        make: Make,
-        at_once: bool = True,
-        follows: DistributedSampler[Any] | None = None,
-    ) -> None:
-        """`make` returns the loader of a place; `at_once` if the ranks are given as numbers.
+    _is_made_at_once = True
 
-        `follows` is the user's sampler, whose epoch is read at each iteration.
-        """
-        self._follows = follows
-        self._arguments = arguments
-        self._make = make
+    def __init__(self, settings: BalancedSettings) -> None:
+        self._settings, self._arguments = settings, settings.given.ranks
+        # The user's sampler, whose epoch is read at each iteration.
+        self._follows = settings.given.follows
         self._waits: Waits | None = None
         self._epoch = 0
         self._resumed: int | None = None
@@ -42,7 +30,7 @@ class LateBalancedLoader:
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
         self._pipe: MeasuredCosts | None = None
-        if at_once and arguments.are_given:
+        if self._is_made_at_once and self._arguments.are_given:
             self.get()
 
     @property
@@ -50,20 +38,18 @@ class LateBalancedLoader:
         """The loader, None as long as nobody has needed it."""
         return self._loader
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration runs, as far as nobody has needed the loader."""
-        return self._epoch
-
     def get(self) -> BalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:
             self._place = self._arguments.find()
-            self._loader = self._make(self._place, self._waits)
+            self._loader = self._made(self._place, self._waits)
             self._loader.set_epoch(self._epoch)
             if self._pipe is not None:
                 self._loader.follow_costs(self._pipe)
         return self._loader
+
+    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
+        return self._settings.make(place, waits)
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
@@ -92,6 +78,19 @@ class LateBalancedLoader:
         if self._loader is not None:
             self._loader.close()
             self._epoch, self._loader = self._loader.epoch, None
+
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
+    ) -> None:
+        """Take what a framework says where the user has not: that is with balance="auto" only."""
+
+    def adopt_times(self, times: Mapping[str, int], model: str) -> None:
+        """Take the times of a model: with balance="auto" only."""
+
+    @property
+    def counts(self) -> Counts | None:
+        """The counts that balance="auto" plans for; None of other plans."""
+        return None
 
     def adopt_waits(self, waits: Waits | None) -> None:
         """Plan for ranks that wait as a framework says, unless the user says; before a batch."""
@@ -137,7 +136,7 @@ class LateBalancedLoader:
             self._loader.set_epoch(epoch)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a copy of this begins with: epoch and ledger, None before the first use."""
+        """Return the beginning of a copy: epoch and ledger, None before the first use."""
         ledger = None if self._loader is None else self._loader.state_dict()
         return {"epoch": self._epoch, "ledger": ledger, "waits": self._waits}
 

@@ -1,38 +1,10 @@
 """A loader of whole steps, for frameworks that count, shard or restore what a loader yields."""
 
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
-from ..step.info import BatchT, Step, StepInfo
-
-
-class StepSource(Protocol):
-    """The part of a balanced DataLoader that a StepLoader uses."""
-
-    dataset: Any
-
-    @property
-    def is_balanced(self) -> bool:
-        """Return True if it has steps."""
-
-    @property
-    def num_steps(self) -> int:
-        """The steps of an epoch."""
-
-    def steps(self) -> Iterator[Step[Any]]:
-        """Begin an epoch, or go on in one."""
-
-    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
-        """Return the ledger."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a ledger."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch."""
-
-    def close(self) -> None:
-        """End all processes."""
+from .dataloader import DataLoader
+from .step.info import BatchT, Step
 
 
 class StepLoader(Generic[BatchT]):
@@ -42,7 +14,7 @@ class StepLoader(Generic[BatchT]):
     fetched ahead keeps its weights: `for batch, info in zip(step.microbatches, step.infos)`.
     """
 
-    def __init__(self, loader: StepSource) -> None:
+    def __init__(self, loader: DataLoader[Any, BatchT]) -> None:
         """`loader` is a balanced DataLoader, which has the position; ValueError for a plain one."""
         self.loader = loader
         self.dataset = loader.dataset

@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.loader import DataLoader
 from counterpoise.loader.connect import balancer_process
-from counterpoise.loader.step import wait_log
+from counterpoise.loader.step import waiting
 from tests.loader import balanced_data as made
 
 
@@ -25,7 +25,7 @@ class Opener(logging.Handler):
 
 
 def test_the_first_batch_is_waited_for_three_seconds_without_a_word_and_later_ones_ten() -> None:
-    first, later = wait_log.WaitLog(is_first=True), wait_log.WaitLog(is_first=False)
+    first, later = waiting.WaitLog(is_first=True), waiting.WaitLog(is_first=False)
     assert [waited for waited in range(80) if first.is_due(waited)] == [3, 33, 63]
     assert [waited for waited in range(80) if later.is_due(waited)] == [10, 40, 70]
 
@@ -36,7 +36,7 @@ def test_a_wait_for_the_first_batch_says_what_is_missing(
 ) -> None:
     path = tmp_path / "open"
     opener = Opener(path)
-    monkeypatch.setattr(wait_log, "FIRST_LOG_S", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_LOG_S", 0.0)
     logging.getLogger("counterpoise").addHandler(opener)
     # Without workers this process would wait for itself: no sample waits for the file.
     dataset = made.Waiting(16, 3 if workers else -1, str(path))

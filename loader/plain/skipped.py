@@ -13,7 +13,7 @@ from ...workers.sources.failures import (
     record_letter,
 )
 from ...workers.sources.interface import source_name
-from .errors import LoaderError
+from ..step.errors import LoaderError
 
 
 class LeftOut:
@@ -64,7 +64,10 @@ def make_left_out(
 
     `max_errors` as `checked_max_errors` returns it. ValueError for what cannot be.
     """
-    policy = checked_on_error(on_error, _no_refill(dataset, batch_size))
+    no_refill = "" if batch_size else "got a stream without batch_size"
+    if not isinstance(dataset, IterableDataset):
+        no_refill = f"got {type(dataset).__name__}, map-style"
+    policy = checked_on_error(on_error, no_refill)
     if policy == "raise":
         return None
     if isinstance(dataset, IterDataPipe | MapDataPipe):
@@ -73,22 +76,11 @@ def make_left_out(
             "a DataPipe: leave them out in the pipe, or give an IterableDataset"
         )
     if isinstance(max_errors, float):
-        max_errors = int(max_errors * _count(dataset, max_errors))
+        try:
+            max_errors = int(max_errors * len(dataset))
+        except TypeError:
+            raise ValueError(
+                f"max_errors={max_errors} is a part of the samples, and a {type(dataset).__name__} "
+                "does not say how many it has (it has no len()): give a count"
+            ) from None
     return LeftOut(policy, source_name(dataset), checked_path(dead_letter), max_errors)
-
-
-def _no_refill(dataset: Any, batch_size: int | None) -> str:
-    """Return why samples of a data set cannot be refilled; empty where they can."""
-    if not isinstance(dataset, IterableDataset):
-        return f"got {type(dataset).__name__}, map-style"
-    return "" if batch_size else "got a stream without batch_size"
-
-
-def _count(dataset: Any, part: float) -> int:
-    try:
-        return len(dataset)
-    except TypeError:
-        raise ValueError(
-            f"max_errors={part} is a part of the samples, and a {type(dataset).__name__} does not "
-            "say how many it has (it has no len()): give a count"
-        ) from None
