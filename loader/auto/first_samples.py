@@ -17,8 +17,7 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import find_costs, recognise_work
-from ...workers.processes.pool_job import describe_error
-from ...workers.sources.failures import kind_of, load_with_retries
+from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import (
     Probe,
     SampleError,

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from ...workers.processes.pool import Pool, start_pool
-from ...workers.processes.pool_job import PoolJob, Report, WorkerSlot, describe_error
+from ...workers.processes.pool import Pool, WorkerSlot
 from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import start_method
+from ...workers.sources.failures import describe_error
 from .first_samples import Answer, Question, answer
 
 logger = logging.getLogger(__name__)
@@ -44,16 +43,17 @@ def ask_worker(
     """
     with os.fdopen(os.memfd_create("counterpoise-auto"), "rb") as result:
         task = _Task(question, begin, f"/proc/{os.getpid()}/fd/{result.fileno()}")
-        job = PoolJob(work=_work, payload=task, workers=1)
         try:
             with quiet_forks():
-                pool = start_pool(job, start_method(context))
+                pool = Pool(_work, task, workers=1, context=context)
         except TypeError as error:  # what cannot be pickled, where processes start clean
             raise ValueError(
                 f'{error}, or say how batches are made: Balance("auto", work="padded")'
             ) from None
-        with pool:
+        try:
             reason = _wait_for_end(pool)
+        finally:
+            pool.close()
         told = result.read()
     if not told.endswith(b"\n"):  # a worker that ended while it wrote has not answered
         raise ValueError(f"the first samples could not be read: {reason}")
@@ -81,28 +81,17 @@ def _answer_or_error(task: _Task, slot: WorkerSlot) -> dict[str, Any]:
 
 
 def _wait_for_end(pool: Pool) -> str:
-    """Wait until the worker has ended; return why, if that was not by itself."""
+    """Wait until the worker has ended; return how that was."""
     since, log_at = time.monotonic(), LOG_S
-    poller = select.poll()
-    poller.register(pool.fileno(), select.POLLIN)
-    reason = ""
-    while True:
-        for report in pool.poll_reports():
-            if report.event == "failed":
-                reason = report.message
-            if report.event == "exited" or (report.event == "failed" and report.worker is None):
-                return reason or _how(report)
-        poller.poll(1000)
+    while not pool.failure():
+        select.select([pool], [], [], 1.0)
         if (waited := time.monotonic() - since) > log_at:
             log_at *= 2
             logger.warning(
                 'balance="auto" has read the first samples for %.0f s, to find what they cost',
                 waited,
             )
-
-
-def _how(report: Report) -> str:
-    if report.signal:
-        name = signal.Signals(report.signal).name
-        return f"the process that read them was ended by {name}"
-    return f"the process that read them ended with status {report.code}"
+    code = pool.exit_code(0)
+    if code is not None and code < 0:
+        return f"the process that read them was ended by {signal.Signals(-code).name}"
+    return f"the process that read them ended with status {code}"

@@ -7,19 +7,22 @@ reported, is not started again, and its exit status is the supervisor's.
 """
 
 import logging
+import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 
-from ...workers.processes.forked_child import fork_with_default_signals
-from ...workers.processes.supervisor import die_with, wake_on
+from ...workers.processes.parent_watch import end_with_parent
 
 logger = logging.getLogger("counterpoise")
 
 # A balancer that dies this often in a row, each time within QUICK_S, would die again.
 MAX_QUICK_DEATHS = 5
 QUICK_S = 10.0
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 def supervise(serve: Callable[[], None]) -> int:
@@ -27,16 +30,15 @@ def supervise(serve: Callable[[], None]) -> int:
 
     RuntimeError if it is killed at once several times in a row.
     """
-    wake, waker = wake_on((signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
     quick = 0
     while True:
         started = time.monotonic()
-        status, was_stopped = _wait(_start(serve, (wake, waker)), wake)
-        if os.WIFEXITED(status):
-            return os.WEXITSTATUS(status)
+        status, was_stopped = _run(serve)
+        if status >= 0:
+            return status
         if was_stopped:
-            return 128 + os.WTERMSIG(status)
-        name = signal.Signals(os.WTERMSIG(status)).name
+            return 128 - status
+        name = signal.Signals(-status).name
         quick = quick + 1 if time.monotonic() - started < QUICK_S else 1
         if quick >= MAX_QUICK_DEATHS:
             raise RuntimeError(
@@ -45,43 +47,38 @@ def supervise(serve: Callable[[], None]) -> int:
         logger.error("the balancer was killed by %s, and is started again", name)
 
 
-def _start(serve: Callable[[], None], descriptors: tuple[int, int]) -> int:
-    """Fork a process that serves; it ends with this one."""
-    parent = os.getpid()
-    pid = fork_with_default_signals()
-    if pid:
-        return pid
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        die_with(parent)
-        os.setpgid(0, 0)  # a terminal's Ctrl-C comes once, from the supervisor
-        for each in descriptors:
-            os.close(each)
-        status = _status_of(serve)
-    finally:
-        os._exit(status)
+def _run(serve: Callable[[], None]) -> tuple[int, bool]:
+    """Serve in a forked process; return its exit status, below 0 a signal, and if we passed one on.
+
+    Signals wait until the process is there, and in it until it has its own handlers.
+    """
+    was_stopped = False
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        nonlocal was_stopped
+        was_stopped = True
+        if child.pid is not None and child.is_alive():
+            os.kill(child.pid, number)
+
+    child = multiprocessing.get_context("fork").Process(target=_be_balancer, args=(serve,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    child.start()
+    for each in _PASSED_ON:
+        signal.signal(each, pass_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    child.join()
+    return child.exitcode or 0, was_stopped
 
 
-def _status_of(serve: Callable[[], None]) -> int:
-    """Serve, and return the exit status that the command line gives its errors."""
+def _be_balancer(serve: Callable[[], None]) -> None:
+    """Serve, and end with the exit status that the command line gives its errors."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    os.setpgid(0, 0)  # a terminal's Ctrl-C comes once, from the supervisor
+    end_with_parent()
     try:
         serve()
     except (ValueError, OSError, RuntimeError) as error:
         logger.error("%s", error)
-        return 2
-    return 0
-
-
-def _wait(pid: int, wake: int) -> tuple[int, bool]:
-    """Wait for a child's end, passing signals on; return its wait status, and if any was passed."""
-    was_stopped = False
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status, was_stopped
-        os.set_blocking(wake, True)
-        for number in os.read(wake, 64):
-            if number in (signal.SIGINT, signal.SIGTERM):
-                was_stopped = True
-                os.kill(pid, number)
+        sys.exit(2)

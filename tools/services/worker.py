@@ -16,9 +16,9 @@ from ...workers.daemon.identity import Identity
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.processes.pool_job import describe_error
 from ...workers.serving.address import AUTO, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
+from ...workers.sources.failures import describe_error
 from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a worker: `name` is its slot on its host, `incarnation` counts restarts."""
+    """The identity of a worker: `name` is its slot on its host, `incarnation` grows."""
 
     name: str
     slot: int
@@ -19,11 +19,6 @@ class Identity:
         return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
 
 
-def local_name(supervisor: int, slot: int) -> str:
-    """Return the name of the worker that a supervisor on this host has in a slot."""
-    return f"{sockets.gethostname()}/{supervisor}/{slot}"
-
-
-def local_identity(slot: int, incarnation: int) -> Identity:
-    """Return the identity of a worker of this process' parent."""
-    return Identity(local_name(os.getppid(), slot), slot, incarnation)
+def local_name(pool: str, slot: int) -> str:
+    """Return the name of the worker that a pool on this host has in a slot."""
+    return f"{sockets.gethostname()}/{pool}/{slot}"

@@ -40,8 +40,7 @@ from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
 from ...balancer.transport.sockets import LINGER_MS
-from ..processes.pool_job import describe_error
-from ..sources.failures import kind_of, reason_of
+from ..sources.failures import describe_error, kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity

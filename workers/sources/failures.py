@@ -7,6 +7,7 @@ policy. "data": a SampleError, or an OSError without a number, which is how deco
 """
 
 import errno
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
@@ -15,6 +16,7 @@ from .interface import SampleError
 
 Kind = Literal["data", "io", "code"]
 T = TypeVar("T")
+_ERROR_CHARACTERS = 1000
 
 
 class DataChangedError(OSError):
@@ -133,6 +135,23 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, SampleError):
         return error.reason
     return f"{type(error).__name__}: {error}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line.
+
+    >>> describe_error(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    text = " ".join(str(error).split())[:_ERROR_CHARACTERS]
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def locate_error(error: BaseException) -> str:
+    """Return an error in one line, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return describe_error(error) + where
 
 
 def _located(error: OSError, source: str, tries: int) -> OSError:
