@@ -6,7 +6,7 @@ from pathlib import Path
 
 from counterpoise.tools.bench.processes import part_of, tree
 
-PARTS = ("trainer", "balancer", "supervisor", "workers")
+PARTS = ("trainer", "balancer", "workers")
 
 
 @dataclass(frozen=True, slots=True)

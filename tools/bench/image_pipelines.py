@@ -143,12 +143,12 @@ def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
 
 def _cpu_s() -> tuple[float, float, float]:
     """Return the CPU seconds so far of this process, of the balancer, and of all others below."""
-    spent = {"balancer": 0.0, "supervisor": 0.0, "workers": 0.0}
+    spent = {"balancer": 0.0, "workers": 0.0}
     for pid, seconds in cpu_s_below(os.getpid()).items():
         with contextlib.suppress(FileNotFoundError):
             spent[part_of(pid)] += seconds
     times = os.times()  # of children that have ended
-    others = spent["workers"] + spent["supervisor"] + times.children_user + times.children_system
+    others = spent["workers"] + times.children_user + times.children_system
     return time.process_time(), spent["balancer"], others
 
 

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
-# Names that our processes give themselves; those of torch's kind have none.
-_PARTS = {"cp-balancer": "balancer", "cp-supervisor": "supervisor"}
+# Names that our processes give themselves; workers have none.
+_PARTS = {"cp-balancer": "balancer"}
 
 
 class MeasuredProcess:
@@ -65,7 +65,7 @@ def tree(root: int) -> Iterator[int]:
 
 
 def part_of(pid: int) -> str:
-    """Return "balancer", "supervisor" or "workers"; FileNotFoundError if the process has ended."""
+    """Return "balancer" or "workers"; FileNotFoundError if the process has ended."""
     return _PARTS.get(Path(f"/proc/{pid}/comm").read_text().strip(), "workers")
 
 

@@ -32,7 +32,7 @@ def _import_all() -> None:
 
 
 def _remove_socket() -> None:
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     address = server._forkserver_address
     if isinstance(address, str):
         folder = Path(address).parent

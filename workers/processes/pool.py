@@ -85,8 +85,8 @@ class Pool:
         _all.add(self)
         arguments = [(work, payload, WorkerSlot(n, workers), theirs) for n in range(workers)]
         try:
-            for each in arguments:
-                started = maker.Process(target=_run, args=each, daemon=True)
+            for own in arguments:
+                started = maker.Process(target=_run, args=own, daemon=True)
                 started.start()
                 self._processes.append(started)
                 self._poller.register(started.sentinel, select.EPOLLIN)

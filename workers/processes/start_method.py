@@ -33,7 +33,7 @@ def worker_context(context: BaseContext | None) -> BaseContext | None:
     That is not so where one runs already.
     """
     if start_method(context) == "forkserver":
-        server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+        server: Any = forkserver._forkserver
         others = [each for each in server._preload_modules if each != _PRELOADED]
         forkserver.set_forkserver_preload([*others, _PRELOADED])
     return context
