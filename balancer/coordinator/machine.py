@@ -30,18 +30,14 @@ from ..protocol.messages import (
 )
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
 from .delivery.sample import SampleFailure
-from .effects import Handler, Send
-from .notices import send_pong
-from .peers.payload_servers import MakeCredentials
-from .peers.records import RankPeer
-from .rank_checks import RankChecks
+from .peers.records import MakeCredentials, RankPeer
+from .rank_checks import RankChecks, send_pong
 from .rank_handlers import RankHandlers
-from .run.doubted_results import LayoutCheck
-from .run.epoch import EpochRun
+from .run.epoch import EpochRun, LayoutCheck
 from .run.granting import HELP_AFTER_S
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
-from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState
+from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState, Handler, Send
 from .worker_handlers import DecodedSamples, WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
-from .delivery.planned_steps import RankProgress
+from .delivery.step import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun

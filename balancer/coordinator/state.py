@@ -16,20 +16,28 @@ from ..planning.problem.config import PlanConfig
 from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Lease, Message, PayloadsFreed, RankHello, RunFailed
-from ..protocol.transitions import ABSENT, W_READY, State
+from ..protocol.transitions import ABSENT, W_READY, Outcome, State
 from .delivery.sample import WorkerPayloads
-from .effects import Send
-from .peers.label_totals import LabelTotals
-from .peers.launches import LaunchHistory
-from .peers.payload_servers import MakeCredentials, PayloadServers
-from .peers.records import RankPeer, WorkerPeer
-from .peers.requests import PendingRequests
+from .peers.admission import LaunchHistory
+from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
+from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
 from .peers.worker_pool import WorkerPool
-from .run.doubted_results import LayoutCheck
-from .run.epoch import EpochRun
+from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
+
+# Handles an event of a peer: (peer, message) -> outcome; None is the only outcome of its row.
+Handler = Callable[..., Outcome | None]
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send this message, with these payload frames, to this peer."""
+
+    peer: bytes
+    message: Message
+    payloads: tuple[object, ...] = ()
+
 
 HEARTBEAT_TIMEOUT_S = 10.0
 # The last workers that were refused or lost are remembered, with this many characters of text.

@@ -33,11 +33,8 @@ from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused
-from .peers.payload_servers import instruction, why_not_direct
-from .peers.records import WorkerPeer
-from .peers.worker_stats import WorkerStats
-from .run.doubted_results import Blame
-from .run.epoch import EpochRun
+from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
+from .run.epoch import Blame, EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 

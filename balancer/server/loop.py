@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import msgspec
 import zmq
 
-from ..coordinator.effects import Send
 from ..coordinator.machine import Coordinator
+from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.software_version import VERSION
 from ..protocol.transitions import ABSENT

@@ -2,7 +2,7 @@
 
 import os
 
-from ..coordinator.peers.payload_servers import PullCredentials
+from ..coordinator.peers.records import PullCredentials
 from ..transport.keys import new_pair
 
 

@@ -2,7 +2,7 @@
 
 A lease names samples and has a deadline. Every result, and each sample that the worker reports to
 have begun, renews all leases of that worker. A lease ends when all its samples are done, when it
-expires, or when its worker is lost; `lost_leases.py` returns what is left of it to be leased again.
+expires, or when its worker is lost; `granting.py` returns what is left of it to be leased again.
 
 An expired lease is *still usable*: its worker is late, not gone, and a result under it counts if it
 comes before anybody else's. This ends when the worker is lost, gets another lease, or shows a

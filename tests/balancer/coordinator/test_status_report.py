@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.worker_stats import RECENT_S, WorkerStats
+from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.clock_offset import LIMIT, ClockFilter, Offset, bounded

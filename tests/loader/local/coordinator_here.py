@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.notices import waiting_reason
+from counterpoise.balancer.coordinator.rank_checks import waiting_reason
+from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.planning.warmup import prepare_planning
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
