@@ -172,7 +172,7 @@ class RunControl:
         state = self.state
         if state.run is not None:
             state.last_lease = state.run.leases.last
-            for lease in state.run.leases.clear():
+            for lease in state.run.leases.take_all():
                 state.send(lease.worker, Revoke(lease.number))
             state.run.delivery.budget.forget_all()
         for rank in state.ranks.values():

@@ -146,44 +146,14 @@ class SuspectedSample(msgspec.Struct, frozen=True):
 
 
 class MissingWorker(msgspec.Struct, frozen=True):
-    """A worker process without heartbeats, since when, and the sample that it worked on."""
+    """A worker process without heartbeats, since when, and the sample that it worked on.
+
+    A new process of its name, or the time, shows that it has died.
+    """
 
     incarnation: int
     suspect: SuspectedSample
     since: float
-
-
-class PoisonSampleDetector:
-    """The missing workers, by name; a new process or the time shows that one of them died."""
-
-    def __init__(self, dead_after_s: float) -> None:
-        """`dead_after_s` is how long a worker may be missing before it counts as dead."""
-        self.dead_after_s = dead_after_s
-        self._missing: dict[str, MissingWorker] = {}
-
-    def worker_missing(
-        self, name: str, incarnation: int, suspect: SuspectedSample, since: float
-    ) -> None:
-        """Record that a worker is missing."""
-        self._missing[name] = MissingWorker(incarnation, suspect, since)
-
-    def worker_seen(self, name: str, incarnation: int) -> SuspectedSample | None:
-        """Record that a worker process is alive; return the sample that its predecessor died on."""
-        missing = self._missing.get(name)
-        if missing is None or incarnation < missing.incarnation:
-            return None
-        del self._missing[name]
-        return missing.suspect if incarnation > missing.incarnation else None
-
-    def take_overdue(self, now: float) -> list[SuspectedSample]:
-        """Return, once, the samples of workers that have been missing for too long."""
-        overdue = [n for n, m in self._missing.items() if m.since + self.dead_after_s <= now]
-        return [self._missing.pop(name).suspect for name in overdue]
-
-    def next_deadline(self) -> float:
-        """Return when the next worker has been missing for too long, infinity if none is."""
-        since = min((missing.since for missing in self._missing.values()), default=math.inf)
-        return since + self.dead_after_s
 
 
 def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Sample | None:
@@ -238,10 +208,6 @@ class FailedSamples:
             self.give_up(sample, sample.key or str(sample.index), reason, io=False)
 
 
-def _all_idle(_: bytes) -> WorkInProgress:
-    return IDLE
-
-
 class LostLeases:
     """Returns the samples of lost leases, and suspects one of them where a worker died or hung."""
 
@@ -256,7 +222,8 @@ class LostLeases:
         self.feed = feed
         self.delivery = delivery
         self.failed = failed
-        self.detector = PoisonSampleDetector(leases.lease_s)
+        # By their names. One that is missing for as long as a lease lasts counts as dead.
+        self._missing: dict[str, MissingWorker] = {}
 
     def return_worker(self, worker: bytes) -> None:
         """Return the leases of a worker that has left."""
@@ -271,22 +238,24 @@ class LostLeases:
         """
         suspect = likely_sample(self.leases.of_worker(worker), last)
         if suspect is not None:
-            self.detector.worker_missing(name, incarnation, suspect, heard_at)
+            self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
         self.return_worker(worker)
 
     def see_worker(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: if it is a new one, the one before has died."""
-        suspect = self.detector.worker_seen(name, incarnation)
-        if suspect is not None:
-            self.failed.count_crash(suspect)
+        missing = self._missing.get(name)
+        if missing is not None and incarnation >= missing.incarnation:
+            del self._missing[name]
+            if incarnation > missing.incarnation:
+                self.failed.count_crash(missing.suspect)
 
     def return_undelivered(self, number: int) -> None:
         """Return a lease that could not be sent: nobody was working on it."""
-        lease = self.leases.take(number)
+        lease = self.leases.pop(number)
         self._return([lease] if lease is not None else [])
 
     def return_expired(
-        self, now: float, in_progress: Callable[[bytes], WorkInProgress] = _all_idle
+        self, now: float, in_progress: Callable[[bytes], WorkInProgress] = lambda _: IDLE
     ) -> list[GrantedLease]:
         """Return expired leases to be worked on by others; the caller revokes them.
 
@@ -299,8 +268,10 @@ class LostLeases:
             sample = reported_sample(leases, in_progress(worker))
             if sample is not None:
                 self.failed.count_crash(SuspectedSample(sample, is_certain=True))
-        for suspect in self.detector.take_overdue(now):
-            self.failed.count_crash(suspect)
+        for name, missing in list(self._missing.items()):
+            if missing.since + self.leases.lease_s <= now:
+                del self._missing[name]
+                self.failed.count_crash(missing.suspect)
         self._return(expired)
         return expired
 
@@ -316,7 +287,8 @@ class LostLeases:
 
     def next_deadline(self) -> float:
         """Return when a lease expires, or a missing worker counts as dead."""
-        return min(self.leases.next_deadline(), self.detector.next_deadline())
+        since = min((missing.since for missing in self._missing.values()), default=math.inf)
+        return min(self.leases.next_deadline(), since + self.leases.lease_s)
 
     def requeue(self, kind: str, sample: Sample) -> None:
         """Queue a sample again that no worker has on a lease."""
@@ -329,6 +301,5 @@ class LostLeases:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                if self.leases.is_leased(sample):
-                    continue  # another worker has it as well
-                self.requeue(lease.kind, sample)
+                if not self.leases.holds_sample(sample.ordinal):  # another worker may have it
+                    self.requeue(lease.kind, sample)
