@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     mutant(
         "a rank that comes back does not begin",
-        edit("protocol.rank_session:RankSession._return_to_balancer",
+        edit("protocol.rank_session:RankSession._return",
              "[self.hello, begun, *self._open_messages()]",
              "[self.hello, *self._open_messages()]"),
         seed=0,

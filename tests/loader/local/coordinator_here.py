@@ -23,11 +23,12 @@ from counterpoise.balancer.protocol.messages import (
     RankBye,
     Ready,
     SampleFailed,
+    Welcome,
     WorkerHello,
     WorkerReady,
 )
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
-from counterpoise.balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
+from counterpoise.balancer.protocol.worker_session import SampleTask, WorkerSession
 from counterpoise.loader.resume.balanced_position import RunStart
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.loader.step.wait_log import WaitLog
@@ -157,7 +158,7 @@ class InProcessConnection:
                 self.session.handle(effect.message, effect.payloads)
                 for message in self.session.new_requests():
                     self._send(_RANK, message)
-            elif isinstance(action := self._worker.handle(effect.message), OpenSource):
+            elif isinstance(action := self._worker.handle(effect.message), Welcome):
                 count, fingerprint = self._handler.open("")
                 self._send(_WORKER, WorkerReady(count, fingerprint, action.number))
 
