@@ -106,7 +106,7 @@ def _array(length: int) -> bytes:
     r"""Return how msgpack announces an array.
 
     >>> _array(2), _array(16)
-    (b'\\x92', b'\\xdc\\x00\\x10')
+    (b'\x92', b'\xdc\x00\x10')
     """
     return bytes([0x90 + length]) if length < 16 else bytes([_LONG]) + length.to_bytes(2, "big")
 

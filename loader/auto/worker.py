@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ...workers.processes.pool import Pool, WorkerSlot
-from ...workers.processes.quiet_forks import quiet_forks
+from ...workers.processes.start_method import quiet_forks
 from ...workers.sources.failures import describe_error
 from .first_samples import Answer, Question, answer
 

@@ -12,12 +12,12 @@ from torch.utils.data import _utils
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.server.embedded import directory_of
-from ...workers.daemon.identity import Identity, local_name
+from ...workers.daemon.heartbeats import Identity, local_name
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
-from ...workers.processes.quiet_forks import quiet_forks
+from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import locate_error
 from ...workers.sources.fingerprint import software

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ...workers.batches.envelope import Envelope
-from ...workers.processes.quiet_forks import quiet_forks
+from ...workers.processes.start_method import quiet_forks
 from ..step.turns import OneCaller
 from .arguments import make_arguments
 from .deaths import killed_worker

@@ -12,7 +12,7 @@ import torch
 
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...loader.connect.memory_limit import memory_limit
-from ...workers.daemon.identity import Identity
+from ...workers.daemon.heartbeats import Identity
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler

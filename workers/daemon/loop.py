@@ -35,17 +35,13 @@ from ...balancer.protocol.messages import (
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import LINGER_MS
+from ...balancer.transport.sockets import LINGER_MS, Link
 from ..sources.failures import describe_error, kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
-from .activity import WorkerActivity
-from .handler import Decoded, Handler
-from .heartbeats import send_heartbeats
-from .identity import Identity
+from .handler import Decoded, Handler, LeaseResults
+from .heartbeats import Identity, WorkerActivity, send_heartbeats
 from .payloads import Payloads
-from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0

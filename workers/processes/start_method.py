@@ -1,6 +1,8 @@
-"""Finds how torch's DataLoader would start workers in this interpreter."""
+"""Finds how torch's DataLoader would start workers, and what is quiet while it forks them."""
 
 import multiprocessing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext, DefaultContext
 from typing import Any
@@ -37,3 +39,21 @@ def worker_context(context: BaseContext | None) -> BaseContext | None:
         others = [each for each in server._preload_modules if each != _PRELOADED]
         forkserver.set_forkserver_preload([*others, _PRELOADED])
     return context
+
+
+# ZeroMQ's threads, where there are any: who has threads registers a context without them, so a loop
+# that uses no ZeroMQ does not import it.
+_contexts: list[Callable[[], AbstractContextManager[None]]] = []
+
+
+def register_quiet(context: Callable[[], AbstractContextManager[None]]) -> None:
+    """Have a context entered while a loader forks."""
+    _contexts.append(context)
+
+
+def quiet_forks() -> ExitStack:
+    """Return a context in which workers are forked."""
+    stack = ExitStack()
+    for each in _contexts:
+        stack.enter_context(each())
+    return stack

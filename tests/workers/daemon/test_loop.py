@@ -22,9 +22,8 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
-from counterpoise.workers.daemon.activity import WorkerActivity
 from counterpoise.workers.daemon.handler import Decoded
-from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.heartbeats import Identity, WorkerActivity
 from counterpoise.workers.daemon.loop import LOOK_S
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.sources.interface import SampleError
