@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import JobSpec, from_json, to_json
 from ..protocol.messages import (
     Ack,
@@ -30,6 +29,7 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
+from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import Event, Outcome
 from .delivery.step import RankProgress
 from .peers.admission import why_apart, why_rank_refused

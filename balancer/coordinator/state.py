@@ -13,9 +13,9 @@ from msgspec import structs
 
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
-from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Lease, Message, PayloadsFreed, RankHello, RunFailed
+from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, W_READY, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import LaunchHistory

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
@@ -30,6 +29,7 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused

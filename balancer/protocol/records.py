@@ -94,3 +94,7 @@ def _inner(kind: Any, name: str) -> Any:
     if name:
         return get_type_hints(kind).get(name) if isinstance(kind, type) else None
     return get_args(kind)[0] if get_origin(kind) is tuple else None
+
+
+# pyproject.toml has the same one; `counterpoise.__version__` is this.
+VERSION = "0.1.0"

@@ -16,13 +16,14 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
+from ..coordinator.peers.records import PullCredentials
 from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
-from ..protocol.software_version import VERSION
+from ..protocol.records import VERSION
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
-from ..transport.keys import ServerKeys
+from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
     LINGER_MS,
     NO_NAME,
@@ -49,6 +50,17 @@ SHOWN_NAME = 80
 NO_ADDRESS = bytes(16)
 _libc = ctypes.CDLL(None, use_errno=True)
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
+
+
+def new_credentials(key: bytes, has_keys: bool) -> PullCredentials | None:
+    """Return new credentials for a worker with this public key, empty if it has none.
+
+    Where the balancer has keys nothing travels in the clear: None for a worker without.
+    """
+    if key:
+        pair = new_pair("trainer")
+        return PullCredentials(pair.public, pair.secret)
+    return None if has_keys else PullCredentials(b"", os.urandom(16).hex().encode())
 
 
 def serve(

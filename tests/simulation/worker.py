@@ -28,7 +28,7 @@ from counterpoise.balancer.protocol.worker_session import (
     SampleTask,
     WorkerSession,
 )
-from counterpoise.workers.daemon.handler import LeaseResults
+from counterpoise.workers.daemon.results import LeaseResults
 from tests.simulation.transport.pulls import SimulatedPullServer
 
 Deliver = Callable[..., None]

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...balancer.protocol.clock_offset import NOT_MEASURED, ClockFilter, Offset
 from ...balancer.protocol.messages import GetStatus, PeerRejected, StatusReport
+from ...balancer.protocol.status_messages import NOT_MEASURED, ClockFilter, Offset
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]

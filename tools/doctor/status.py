@@ -4,9 +4,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
-from ...balancer.protocol.software_version import VERSION
+from ...balancer.protocol.records import VERSION
+from ...balancer.protocol.status_messages import Offset
 from .figures import GIB, busy_share, clock_text, decode_rate, seconds
 from .finding import Finding, judge
 

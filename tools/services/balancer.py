@@ -16,8 +16,7 @@ import click
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
-from ...balancer.server.loop import serve
-from ...balancer.server.pull_credentials import new_credentials
+from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
 from ...workers.codec.sample_layout import why_bad_layout

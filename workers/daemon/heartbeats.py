@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import zmq
 
-from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.messages import HeartbeatAck, UnknownPeer, WorkerHeartbeat
 from ...balancer.protocol.parts import IDLE, WorkInProgress
+from ...balancer.protocol.status_messages import ClockFilter
 from ...balancer.protocol.worker_session import HEARTBEAT_S
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import connect, receive, send

@@ -1,7 +1,7 @@
 """Runs a worker: takes leases from the balancer, works on them sample by sample, sends the results.
 
-The handler does the work on a sample: one for sources, another for loops without balancing. A
-thread with a socket of its own sends heartbeats, since a decode can take long.
+The handler does the work on a sample (source_handler.py). A thread with a socket of its own sends
+heartbeats, since a decode can take long.
 """
 
 import _thread
@@ -39,9 +39,10 @@ from ...balancer.transport.sockets import LINGER_MS, Link
 from ..sources.failures import describe_error, kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
-from .handler import Decoded, Handler, LeaseResults
 from .heartbeats import Identity, WorkerActivity, send_heartbeats
 from .payloads import Payloads
+from .results import Decoded, LeaseResults
+from .source_handler import SourceHandler
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
@@ -57,7 +58,7 @@ IDLE_MS = 500
 def run_worker(
     endpoint: str,
     identity: Identity,
-    handler: Handler,
+    handler: SourceHandler,
     stop: Callable[[], bool] = lambda: False,
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
@@ -96,7 +97,7 @@ class _Worker:
         self,
         link: Link,
         identity: Identity,
-        handler: Handler,
+        handler: SourceHandler,
         activity: WorkerActivity,
         payloads: Payloads,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ...planning.problem.config import PlanConfig
 from ...protocol.job_spec import JobSpec, difference, from_json, to_json
 from ...protocol.messages import RankHello, StartRun, WorkerReady
-from ...protocol.software_version import VERSION
+from ...protocol.records import VERSION
 from .records import RankPeer
 
 # A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import PayloadServer, RankHello, ServePayloads, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
+from ...protocol.status_messages import NOT_MEASURED, Offset
 from ..delivery.step import BEGINNING, Position, RankProgress
 
 # The recent past, in seconds, and the time between the counts that are remembered of it.

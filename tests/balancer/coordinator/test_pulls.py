@@ -31,7 +31,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.server.pull_credentials import new_credentials
+from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.workers.codec.sample_layout import why_bad_layout
 
 PLAN = PlanConfig(

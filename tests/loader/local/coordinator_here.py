@@ -33,7 +33,7 @@ from counterpoise.loader.resume.balanced_position import RunStart
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.loader.step.wait_log import WaitLog
 from counterpoise.workers.codec.frames import payload_of
-from counterpoise.workers.daemon.handler import Decoded
+from counterpoise.workers.daemon.results import Decoded
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.failures import kind_of, reason_of
 from counterpoise.workers.sources.interface import SampleError, Source

@@ -22,10 +22,10 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
-from counterpoise.workers.daemon.handler import Decoded
 from counterpoise.workers.daemon.heartbeats import Identity, WorkerActivity
 from counterpoise.workers.daemon.loop import LOOK_S
 from counterpoise.workers.daemon.payloads import Payloads
+from counterpoise.workers.daemon.results import Decoded
 from counterpoise.workers.sources.interface import SampleError
 
 QUICK_S, SLOW_S = LOOK_S / 100, 2 * LOOK_S

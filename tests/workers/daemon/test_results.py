@@ -4,7 +4,7 @@ from random import Random
 
 from counterpoise.balancer.protocol.messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
-from counterpoise.workers.daemon.handler import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
+from counterpoise.workers.daemon.results import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
 
 
 def item(ordinal: int, serial: int = 0) -> DecodedItem:

@@ -1,16 +1,15 @@
-"""Defines what a worker can do with samples: what the loop asks for, and the results."""
+"""Results of a worker: a decoded sample, and those of one lease that travel together."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from ...balancer.protocol.clock_offset import MICROSECONDS
-from ...balancer.protocol.messages import DecodeDone, Message, Probed, ProbeDone, SampleRef
+from ...balancer.protocol.messages import DecodeDone, Message, Probed, ProbeDone
 from ...balancer.protocol.parts import DecodedItem
-from ...balancer.protocol.worker_session import SampleTask
+from ...balancer.protocol.status_messages import MICROSECONDS
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
@@ -25,38 +24,6 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
     header: bytes
     buffers: Sequence[Any]
     load_s: float = 0.0
-
-
-class Handler(Protocol):
-    """The work that a worker can do on a sample; its errors are reported to the ranks."""
-
-    def open(self, job: str) -> tuple[int, str]:
-        """Open what the job describes; return the number of samples and the fingerprint."""
-
-    @property
-    def looks_up(self) -> bool:
-        """Return whether costs need only be looked up, so that a lease is measured at once."""
-
-    def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
-        """Return the costs of samples where `looks_up` says so."""
-
-    def file_of(self, ref: SampleRef) -> str:
-        """Return the file that a sample is in, empty where the source does not say."""
-
-    def key(self, ref: SampleRef) -> str:
-        """Return a sample's name."""
-
-    def expect(self, tasks: Iterable[SampleTask]) -> None:
-        """Take note of what is asked for next, in this order: threads may begin with it.
-
-        Before a task that is to be alone is asked for, nothing else may be in work.
-        """
-
-    def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
-        """Measure a sample; where that takes decoding it, return it decoded."""
-
-    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
-        """Decode a sample."""
 
 
 # Decoded samples are sent together up to this size (of payloads that are in the message), if they
