@@ -44,7 +44,7 @@ class Meeting:
     process: this process' rank in the job.
     """
 
-    store: dist.Store
+    store: Any
     label: str
     process: int
 
@@ -114,7 +114,7 @@ def open_meeting(place: Place) -> Meeting:
     return Meeting(_store_of(group), label, dist.get_rank())
 
 
-def _store_of(group: Any) -> dist.Store:
+def _store_of(group: Any) -> Any:
     """Return the store of a process group: get_group_store is public, but not in older torch."""
     if hasattr(group, "get_group_store"):
         store = group.get_group_store()
@@ -254,10 +254,10 @@ class Rendezvous:
         return self._entries.values()
 
     def _add(self, key: str, amount: int = 1) -> int:
-        return self._store.add(f"{self._base}/{key}", amount)
+        return int(self._store.add(f"{self._base}/{key}", amount))
 
     def _has(self, key: str) -> bool:
-        return self._store.check([f"{self._base}/{key}"])
+        return bool(self._store.check([f"{self._base}/{key}"]))
 
     def _set(self, key: str, value: Mapping[str, Any]) -> None:
         self._store.set(f"{self._base}/{key}", json.dumps(value))
