@@ -71,7 +71,6 @@ class Coordinator:
         incarnation: int = 0,
         check_layout: LayoutCheck | None = None,
         make_credentials: MakeCredentials | None = None,
-        keeps_costs: bool = True,
     ) -> None:
         """`job` is given where the balancer is started for it; else the first rank brings it.
 
@@ -80,13 +79,11 @@ class Coordinator:
         be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
         before at this address: it separates their lease numbers. `check_layout` finds samples of
         workers on other hosts that no rank could read; with it they are doubted in other ways, too.
-        With `make_credentials` ranks may pull payloads from workers that listen for them. Without
-        `keeps_costs` each run measures its samples again.
+        With `make_credentials` ranks may pull payloads from workers that listen for them.
         """
         self.state = CoordinatorState(
             job, plan_with, heartbeat_timeout_s, incarnation, check_layout, make_credentials
         )
-        self.state.costs.is_used = keeps_costs
         self.runs = RunControl(self.state)
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
@@ -169,7 +166,7 @@ class Coordinator:
             r.sent_at + (PROBE_SHARER_S if state.sharers.may_share(r) else KEEPALIVE_S)
             for r in state.ranks.values()
         )
-        lease = state.run.next_deadline() if state.run else math.inf
+        lease = state.run.lost_leases.next_deadline() if state.run else math.inf
         is_watched = state.apart_since < math.inf or state.sharers.lost
         apart = state.now + 1.0 if is_watched else math.inf
         keepalive = min(keepalives, default=math.inf)

@@ -26,7 +26,7 @@ def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
     held = state.run.delivery.budget.held_bytes if state.run else 0
     number, clock_us = ping.number if ping else 0, state.diagnostics.clock_us(state.now)
     waiting = label_reason(state, peer) or held_back_reason(state, peer) or waiting_reason(state)
-    pong = Pong(state.workers_ready(), held, waiting, number, clock_us)
+    pong = Pong(state.pool.ready, held, waiting, number, clock_us)
     state.send(peer, pong)
     if state.failure is not None and peer in state.ranks:
         runs.finish(peer, state.failure)
@@ -145,7 +145,7 @@ class RankChecks:
         one does come back, the run starts again.
         """
         state, run = self.state, self.state.run
-        if run is None or not (absent := state.absent_ranks(run)):
+        if run is None or not (absent := state.sharers.absent(run.job.ranks)):
             return
         nearest = state.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)

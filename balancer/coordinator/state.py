@@ -149,10 +149,6 @@ class CoordinatorState:
             self.servers.remove(worker)
         return worker
 
-    def workers_ready(self) -> int:
-        """Return how many workers have the source open."""
-        return self.pool.ready
-
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
@@ -166,10 +162,6 @@ class CoordinatorState:
             worker.unresponsive = value
             self.update_worker(worker.peer)
 
-    def absent_ranks(self, run: EpochRun) -> tuple[int, ...]:
-        """Return the ranks of a run that no connected process plays."""
-        return self.sharers.absent(run.job.ranks)
-
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that are absent while others have started a later run."""
         run = self.run
@@ -178,7 +170,7 @@ class CoordinatorState:
         started = (rank.started for rank in self.ranks.values())
         if not any(start and start.run > run.number for start in started):
             return ()
-        return self.absent_ranks(run)
+        return self.sharers.absent(run.job.ranks)
 
     # --- the job
 

@@ -156,7 +156,7 @@ class WorkerHandlers:
         state = self.state
         if failed.number != state.last_welcome:
             return Outcome.OUTDATED
-        if state.workers_ready():
+        if state.pool.ready:
             self.turn_away(peer, failed.reason)
             return Outcome.REFUSED
         state.workers[peer].failure = failed.reason
@@ -284,7 +284,7 @@ class WorkerHandlers:
         for worker in list(state.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not state.workers_ready():
+        if not state.pool.ready:
             state.count, state.fingerprint = 0, ""
         elif state.is_ready:
             state.send(peer, Ready(state.count, state.fingerprint))

@@ -32,8 +32,8 @@ class BalancerProcess:
             settings.heartbeat_timeout_s,
             self._incarnation,
             make_credentials=_credentials,
-            keeps_costs=settings.keeps_costs,
         )
+        self.coordinator.state.costs.is_used = settings.keeps_costs
         self._incarnation += 1
         self._tick(self.coordinator)
 

@@ -254,10 +254,6 @@ class EpochRun:
 
     # --- questions
 
-    def next_deadline(self) -> float:
-        """Return when a lease expires, or a missing worker counts as dead."""
-        return self.lost_leases.next_deadline()
-
     def epoch_end(self, step: int) -> int | None:
         """Return the number of steps of the epoch if `step` is not one of them, else None."""
         if not self.feed.ended or step < self.feed.step:

@@ -58,7 +58,8 @@ class InProcessConnection:
     def _connect(self) -> None:
         self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
         # The data set is the trainer's own object, and may say something else in each epoch.
-        self._coordinator = Coordinator(self._job, keeps_costs=False)
+        self._coordinator = Coordinator(self._job)
+        self._coordinator.state.costs.is_used = False
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))

@@ -83,7 +83,7 @@ def fork_and_go_on(loader):
 
 def kill_fork_server(loader):
     """Another one is started."""
-    server = forkserver._forkserver._forkserver_pid
+    server = vars(forkserver)["_forkserver"]._forkserver_pid
     os.kill(server, signal.SIGKILL)
     os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     assert len(list(loader.steps())) == 4

@@ -104,7 +104,7 @@ def test_a_killed_worker_is_started_again_as_often_as_it_may(start, tmp_path):
 
 def test_a_worker_that_is_started_again_has_the_payload_of_the_start(tmp_path):
     payload = [tmp_path]
-    pool = Pool(lambda payload, slot: pool_jobs.sign_and_wait(*payload, slot), payload, 1,
+    pool = Pool(lambda given, slot: pool_jobs.sign_and_wait(given[0], slot), payload, 1,
                 multiprocessing.get_context("fork"), restarts=1)  # fmt: skip
     payload[0] = None
     until(lambda: len(signed(tmp_path)) == 1, "the worker did not start")

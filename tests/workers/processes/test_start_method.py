@@ -29,7 +29,7 @@ def test_the_default_is_the_interpreters_and_stays_open(chosen):
 
 
 def test_a_fork_server_imports_torch_beside_what_it_was_told_to():
-    server = forkserver._forkserver
+    server = vars(forkserver)["_forkserver"]
     before = server._preload_modules
     try:
         forkserver.set_forkserver_preload(["numpy"])
