@@ -3,10 +3,14 @@
 import multiprocessing
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 from multiprocessing.context import BaseContext, DefaultContext
 from typing import Any
 
+NO_GUARD = (
+    "a loader with workers was started while the workers' process was importing this script; put "
+    "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
+)
 _PRELOADED = f"{__package__}.fork_server"
 
 
@@ -32,9 +36,13 @@ def start_method(context: BaseContext | None = None) -> str:
 def worker_context(context: BaseContext | None) -> BaseContext | None:
     """Return a loader's context as it is; a fork server will have imported torch (fork_server.py).
 
-    That is not so where one runs already.
+    That is not so where one runs already. RuntimeError where workers start clean, and this is one
+    that is importing a script without a main guard.
     """
-    if start_method(context) == "forkserver":
+    method = start_method(context)
+    if method != "fork" and getattr(process.current_process(), "_inheriting", False):
+        raise RuntimeError(NO_GUARD)
+    if method == "forkserver":
         server: Any = forkserver._forkserver
         others = [each for each in server._preload_modules if each != _PRELOADED]
         forkserver.set_forkserver_preload([*others, _PRELOADED])

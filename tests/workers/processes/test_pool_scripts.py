@@ -92,3 +92,14 @@ if __name__ == "__main__":
     for pid in survivors:
         os.kill(pid, 9)
     trainer.process.communicate()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path, method: str) -> None:
+    text = f"""
+from counterpoise.loader import DataLoader
+print(*DataLoader([1, 2], num_workers=1, multiprocessing_context="{method}"))
+"""
+    code, _, err = run_trainer(tmp_path, text)
+    assert code == 1
+    assert "put the script's work below `if __name__ == '__main__':`" in err
