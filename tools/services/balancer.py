@@ -84,9 +84,9 @@ def _be_balancer(serve: Callable[[], None]) -> None:
     """Serve, and end with the exit status that the command line gives its errors."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     os.setpgid(0, 0)  # a terminal's Ctrl-C comes once, from the supervisor
-    end_with_parent()
+    end_with_parent()  # its thread takes no signals: they are blocked until it has started
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     try:
         serve()
     except (ValueError, OSError, RuntimeError) as error:
