@@ -140,9 +140,7 @@ RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 ZMQ_SHELLS = {
     "balancer.server.loop",
     "balancer.transport.authentication",
-    "balancer.transport.disconnect",
     "balancer.transport.keys",
-    "balancer.transport.link",
     "balancer.transport.sockets",
     "workers.daemon.heartbeats",
     "workers.daemon.loop",

@@ -24,9 +24,8 @@ from ..coordinator.machine import Coordinator
 from ..planning.first_plans import interpreter_of
 from ..planning.kernels.jit import interpreted_by
 from ..protocol.job_spec import from_json
-from .loop import serve
+from .loop import new_credentials, serve
 from .malloc import keep_freed_memory
-from .pull_credentials import new_credentials
 
 ENDPOINT = "balancer"
 # The report of a balancer that serves; any other says why there is none.

@@ -24,8 +24,7 @@ from rich.table import Table
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import Message
-from counterpoise.balancer.server.loop import serve
-from counterpoise.balancer.server.pull_credentials import new_credentials
+from counterpoise.balancer.server.loop import new_credentials, serve
 from counterpoise.balancer.transport.keys import (
     KeyPair,
     PeerKeys,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from counterpoise.tools.bench.processes import tree
 
-PARTS = ("trainer", "balancer", "supervisor", "workers")
+PARTS = ("trainer", "balancer", "workers")
 # Names that our processes give themselves; those of torch's kind have none.
-_NAMES = {"cp-balancer": "balancer", "cp-supervisor": "supervisor"}
+_NAMES = {"cp-balancer": "balancer"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,8 @@ from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import FoundWork, find_costs, recognise_work
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.pool_job import describe_error
-from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import worker_context
-from ...workers.sources.failures import kind_of, load_with_retries
+from ...workers.processes.start_method import quiet_forks, worker_context
+from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
 from .choice import Choice, FoundSource, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast

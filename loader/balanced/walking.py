@@ -148,8 +148,9 @@ class Microbatches:
         self._epoch = loader.epoch
         self._touched = self._over = False
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, _finalizing: Any = sys.is_finalizing) -> None:
+        # A module's names may be gone by then, and to print that error can hang.
+        if not _finalizing():
             self._loader.finish(self._generation)
 
     def fetch(self, at: ResumePosition) -> Fetched:

@@ -25,8 +25,7 @@ from ...workers.batches.prepare import prepare_worker
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import start_method, worker_context
+from ...workers.processes.start_method import quiet_forks, start_method, worker_context
 from ..step.errors import OneCaller
 from .indices import Indices
 from .state import Iteration, PlainState

@@ -8,8 +8,8 @@ from msgspec import structs
 from rich.markup import escape
 from rich.table import Table
 
-from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, WorkerStatus
+from ...balancer.protocol.status_messages import Offset
 from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...balancer.protocol.clock_offset import NOT_MEASURED, ClockFilter, Offset
 from ...balancer.protocol.messages import (
     GetStatus,
     PeerRejected,
@@ -18,7 +17,8 @@ from ...balancer.protocol.messages import (
     TrainerStatus,
     WorkerStatus,
 )
-from ...balancer.protocol.software_version import VERSION
+from ...balancer.protocol.records import VERSION
+from ...balancer.protocol.status_messages import NOT_MEASURED, ClockFilter, Offset
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]

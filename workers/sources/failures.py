@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import stat
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,6 +53,7 @@ def checked_on_error(on_error: str, no_refill: str = "") -> OnError:
 
 Kind = Literal["data", "io", "code"]
 T = TypeVar("T")
+_ERROR_CHARACTERS = 1000
 
 
 class DataChangedError(OSError):
@@ -146,6 +148,23 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, SampleError):
         return error.reason
     return f"{type(error).__name__}: {error}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line.
+
+    >>> describe_error(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    text = " ".join(str(error).split())[:_ERROR_CHARACTERS]
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def locate_error(error: BaseException) -> str:
+    """Return an error in one line, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return describe_error(error) + where
 
 
 def _located(error: OSError, source: str, tries: int) -> OSError:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
-from counterpoise.balancer.protocol.clock_offset import Offset
 from counterpoise.balancer.protocol.messages import Hole, StatusReport, TrainerStatus, WorkerStatus
+from counterpoise.balancer.protocol.status_messages import Offset
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, job_tables
