@@ -17,7 +17,6 @@ from .kernels.arrays import Int64, Mask
 from .partition.aligned import align, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
-from .plain_windows import makes_plain_windows, plan_plain_windows
 from .problem.config import (
     GlobalBatch,
     Microbatch,
@@ -117,7 +116,6 @@ class Planner:
     _balanced: PlanConfig = field(init=False)
     # That configuration before times took the place of costs; None: none did.
     _untimed: PlanConfig | None = field(init=False)
-    _makes_plain_windows: bool = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
@@ -127,8 +125,6 @@ class Planner:
         timed = is_timed(balanced)
         object.__setattr__(self, "_untimed", balanced if timed else None)
         object.__setattr__(self, "_balanced", timed_config(balanced) if timed else balanced)
-        is_plain = makes_plain_windows(config) and self.order_ranks is None
-        object.__setattr__(self, "_makes_plain_windows", is_plain)
 
     @property
     def window_samples(self) -> int:
@@ -174,16 +170,6 @@ class Planner:
         # An epoch's batches are made when they are needed: all together they take much memory.
         made = batches if config.mode == "epoch" else tuple(batches)
         return Planned(made, used, oversize, config.oversize == "refuse", left_out)
-
-    def plan_several(self, windows: Window) -> tuple[Planned, ...]:
-        """Return the plans of some windows, all of them whole, that several in a row begin with.
-
-        windows: those in a row as one. The plans are those of `plan`, which is to be asked for the
-        next window: it raises what is to be raised. None where windows are not planned together.
-        """
-        if not self._makes_plain_windows:
-            return ()
-        return plan_plain_windows(self.config, self._columns, windows)
 
     def _is_one_microbatch(self, samples: int) -> bool:
         """Return whether a window is one microbatch, whatever its samples cost.

@@ -1,14 +1,11 @@
 """Forecasts what a plan does for the samples that were measured: the step, waiting, and memory."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...balancer.planning.first_plans import interpreter_of
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.kernels.jit import interpreted_by
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig, Window
 from ...balancer.planning.problem.work import padded_loads, sample_times
@@ -42,12 +39,6 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
-    # Compiled kernels take longer to load than a small step takes the interpreter.
-    with interpreted_by(interpreter_of(config, time.thread_time)):
-        return _outlook(config, costs, batch_size)
-
-
-def _outlook(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | None:
     planner, rows = make_planner(config), config.least_microbatches // config.ranks
     column = config.balanced_columns[0]
     now, before, tops = [], [], []

@@ -31,7 +31,7 @@ from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
-from .planning import KernelRunner, Planning, PlanningThread
+from .planning import Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
 from .starts import BottleneckLine, meet_ranks, tell_way
@@ -87,7 +87,6 @@ class LocalLoop:
         self._settings = settings
         self._peers: Peers | None = None
         self._shares_costs = False
-        self._kernels = KernelRunner(settings.job.plan)
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
@@ -308,7 +307,7 @@ class LocalLoop:
             may_be_empty=plan.empty_microbatches,
         )  # fmt: skip
         kind = PlanningThread if settings.start.workers else Planning
-        self._planning = kind(make, self._kernels, describe, self._peers, str(self._runs))
+        self._planning = kind(make, describe, self._peers, str(self._runs))
         run_settings = RunSettings(
             job=job,
             source=settings.source,

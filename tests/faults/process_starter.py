@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.workers.processes.supervisor import die_with
 
 REQUEST_BYTES = 1 << 16
@@ -110,7 +109,6 @@ def main(link: socket.socket, harness: int) -> None:
 def _import_everything() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    compile_kernels("shuffle", "pack", "isf", "assign", "partition")
     gc.collect()
     gc.freeze()
 

@@ -13,7 +13,6 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
 from ...balancer.planning.problem.options import GroupingName, Mode
 from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
 from ..inputs.epoch_plans import EpochPlan, from_planner
@@ -60,9 +59,8 @@ def command(
 
 
 def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dict[str, object]:
-    """Return the whole report; it includes the seconds that compiling the planner took first."""
+    """Return the whole report."""
     limits = budget_array(config.budgets)
-    compiled = compile_kernels("pack", "isf", "shuffle", "assign")
     strategies: dict[str, object] = {}
     report: dict[str, object] = {
         "samples": len(table.costs),
@@ -70,7 +68,6 @@ def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dic
         "groups_lower_bound": least_groups(table.costs, limits),
         "samples_per_step": config.samples_per_step,
         "mode": config.mode,
-        "compile_seconds": round(compiled, 3),
         "strategies": strategies,
     }
     order = permutation(len(table.costs), config.seed, 0)

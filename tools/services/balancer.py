@@ -9,7 +9,6 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
-from ...balancer.planning.warmup import compile_for
 from ...balancer.server.loop import serve
 from ...balancer.server.pull_credentials import new_credentials
 from ...balancer.transport.keys import ServerKeys, server_keys
@@ -93,7 +92,7 @@ def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> 
                 make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
             ),
             listen,
-            ready=_prepare,
+            ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
             stop=stop,
             refused=rejected,
             keys=keys,
@@ -101,9 +100,3 @@ def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> 
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)
-
-
-def _prepare(address: str) -> None:
-    """Compile the planning kernels while the first peers connect."""
-    logger.info("listening on %s; Ctrl-C ends", address)
-    compile_for("balanced", logger.info)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
+from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
 from ..problem.loads import UNLIMITED, budget_array, scale_costs
 from ..problem.metrics import TILE_TOKENS
@@ -31,8 +32,6 @@ def level(
     sample in no group (-1) stays there. has (n,): which samples have what cells without it must not
     get, and the others not lose. Research of this project; no bound proven.
     """
-    from ..kernels.level import level_steps
-
     if cells.shape[1] < 2:
         return group_of
     inside = np.flatnonzero(group_of >= 0)

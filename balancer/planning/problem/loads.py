@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.arrays import Int64, Mask
+from ..kernels.arrays import Int64
 
 UNLIMITED = 2**62
 UNIT = 2**20
@@ -130,25 +130,6 @@ def scale_costs(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]
         result[:, column] = ((values + up) >> shift) * factor
         limits[column] = min(UNLIMITED, (budget >> shift) * factor)
     return result, limits
-
-
-def scale_each(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64, Mask]:
-    """Return `scale_costs` of several windows at once, and of which of them this is it.
-
-    costs, and those returned: (windows, n, resources); budgets (resources,), those returned
-    (windows, resources). A window whose costs are so large that they are to be divided is left to
-    `scale_costs`; no cost may exceed `costs.MAX_COST`.
-
-    >>> scale_each(np.array([[[2], [6]]]), np.array([9]), parts=4)[0].tolist()
-    [[[1048576], [3145728]]]
-    """
-    largest, whole = costs.max(axis=1, initial=0), costs.sum(axis=1)
-    is_small = (largest >> _LARGEST_BITS == 0) & (whole // parts >> _MEAN_BITS == 0)
-    by_mean = UNIT * parts // np.maximum(1, whole)
-    factor = np.maximum(1, np.minimum(by_mean, _LARGEST // np.maximum(1, largest)))
-    is_limited = budgets <= UNLIMITED // factor  # else the product would not fit in 64 bits
-    tight = np.where(is_limited, np.where(is_limited, budgets, 0) * factor, UNLIMITED)
-    return costs * factor[:, None], tight, is_small.all(axis=1)
 
 
 def order_by_size(costs: Int64, small: Int64, coarse: bool = False) -> Int64:

@@ -39,7 +39,7 @@ def permutation(count: int, seed: int, epoch: int, shuffle: bool = True) -> Int6
         items = order.tolist()
         _swap(items, partners.tolist())
         return np.array(items, dtype=np.int64)
-    from ..kernels.shuffle import swap
+    from ..kernels.loops import swap
 
     begin = 0
     for partners in _partners(count, seed + epoch):
