@@ -1,8 +1,8 @@
 """The kernels that planning calls: compiled, or the same sources as Python runs them.
 
 Where there was no C compiler, the package is installed without its extensions. Plans are then the
-same, bit by bit, and take some hundred times as long: whoever plans is told so, once, and what
-would take minutes is refused.
+same, bit by bit, and take a hundred times as long and more: whoever plans is told so, once, and
+what would take minutes is refused.
 """
 
 import functools
@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 try:
-    from . import compiled  # type: ignore[attr-defined]  # of compiled.pyx
+    from . import compiled  # type: ignore[attr-defined]  # noqa: F401 - of compiled.pyx
 
     IS_COMPILED = True
 except ImportError:
@@ -57,3 +57,34 @@ __all__ = [
     "two_ended",
     "two_opt",
 ]
+
+# A plan that Python would run for longer is refused.
+MOST_PLAIN_S = 30.0
+_REMEDY = (
+    "install a C compiler (gcc) and counterpoise again (pip install --force-reinstall --no-deps "
+    "counterpoise; make kernels in a checkout)"
+)
+
+
+def check_work(what: str, plain_s: float) -> None:
+    """Refuse what takes Python too long, plain_s seconds by a rule of thumb, and needs compiling.
+
+    The first call of a process says it on standard error if kernels are not compiled. Raises
+    ValueError.
+    """
+    if IS_COMPILED:
+        return
+    _say_once()
+    if plain_s > MOST_PLAIN_S:
+        raise ValueError(
+            f"{what} would take about {plain_s:,.0f} s, at most {MOST_PLAIN_S:.0f} s are allowed: "
+            f"the planning kernels are not compiled and run as plain Python; {_REMEDY}"
+        )
+
+
+@functools.cache
+def _say_once() -> None:
+    sys.stderr.write(
+        "counterpoise: the planning kernels are not compiled and run as plain Python: plans are "
+        f"the same and take a hundred times as long or more; {_REMEDY}\n"
+    )

@@ -18,7 +18,7 @@ def run(
     finish: Vector,
 ) -> int:  # fmt: skip
     """Fill finish (operations,) with end times; return the makespan."""
-    clock: Vector = np.zeros(int(np.max(rank)) + 1, dtype=np.int64)
+    clock: Vector = np.empty(count_ranks(rank), dtype=np.int64)
     makespan: Int
     with cython.nogil:
         makespan = run_program(rank, after, row, place, costs, order, finish, clock)
@@ -35,7 +35,7 @@ def two_opt(
     makespans have been computed.
     """
     finish: Vector = np.zeros(rank.shape[0], dtype=np.int64)
-    clock: Vector = np.zeros(int(np.max(rank)) + 1, dtype=np.int64)
+    clock: Vector = np.empty(count_ranks(rank), dtype=np.int64)
     best: Int
     done: Int = 1
     better: Flag = True
@@ -58,6 +58,17 @@ def two_opt(
             if done >= most:
                 break
     return best
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def count_ranks(rank: Vector) -> Int:
+    """Return the number of ranks."""
+    ranks: Int = 0
+    for k in range(rank.shape[0]):
+        ranks = max(ranks, rank[k] + 1)
+    return ranks
 
 
 @cython.cfunc

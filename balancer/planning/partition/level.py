@@ -12,7 +12,7 @@ from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
 from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
-from ..problem.loads import UNLIMITED, budget_array, scale_costs
+from ..problem.loads import UNLIMITED, budget_array, count_kinds, scale_costs
 from ..problem.metrics import TILE_TOKENS
 
 _SPARE = 4  # free places of a group for samples that move
@@ -83,8 +83,7 @@ def _slots(
 
 def _coarsest_first(costs: Int64) -> Int64:
     """Return the columns by the number of their different values."""
-    kinds = [len(np.unique(costs[:, column])) for column in range(costs.shape[1])]
-    return np.argsort(kinds, kind="stable")
+    return np.argsort(count_kinds(costs), kind="stable")
 
 
 def _summed(config: PlanConfig, costs: Int64, small: Int64) -> Int64:

@@ -1,4 +1,4 @@
-"""The names of Cython that the sources of kernels use, for where Python runs them.
+"""The names of Cython that `walks` uses, for where Python runs it.
 
 Cython knows itself what they mean: in `compiled.pyx` the name `cython` is its own.
 """
@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Value = TypeVar("Value")
 
 # Whether Cython has compiled the source that asks.
 compiled = False
-# What a function of C returns that returns nothing.
-void = None
 
 
 def cfunc(function: Function) -> Function:
@@ -23,11 +20,6 @@ def cfunc(function: Function) -> Function:
 def exceptval(*, check: bool) -> Callable[[Function], Function]:
     """Mark a function of C that raises nothing, so that nobody asks it: check=False."""
     return lambda function: function
-
-
-def declare(_: type, value: Value) -> Value:
-    """Return a constant, in C one of the type given."""
-    return value
 
 
 class _WithoutLock:
