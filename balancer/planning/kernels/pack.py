@@ -119,9 +119,7 @@ def score_with(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def keep_sorted(
-    ranked: Vector, score: Vector, found: Int, empty: Int, groups: Int
-) -> cython.void:
+def keep_sorted(ranked: Vector, score: Vector, found: Int, empty: Int, groups: Int) -> cython.void:
     """Move the group at place `found` to where its new score belongs in ranked[empty:groups].
 
     All others are sorted by ascending score; it goes before those of equal score.

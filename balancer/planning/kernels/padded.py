@@ -105,9 +105,7 @@ def least_top(sizes: Vector, stop: Vector, groups: Int) -> int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def fill_ends(
-    sizes: Vector, stop: Vector, most: Int, ends: Matrix, row: Int
-) -> cython.void:
+def fill_ends(sizes: Vector, stop: Vector, most: Int, ends: Matrix, row: Int) -> cython.void:
     """Fill a row of ends (2, n + 1): where a microbatch of at most `most` from each sample ends.
 
     sizes (n,) descend.

@@ -17,9 +17,7 @@ if not cython.compiled:
 _MOST_SCORE = cython.declare(Int, 2**62)
 
 
-def place_vectors(
-    order: Vector, costs: Matrix, parts: Int, room: Vector, part_of: Vector
-) -> Int64:
+def place_vectors(order: Vector, costs: Matrix, parts: Int, room: Vector, part_of: Vector) -> Int64:
     """Longest processing time for vectors: each item to the part with the least score after it.
 
     Score: (resources + 2) max - sum of the part's loads. room (parts,): items a part may still
@@ -83,9 +81,7 @@ def lower_maxima(slots: Slots, costs: Matrix, moves: Flag, searches: Int) -> int
             high: Int = 0
             while loads[high, r] != top[r]:
                 high += 1
-            low, give, take = best_lowering(
-                items, start, counts, loads, costs, top, high, r, moves
-            )
+            low, give, take = best_lowering(items, start, counts, loads, costs, top, high, r, moves)
             # an item that only moves needs a free place behind the members of low
             if low < 0 or (take < 0 and start[low] + counts[low] == start[low + 1]):
                 stuck += 1

@@ -206,9 +206,7 @@ def most_uneven(loads: Matrix, active: Vector) -> Int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def pair_of(
-    x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag
-) -> tuple[Int, Int]:
+def pair_of(x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag) -> tuple[Int, Int]:
     """Return the places, in ascending order of load, of the low and the high group of pair x.
 
     There are size // 2 pairs. In most views pair x is the x-th of one end and the x-th of the
@@ -300,9 +298,7 @@ def shift_by(costs: Matrix, given: Int, taken: Int, r: Int) -> Int:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def can_exchange(
-    start: Vector, counts: Vector, high: Int, low: Int, give: Int, take: Int
-) -> Flag:
+def can_exchange(start: Vector, counts: Vector, high: Int, low: Int, give: Int, take: Int) -> Flag:
     """Return True if there is something to exchange, and a free place for an item that moves."""
     if give < 0 and take < 0:
         return False

@@ -42,9 +42,7 @@ def test_the_best_exchange_is_the_best_of_all(measure: object, moves: bool) -> N
             groups, costs, budgets.tolist(), 1, 2, seed, moves, candidates, measure,  # type: ignore[arg-type]
         ))  # fmt: skip
         if measure is plain.squares:
-            given = swap.best_exchange(
-                *slots, costs, budgets, 1, 2, gap, seed, moves, candidates
-            )
+            given = swap.best_exchange(*slots, costs, budgets, 1, 2, gap, seed, moves, candidates)
         else:
             given = lower_excess(*slots, costs, budgets, 1, 2, seed, moves, candidates)
         assert tuple(map(int, given)) == expected, seed
