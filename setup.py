@@ -1,7 +1,7 @@
 """Finds the packages and compiles the kernels, neither of which pyproject.toml can express.
 
-The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, from all its
-sources; where there is no C compiler, or it fails, the package is installed without them.
+The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, of all
+sources there; without a C compiler, or where it fails, the package is installed without them.
 """
 
 import hashlib

@@ -104,7 +104,7 @@ class GroupedBatches(Sequence[GlobalBatch]):
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
 WHOLE_EPOCH = 2**40
-# About what Python takes for a cost without compiled kernels, in seconds, and for one of padded work
+# Without compiled kernels a cost takes about so many seconds, and one of padded work
 _PLAIN_S, _PLAIN_PADDED_S = 2.5e-4, 7.5e-4
 
 

@@ -60,7 +60,8 @@ class Planning:
     """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], describe: Describe, shares: Shares | None = None, group: str = "",
+        self, make: Callable[[], PlanAhead], describe: Describe,
+        shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
@@ -222,7 +223,8 @@ class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], describe: Describe, shares: Shares | None = None, group: str = "",
+        self, make: Callable[[], PlanAhead], describe: Describe,
+        shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
         super().__init__(make, describe, shares, group)

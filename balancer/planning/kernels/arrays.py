@@ -1,4 +1,4 @@
-"""The array types of planning, and the types that kernels declare; importing them loads no kernel."""
+"""The array types of planning, and the types that kernels declare; importing them loads none."""
 
 from typing import NamedTuple
 

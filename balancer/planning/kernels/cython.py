@@ -4,7 +4,7 @@ Cython knows itself what they mean: in `compiled.pyx` the name `cython` is its o
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 # Whether Cython has compiled the source that asks.
 compiled = False
 # What a function of C returns that returns nothing.
-void = None
+void: TypeAlias = None
 
 
 def cfunc(function: Function) -> Function:
@@ -20,8 +20,8 @@ def cfunc(function: Function) -> Function:
     return function
 
 
-def exceptval(*, check: bool) -> Callable[[Function], Function]:
-    """Mark a function of C that raises nothing, so that nobody asks it: check=False."""
+def exceptval(*, check: bool) -> Callable[[Function], Function]:  # noqa: ARG001
+    """Mark a function of C that raises nothing, with check=False: so nobody asks whether it did."""
     return lambda function: function
 
 
@@ -31,7 +31,7 @@ def declare(_: type, value: Value) -> Value:
 
 
 class _WithoutLock:
-    """Marks a function, or a block, that touches no Python object and runs without Python's lock."""
+    """Marks a function or a block that touches no Python object and runs without Python's lock."""
 
     def __call__(self, function: Function) -> Function:
         return function

@@ -220,7 +220,8 @@ def is_level(loads: Cube, tops: Matrix, contest: Int, column: Int, near: Int) ->
     whole: Int = 0
     for team in range(loads.shape[1]):
         whole += loads[contest, team, column]
-    return tops[contest, column] * loads.shape[1] - whole <= abs(whole) >> near
+    above: Int = tops[contest, column] * loads.shape[1] - whole
+    return above <= abs(whole) >> near
 
 
 @cython.cfunc

@@ -113,7 +113,8 @@ def score_with(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
         after = loads[group, r] + costs[item, r]
         whole += after
         top = max(top, after)
-    return (costs.shape[1] + 2) * top - whole
+    score: Int = (costs.shape[1] + 2) * top - whole
+    return score
 
 
 @cython.cfunc

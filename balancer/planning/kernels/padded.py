@@ -138,7 +138,8 @@ def holds(ranks: Int, ends: Matrix, far: Vector) -> Flag:
     for whole in range(ranks + 1, 2 * ranks + 1):
         for a in range(ranks, whole - ranks - 1, -1):
             far[a] = max(ends[0, far[a - 1]], ends[1, far[a]])
-    return far[ranks] == ends.shape[1] - 1
+    is_all: Flag = far[ranks] == ends.shape[1] - 1
+    return is_all
 
 
 @cython.cfunc

@@ -134,7 +134,8 @@ def sort_by_view(
         ends[:] = np.argsort(key, kind="stable")
     # twice the median, so that it is whole
     middle = key[ends[size // 2]] + key[ends[(size - 1) // 2]]
-    return middle - 2 * key[ends[0]] > 2 * key[ends[size - 1]] - middle
+    is_low_end: Flag = middle - 2 * key[ends[0]] > 2 * key[ends[size - 1]] - middle
+    return is_low_end
 
 
 @cython.cfunc
@@ -302,11 +303,12 @@ def can_exchange(start: Vector, counts: Vector, high: Int, low: Int, give: Int, 
     """Return True if there is something to exchange, and a free place for an item that moves."""
     if give < 0 and take < 0:
         return False
+    has_place: Flag = True
     if give < 0:
-        return start[high] + counts[high] < start[high + 1]
-    if take < 0:
-        return start[low] + counts[low] < start[low + 1]
-    return True
+        has_place = start[high] + counts[high] < start[high + 1]
+    elif take < 0:
+        has_place = start[low] + counts[low] < start[low + 1]
+    return has_place
 
 
 @cython.cfunc

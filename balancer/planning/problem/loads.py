@@ -70,7 +70,7 @@ def count_kinds(values: Int64) -> list[int]:
     [2, 1]
     """
     changes = np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
-    return (changes + min(1, len(values))).tolist()
+    return [int(count) + min(1, len(values)) for count in changes]
 
 
 def alike(loads: Int64, ranks: int) -> Int64:

@@ -17,13 +17,13 @@ def cfunc(function: Function) -> Function:
     return function
 
 
-def exceptval(*, check: bool) -> Callable[[Function], Function]:
-    """Mark a function of C that raises nothing, so that nobody asks it: check=False."""
+def exceptval(*, check: bool) -> Callable[[Function], Function]:  # noqa: ARG001
+    """Mark a function of C that raises nothing, with check=False: so nobody asks whether it did."""
     return lambda function: function
 
 
 class _WithoutLock:
-    """Marks a function, or a block, that touches no Python object and runs without Python's lock."""
+    """Marks a function or a block that touches no Python object and runs without Python's lock."""
 
     def __call__(self, function: Function) -> Function:
         return function

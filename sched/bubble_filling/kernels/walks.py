@@ -9,7 +9,10 @@ if not cython.compiled:
 
     # In compiled.pyx these are types of C: numbers of 64 bits, and int64 arrays of one to three
     # dimensions, C-contiguous and writable.
-    Int, Vector, Matrix, Cube = int, Ints, Ints, Ints
+    Int = int
+    Vector = Ints
+    Matrix = Ints
+    Cube = Ints
 
 
 def place(
@@ -85,7 +88,7 @@ def place_all(
         done[j] = ready
         if ready > stop:
             return j
-    return rows.shape[0]
+    return len(rows)
 
 
 def walk(order: Vector, first: Vector, source: Vector, lag: Vector, ns: Vector) -> Ints:

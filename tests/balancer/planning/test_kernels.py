@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.grouping.groups import make_slots, read_slots
-from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels import level, partition, swap
 from counterpoise.balancer.planning.kernels import loops as kernels
+from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.loops import (
     assign_rows,
     level_steps,

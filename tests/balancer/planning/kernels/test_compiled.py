@@ -14,7 +14,6 @@ import pytest
 from counterpoise.balancer.planning.kernels import loops
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.sched.bubble_filling import kernels as walks
-from tests.balancer.planning.random_plans import random_case
 
 # Runs the rest of the command line as a program in which nothing is compiled.
 AS_PYTHON = """
