@@ -261,7 +261,6 @@ def arrays_of(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 def same_as_python(compiled: Any, source: Any, make: Callable[[], tuple[Any, ...]]) -> None:
     """Run a kernel compiled and as plain Python on equal arguments; all arrays end equal."""
-    assert compiled is not source
     ours, plain = make(), make()
     assert np.array_equal(compiled(*ours), source(*plain))
     for one, other in zip(arrays_of(ours), arrays_of(plain), strict=True):

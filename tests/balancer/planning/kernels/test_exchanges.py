@@ -87,6 +87,16 @@ def test_views_sort_by_what_they_are_named_after() -> None:
     assert sides == {False, True}
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 32, 33, 100, 519])
+def test_the_compiled_sort_is_numpys(count: int) -> None:
+    for different in (3, 100, 2**40):
+        key = np.random.default_rng(count).integers(-different, different, count)
+        for keys in (key, np.sort(key), -np.sort(-key)):
+            ends, spare = np.full(count, -1), np.full(count, -1)
+            swap.sort(keys, ends, spare)
+            assert ends.tolist() == np.argsort(keys, kind="stable").tolist()
+
+
 def pairs(size: int, turn: int, random: int, low_end_farther: bool) -> list[tuple[int, int]]:
     """The places of the groups that meet in a round, low and high, each pair's."""
     half = size // 2
