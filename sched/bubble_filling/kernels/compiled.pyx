@@ -4,8 +4,6 @@
 
 cimport cython
 
-from ..gaps import Ints
-
 ctypedef long long Int
 ctypedef long long[::1] Vector
 ctypedef long long[:, ::1] Matrix

@@ -1,18 +1,17 @@
 """The walks of filling and replay: plain Python that Cython compiles when the package is built."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import cython
 
 if not cython.compiled:
-    from ..gaps import Ints
-
     # In compiled.pyx these are types of C: numbers of 64 bits, and int64 arrays of one to three
     # dimensions, C-contiguous and writable.
     Int = int
-    Vector = Ints
-    Matrix = Ints
-    Cube = Ints
+    Vector = NDArray[np.int64]
+    Matrix = NDArray[np.int64]
+    Cube = NDArray[np.int64]
 
 
 def place(
@@ -91,7 +90,9 @@ def place_all(
     return len(rows)
 
 
-def walk(order: Vector, first: Vector, source: Vector, lag: Vector, ns: Vector) -> Ints:
+def walk(
+    order: Vector, first: Vector, source: Vector, lag: Vector, ns: Vector
+) -> NDArray[np.int64]:
     """Return each node's start: the latest end of a predecessor plus the edge's lag.
 
     `order`: a topological order. `first[n]` to `first[n + 1]`: node n's edges in `source`, `lag`.
