@@ -3,6 +3,7 @@
 Those that a loop without a balancer uses, too, are here, so that it loads no others.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -111,6 +112,23 @@ class EpochPosition(ArrayRecord, frozen=True):
     window_step: Integer
     step: Integer
     microbatch: Integer
+
+    def check_in_window(self, first_step: int, microbatches: Sequence[int]) -> None:
+        """Raise ValueError if the window that was planned at `start` has no such position.
+
+        microbatches: of a rank in each step of the window, the first of which is `first_step`.
+        """
+        place = self.step - first_step
+        if place > 0 and place >= len(microbatches):
+            raise ValueError(
+                f"the ledger is at step {self.step}, but the window it stands in ends with step "
+                f"{first_step + len(microbatches) - 1}: it was changed, or is of other data"
+            )
+        if 0 <= place < len(microbatches) and self.microbatch >= microbatches[place]:
+            raise ValueError(
+                f"the ledger is at microbatch {self.microbatch} of step {self.step}, which has "
+                f"{microbatches[place]}: it was changed, or is of other data"
+            )
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)

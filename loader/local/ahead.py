@@ -85,7 +85,9 @@ class PlanAhead:
         self._group = group
         self._steps: Iterator[PlannedStep] = iter(())
         self._next: PlannedStep | None = None
-        self._planned = self._taken = 0
+        # Steps that are planned and not handed out, as far as that is known, and their samples.
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._planned = 0
         self._awaits_planner = False
         self._blocks: deque[_Block] = deque()
         self._open: set[int] = set()
@@ -124,9 +126,14 @@ class PlanAhead:
         whole = self.feed.end - self.feed.start
         return f"costs of the next window of {whole} samples: {len(self._open)} are measured here"
 
-    def hand_out(self, samples: int) -> None:
-        """Count samples of steps that were handed out."""
-        self._taken += samples
+    def hand_out(self, step: int) -> None:
+        """Take note that all steps before this one were handed out."""
+        while self._waiting and self._waiting[0][0] < step:
+            self._planned -= self._waiting.popleft()[1]
+
+    def measure_again(self) -> None:
+        """Have all measured that is not yet: what was being measured has been lost."""
+        self.to_measure = deque(sorted(self._open))
 
     def store(self, ordinals: Sequence[int], costs: Sequence[Cost]) -> None:
         """Store what this rank's workers have measured."""
@@ -148,11 +155,12 @@ class PlanAhead:
         while True:
             self._ask()
             self._learn()
-            if self._planned - self._taken >= self._ahead and self._planned:
+            if self._planned >= self._ahead:
                 return
             step = self._next_step()
             if step is None:
                 return
+            self._waiting.append((step.number, step.samples))
             self._planned += step.samples
             yield step
 

@@ -130,7 +130,8 @@ class PlanFeed:
             raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
         if planned is None:
             return None
-        self._check_position(planned.batches)
+        if self.start == self.at.start:
+            self.at.check_in_window(self.step, [len(each.ranks[0]) for each in planned.batches])
         first, last = self.step, self.step + len(planned.batches)
         after_window = begin + planned.consumed
         self.is_over = (end == len(self.order) and after_window >= end) or not planned.consumed
@@ -159,21 +160,3 @@ class PlanFeed:
                     batch.step, here, batch, begin, indexes, rows, refused, tuple(spares)
                 )
             refused = ()
-
-    def _check_position(self, batches: Sequence[GlobalBatch]) -> None:
-        """Raise ValueError if the run starts in this window, at a position that it has not."""
-        at = self.at
-        if self.start != at.start:
-            return
-        if at.step > self.step and at.step >= self.step + len(batches):
-            raise ValueError(
-                f"the ledger is at step {at.step}, but the window it stands in ends with step "
-                f"{self.step + len(batches) - 1}: it was changed, or is of other data"
-            )
-        if 0 <= at.step - self.step < len(batches):
-            microbatches = len(batches[at.step - self.step].ranks[0])
-            if at.microbatch >= microbatches:
-                raise ValueError(
-                    f"the ledger is at microbatch {at.microbatch} of step {at.step}, which has "
-                    f"{microbatches}: it was changed, or is of other data"
-                )

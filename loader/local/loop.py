@@ -154,9 +154,15 @@ class LocalLoop:
                 "use them: make a new DataLoader in the child"
             )
         if self._is_torn or self._run is None:
-            self._end_run()
             self._end_workers()
-            self.begin(start)
+            if self._planning is None or not self._planning.rewind(start.at.step):
+                self.begin(start)
+                return
+            # Planning goes on, and so does what is agreed with other ranks.
+            self._is_torn = True
+            self._tasks = self._start_workers()
+            self._follow_plan(start, self._tasks, self._planning)
+            self._is_torn = False
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run.
@@ -216,17 +222,17 @@ class LocalLoop:
         self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
     ) -> int:
         """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
-        own, run = sum(tokens.values()), self._run
-        if self._peers is None or run is None:
+        own, run, planning = sum(tokens.values()), self._run, self._planning
+        if self._peers is None or run is None or planning is None:
             return own
-        key = f"labels/{step}"
-        values = run.said(key, str(own).encode())
-        since = time.monotonic()
-        while values is None:
+        key, since = f"labels/{step}", time.monotonic()
+        planning.say(key, str(own).encode())
+        while (values := planning.heard.get(key)) is None:
             if timeout_s is not None and time.monotonic() - since > timeout_s:
                 raise TimeoutError(f"the label tokens of all ranks not within {timeout_s} s")
+            self._is_torn = True
             run.pump(WAIT_S)
-            values = run.said(key)
+            self._is_torn = False
         return sum(map(int, values))
 
     def finish(self) -> None:
@@ -286,48 +292,60 @@ class LocalLoop:
         played = settings.place.played
         costs = self._costs
         assert costs is not None
-        self._runs += 1
-        ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
-        if not settings.start.workers:
-            ahead = 1
+        ahead = self._ahead_samples
+        # The ranks' runs have the same numbers: one counts from when it can have said something.
+        number = self._runs + 1
         make = partial(
-            _make_ahead,
-            start,
-            plan,
-            job.shuffle,
-            costs,
-            settings.source.key,
-            ahead,
-            self._peers,
-            self._shares_costs,
-            str(self._runs),
-        )
+            _make_ahead, start, plan, job.shuffle, costs, settings.source.key, ahead, self._peers,
+            self._shares_costs, str(number),
+        )  # fmt: skip
         describe = partial(
             _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
             may_be_empty=plan.empty_microbatches,
         )  # fmt: skip
-        kind = PlanningThread if settings.start.workers else Planning
-        self._planning = kind(make, describe, self._peers, str(self._runs))
+        # In the trainer's own thread an exception could leave what other ranks wait for half done.
+        in_thread = bool(settings.start.workers or self._peers)
+        kind = PlanningThread if in_thread else Planning
+        planning = kind(make, describe, self._peers, str(number))
+        self._runs, self._planning = number, planning
+        self._follow_plan(start, tasks, planning)
+        if isinstance(planning, PlanningThread):
+            planning.start()
+
+    @property
+    def _ahead_samples(self) -> int:
+        """Return how many planned samples, not handed out yet, are enough."""
+        if not self._settings.start.workers:
+            return 1
+        return max(AHEAD_SAMPLES, AHEAD_STEPS * self._settings.job.plan.samples_per_step)
+
+    def _follow_plan(
+        self, start: RunStart, tasks: WorkerTasks | InlineTasks, planning: Planning
+    ) -> None:
+        """Make what hands out a plan's microbatches, from a position on."""
+        settings, job = self._settings, self._settings.job
         run_settings = RunSettings(
             job=job,
             source=settings.source,
-            played=played,
+            played=settings.place.played,
             ranks_elsewhere=self._peers is not None,
             named_by_index=not getattr(settings.source, "names_samples", True),
             takes_empty=settings.takes_empty,
             checks_costs=self._runs > 1 and self._measures_by_loading,
-            post_at=max(1, ahead // 4),
+            post_at=max(1, self._ahead_samples // 4),
         )
-        self._run = LocalRun(run_settings, start, tasks, self._planning, self._number)
+        self._end_of_run()
+        self._run = LocalRun(run_settings, start, tasks, planning, self._number)
         self._run.compare_labels(self._compares)
         self._compares = 0
-        if isinstance(self._planning, PlanningThread):
-            self._planning.start()
 
     def _end_run(self) -> None:
         planning, self._planning = self._planning, None
         if planning is not None:
             planning.stop()
+        self._end_of_run()
+
+    def _end_of_run(self) -> None:
         if self._run is not None:
             self._number = self._run.next_number
             if self._costs is not None:

@@ -1,9 +1,13 @@
 """Runs a PlanAhead in a thread beside the training loop, or in the caller's where there is none.
 
 Theory of operation. The trainer's thread posts what it has learned (costs that workers measured,
-samples that were handed out) and collects what has come of it: ordinals to measure, planned steps,
+steps that were handed out) and collects what has come of it: ordinals to measure, planned steps,
 the end of the epoch, or the reason why it cannot go on. Nobody waits for the other with a lock
 held: both sides are queues, and a descriptor tells the trainer that there is something to collect.
+
+An exception may leave the trainer's side anywhere, in the middle of next(). The thread goes on, and
+with it what is agreed with other ranks: what was collected is kept until it has been handed out,
+and a new LocalRun collects it once more (`rewind`).
 
 No lock is held over a fork (ADR 14): the thread works only while it holds the gate, which whoever
 forks acquires first. While it waits, it waits outside of it.
@@ -15,8 +19,8 @@ import os
 import queue
 import select
 import threading
-import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +37,8 @@ Describe = Callable[[PlannedStep], dict[Cell, Contents]]
 FORK_WAIT_S = 60.0
 # Samples that are planned in one go.
 AT_ONCE = 256
+# What was handed out is kept so many steps longer: a position may be that far behind it.
+KEPT_STEPS = 2
 # Who waits for nobody looks so often whether its planning is still there.
 IDLE_S = 1.0
 
@@ -43,14 +49,14 @@ class Collected:
 
     to_measure: ordinals, and where they are in the source; steps: with the contents of this
     process' microbatches where no sample is a hole; failed: samples that could not be measured, by
-    ordinal; said: all ranks' values, by key. is_over: no more steps come, and left_out samples are
-    in none. error: why the epoch cannot go on.
+    ordinal; has_heard: Planning.heard has new values. is_over: no more steps come, and left_out
+    samples are in none. error: why the epoch cannot go on.
     """
 
     to_measure: list[tuple[int, int]] = field(default_factory=list)
     steps: list[tuple[PlannedStep, dict[Cell, Contents]]] = field(default_factory=list)
     failed: dict[int, FailedSample] = field(default_factory=dict)
-    said: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    has_heard: bool = False
     is_over: bool = False
     left_out: int = 0
     error: Exception | None = None
@@ -75,37 +81,60 @@ class Planning:
         self._is_stopped = False
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Collected] = queue.SimpleQueue()
+        # What has come of it and is not handed out yet, of which so many were collected.
+        self._found: deque[Collected] = deque()
+        self._collected = 0
+        # All ranks' values, by key.
+        self.heard: dict[str, tuple[bytes, ...]] = {}
         self._told_failed = 0
         self._has_ended = False
-        # Keys under which this rank has said something, and the others' answers are awaited.
+        # Keys under which this rank has said something; the others' answers to some are awaited.
+        self._posted: set[str] = set()
         self._awaited: list[str] = []
 
     # --- the trainer's side
 
     def measured(self, ordinals: Sequence[int], costs: Sequence[Any]) -> None:
         """Post what workers have measured."""
-        self._inbox.put(("measured", (ordinals, costs)))
+        self._post("measured", (ordinals, costs))
 
-    def handed_out(self, samples: int) -> None:
-        """Post that samples of planned steps were handed out."""
-        self._inbox.put(("handed out", samples))
+    def handed_out(self, step: int) -> None:
+        """Post that all steps before this one were handed out, and forget what is older by some."""
+        self._post("handed out", step)
+        oldest = step - KEPT_STEPS
+        while self._collected and all(each.number < oldest for each, _ in self._found[0].steps):
+            self._found.popleft()
+            self._collected -= 1
+        for key in [key for key in list(self.heard) if _is_before(key, oldest)]:
+            del self.heard[key]
 
     def say(self, key: str, value: bytes) -> None:
-        """Post this rank's value for a key of this run: all ranks' come back in Collected.said."""
-        self._inbox.put(("say", (key, value)))
+        """Post this rank's value for a key of this run: the first; all ranks' come to `heard`.
+
+        Keys that are of a step end with its number.
+        """
+        self._post("say", (key, value))
+
+    def _post(self, kind: str, given: Any) -> None:
+        self._inbox.put((kind, given))
 
     def collect(self) -> Collected | None:
         """Return what has come of it, None if nothing has; see also Collected.error."""
-        try:
-            return self._outbox.get_nowait()
-        except queue.Empty:
+        if self._collected == len(self._found):
             return None
+        self._collected += 1
+        return self._found[self._collected - 1]
 
-    def wait(self, seconds: float) -> None:
+    def rewind(self, step: int) -> bool:  # noqa: ARG002
+        """Collect all once more from this step on, and what is to be measured.
+
+        False where that cannot be: planning was done here, or has ended.
+        """
+        return False
+
+    def wait(self, seconds: float) -> None:  # noqa: ARG002
         """Wait until there is something to collect, at most so long: plan, here."""
-        if not self.turn() and self.awaits_ranks:
-            time.sleep(min(seconds, self.pause_s()))
+        self.turn()
 
     def fileno(self) -> int | None:
         """Return what is readable when there is something to collect, None if nothing tells."""
@@ -122,12 +151,6 @@ class Planning:
     def pause_s(self) -> float:
         """Return how long it makes sense to wait for other ranks before the next turn."""
         return IDLE_S if self._shares is None else min(IDLE_S, self._shares.pause_s())
-
-    @property
-    def awaits_ranks(self) -> bool:
-        """Return whether something of other ranks is awaited."""
-        ahead = self._ahead
-        return bool(self._awaited) or (ahead is not None and ahead.awaits_ranks)
 
     @property
     def why_lost(self) -> str:
@@ -155,9 +178,9 @@ class Planning:
             self._work(found)
         except Exception as error:
             found.error, self._has_ended = error, True
-        is_something = bool(found.to_measure or found.steps or found.failed or found.said)
+        is_something = bool(found.to_measure or found.steps or found.failed or found.has_heard)
         if is_something or found.is_over or found.error is not None:
-            self._outbox.put(found)
+            self._found.append(found)
             return True
         return False
 
@@ -190,8 +213,13 @@ class Planning:
             ahead.store(*given)
         elif kind == "handed out":
             ahead.hand_out(given)
-        elif self._shares is not None:
+            self._posted = {key for key in self._posted if not _is_before(key, given - KEPT_STEPS)}
+        elif kind == "again":
+            ahead.measure_again()
+            self._told_failed, self._is_planned = 0, False
+        elif self._shares is not None and given[0] not in self._posted:
             key, value = given
+            self._posted.add(key)
             self._shares.post(f"{self._group}/{key}", value)
             self._awaited.append(key)
 
@@ -201,7 +229,8 @@ class Planning:
             values = self._shares.gather(f"{self._group}/{self._awaited[0]}")
             if values is None:
                 return
-            found.said[self._awaited.pop(0)] = values
+            self.heard[self._awaited.pop(0)] = values
+            found.has_heard = True
 
     def _some(self, ahead: PlanAhead) -> Iterator[PlannedStep]:
         """Yield some of the steps that can be planned: the first alone, so that it is there soon.
@@ -217,6 +246,16 @@ class Planning:
                 return
 
     _has_planned = _is_planned = False
+
+
+def _is_before(key: str, step: int) -> bool:
+    """Return whether a key is of an earlier step.
+
+    >>> [_is_before(key, 5) for key in ("start", "holes/4", "holes/5")]
+    [False, True, False]
+    """
+    number = key.rpartition("/")[2]
+    return number.isdecimal() and int(number) < step
 
 
 class PlanningThread(Planning):
@@ -246,19 +285,8 @@ class PlanningThread(Planning):
         )  # fmt: skip
         self._thread.start()
 
-    def measured(self, ordinals: Sequence[int], costs: Sequence[Any]) -> None:
-        """Post what workers have measured."""
-        super().measured(ordinals, costs)
-        self._work_there.set()
-
-    def handed_out(self, samples: int) -> None:
-        """Post that samples of planned steps were handed out."""
-        super().handed_out(samples)
-        self._work_there.set()
-
-    def say(self, key: str, value: bytes) -> None:
-        """Post this rank's value for a key."""
-        super().say(key, value)
+    def _post(self, kind: str, given: Any) -> None:
+        super()._post(kind, given)
         self._work_there.set()
 
     def collect(self) -> Collected | None:
@@ -269,6 +297,19 @@ class PlanningThread(Planning):
                 os.eventfd_read(self._tells)
             found = super().collect()  # which may have come in between
         return found
+
+    def rewind(self, step: int) -> bool:
+        """Collect all once more from this step on, and what is to be measured."""
+        if self._has_ended:
+            return False
+        self._collected = 0
+        for place in range(len(self._found)):  # the thread may add to it meanwhile
+            self._found[place].to_measure.clear()
+        self.handed_out(step)
+        self._post("again", None)
+        if self._thread is None:
+            self.start()
+        return True
 
     def wait(self, seconds: float) -> None:
         """Wait until there is something to collect, at most so long."""

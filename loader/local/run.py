@@ -26,7 +26,7 @@ from .contents import Cell, Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .starts import KEY, pack_start, why_apart
-from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
+from .steps import WEIGHED, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
 from .workers import Failed, Killed, Tasks
 
 logger = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ class LocalRun:
         self._failed: dict[int, FailedSample] = {}
         self._mean_bytes = 0
         self._unposted = 0
-        self._said: dict[str, tuple[bytes, ...]] = {}
         self.error: Exception | None = None
         # Nothing is handed out before all ranks are known to begin at one position.
         self._is_agreed = not settings.ranks_elsewhere
         if not self._is_agreed:
             planning.say(KEY, pack_start(start))
+            self._agree()
         self._is_over = False
         self.left_out = 0
         self.costs_differ = False
@@ -159,20 +159,11 @@ class LocalRun:
         self.is_first = False
         if not step.tasks:
             self._unposted += step.plan.samples
-        # Planning is woken up seldom: it has planned ahead.
-        if self._unposted >= self._settings.post_at:
-            self._planning.handed_out(self._unposted)
-            self._unposted = 0
+            # Planning is woken up seldom: it has planned ahead.
+            if self._unposted >= self._settings.post_at:
+                self._planning.handed_out(step.plan.number + 1)
+                self._unposted = 0
         self._send()
-
-    def said(self, key: str, value: bytes | None = None) -> tuple[bytes, ...] | None:
-        """Return all ranks' values for a key, None as long as some are missing.
-
-        value: this rank's, to be said.
-        """
-        if value is not None:
-            self._planning.say(key, value)
-        return self._said.get(key)
 
     # --- plans
 
@@ -193,16 +184,22 @@ class LocalRun:
         self._failed.update(found.failed)
         self._to_measure.extend(found.to_measure)
         for plan, contents in found.steps:
-            self._add(plan, contents)
-        self._said.update(found.said)
-        if KEY in found.said:
-            self._is_agreed = True
-            if why := why_apart(found.said[KEY]):
-                raise LoaderError(why)
-        for step in self._steps if found.said else ():
-            self._hear(step)
+            if plan.number >= self._start.at.step:
+                self._add(plan, contents)
+        if found.has_heard:
+            self._agree()
+            for step in self._steps:
+                self._hear(step)
         self._is_over |= found.is_over
         self.left_out = self.left_out or found.left_out
+
+    def _agree(self) -> None:
+        """Look whether all ranks have said where they begin; LoaderError if not at one position."""
+        starts = None if self._is_agreed else self._planning.heard.get(KEY)
+        if starts is not None:
+            self._is_agreed = True
+            if why := why_apart(starts):
+                raise LoaderError(why)
 
     def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
         """Add a step; what ends the run is not made."""
@@ -224,13 +221,15 @@ class LocalRun:
         elif not step.is_posted:
             step.is_posted = True
             self._planning.say(self._key(step), json.dumps(sorted(step.all_holes)).encode())
+            self._hear(step)  # where this run is gone on with, they may be known
 
     def _key(self, step: OpenStep) -> str:
         return f"holes/{step.plan.number}"
 
     def _hear(self, step: OpenStep) -> None:
         """Settle a step whose holes all ranks have said."""
-        if step.contents is None and (values := self._said.pop(self._key(step), None)) is not None:
+        values = self._planning.heard.get(self._key(step))
+        if values is not None and step.is_posted and step.contents is None:
             step.all_holes.update(*map(json.loads, values))
             self._settle(step)
 
@@ -360,6 +359,7 @@ class LocalRun:
                 f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
             )
         self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
+        self._maker.weighs_all = budget < WEIGHED * self._mean_bytes
 
     def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
         """Note, and say once, which samples cost something else than was planned."""

@@ -19,7 +19,7 @@ from .feed import PlannedStep
 
 # Keys that an error names.
 QUOTED = 8
-# The bytes of one microbatch of so many are counted.
+# The bytes of one microbatch of so many are counted; of all where the budget is for fewer.
 WEIGHED = 64
 
 
@@ -77,7 +77,8 @@ class RunSettings:
 class StepMaker:
     """Makes the steps of a run, and decides what their microbatches hold.
 
-    compares: the next microbatches whose labels are to be counted sample by sample.
+    compares: the next microbatches whose labels are to be counted sample by sample. weighs_all:
+    the bytes of each microbatch are to be counted.
     """
 
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
@@ -86,6 +87,7 @@ class StepMaker:
         self._skips = settings.job.on_error == "skip"
         self._loads = 0
         self.compares = 0
+        self.weighs_all = False
 
     def open(
         self,
@@ -158,7 +160,7 @@ class StepMaker:
         self._loads += 1
         return Load(
             self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
-            is_spare, self._loads % WEIGHED == 1,
+            is_spare, self.weighs_all or self._loads % WEIGHED == 1,
         )  # fmt: skip
 
     def settled(self, step: OpenStep) -> dict[Cell, Contents]:

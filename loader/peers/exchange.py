@@ -1,6 +1,6 @@
 """Defines what the ranks of a loader do once they have met.
 
-A key is posted once and gathered (or skipped) once by each rank. All ranks use keys in the same
+A key is posted and gathered once by each rank. All ranks use keys in the same
 order, several of which may be under way. Nothing here blocks for a peer and there is no thread:
 things move on when a rank calls `post`, `gather` or `poll`. As the leader of a host passes on what
 its followers post, a rank that has nothing to ask for still calls `poll` several times a second.
@@ -50,10 +50,6 @@ class Peers(ABC):
 
         LoaderError if they can never be had: the store is lost.
         """
-
-    @abstractmethod
-    def skip(self, key: str) -> None:
-        """Say that this rank needs the values of a key, or what is published for it, no more."""
 
     @abstractmethod
     def end(self, group: str) -> None:

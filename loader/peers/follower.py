@@ -35,7 +35,6 @@ class FollowingPeers(Peers):
         self._results: dict[str, HostRecord] = {}
         self._offers: dict[str, tuple[int, int]] = {}
         self._posted: dict[str, tuple[float, int]] = {}
-        self._skipped: set[str] = set()
         self._ended: set[str] = set()
         self._told_read = 0
         self._reasons: dict[str, str] = {}
@@ -65,14 +64,6 @@ class FollowingPeers(Peers):
             raise LoaderError(self._failed)
         return None
 
-    def skip(self, key: str) -> None:
-        """Forget the values of a key and what was published for it."""
-        if self._offers.pop(key, None) is not None:
-            self._log.append(RecordKind.MAPPED, key)
-        elif self._results.pop(key, None) is None:
-            self._skipped.add(key)
-        self._tell_read()
-
     def end(self, group: str) -> None:
         """Use the keys of a group no more."""
         self.poll()
@@ -82,7 +73,6 @@ class FollowingPeers(Peers):
             self._log.append(RecordKind.MAPPED, key)
         self._results = {k: each for k, each in self._results.items() if group_of(k) != group}
         self._posted = {k: each for k, each in self._posted.items() if group_of(k) != group}
-        self._skipped = {key for key in self._skipped if group_of(key) != group}
         self._tell_read()
 
     def poll(self) -> None:
@@ -153,14 +143,14 @@ class FollowingPeers(Peers):
     def _hear(self, record: HostRecord) -> None:
         match record.kind:
             case RecordKind.RESULT:
-                if not self._is_unwanted(record.key):
+                if group_of(record.key) not in self._ended:
                     self._results[record.key] = record
                 # The leader has read this rank's value, and all that was written before it.
                 self._log.release(self._posted.pop(record.key, (0.0, 0))[1])
                 self._reasons.pop(record.key, None)
             case RecordKind.OFFER:
                 descriptor, size = json.loads(self._records.body_of(record))
-                if self._is_unwanted(record.key):
+                if group_of(record.key) in self._ended:
                     self._log.append(RecordKind.MAPPED, record.key)
                 else:
                     self._offers[record.key] = (descriptor, size)
@@ -173,12 +163,6 @@ class FollowingPeers(Peers):
                 self._leader_closed = True
             case _:
                 raise ValueError(f"the leader of this host wrote a record of kind {record.kind}")
-
-    def _is_unwanted(self, key: str) -> bool:
-        if key in self._skipped:
-            self._skipped.discard(key)
-            return True
-        return group_of(key) in self._ended
 
     def _tell_read(self) -> None:
         """Tell the leader what this rank needs no more, when that is worth a page."""

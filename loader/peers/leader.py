@@ -107,7 +107,6 @@ class LeadingPeers(Peers):
         self._clock = clock
         self._rounds: dict[str, _Round] = {}
         self._results: dict[str, tuple[bytes, ...]] = {}
-        self._skipped: set[str] = set()
         self._ended: set[str] = set()
         # What is published, until it was mapped by all followers.
         self._offers: dict[str, tuple[Any, set[int]]] = {}
@@ -134,11 +133,6 @@ class LeadingPeers(Peers):
         self.poll()
         return self._results.pop(key, None)
 
-    def skip(self, key: str) -> None:
-        """Forget the values of a key."""
-        if self._results.pop(key, None) is None:
-            self._skipped.add(key)
-
     def end(self, group: str) -> None:
         """Use the keys of a group no more; the last host to end it deletes what is left of it."""
         if group in self._ended:
@@ -148,7 +142,6 @@ class LeadingPeers(Peers):
             del self._rounds[key]
         for key in [key for key in self._results if group_of(key) == group]:
             del self._results[key]
-        self._skipped = {key for key in self._skipped if group_of(key) != group}
         self._ended.add(group)
         if self._values is not None:
             self._values.end(group, unread)
@@ -297,10 +290,7 @@ class LeadingPeers(Peers):
 
     def _finish(self, key: str, values: tuple[bytes, ...]) -> None:
         del self._rounds[key]
-        if key in self._skipped:
-            self._skipped.discard(key)
-        else:
-            self._results[key] = values
+        self._results[key] = values
         if self._followers:
             self._write(RecordKind.RESULT, key, pack_values(values))
 

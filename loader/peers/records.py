@@ -155,16 +155,10 @@ def pack_values(values: Sequence[bytes]) -> bytes:
 
 
 def unpack_values(data: bytes) -> tuple[bytes, ...]:
-    """Return the values that were packed as one; ValueError if they were not."""
-    if len(data) < _COUNT.size:
-        raise ValueError(f"{len(data)} bytes are not values")
+    """Return the values that were packed as one."""
     (count,) = _COUNT.unpack_from(data)
     start = _COUNT.size + count * _LENGTH.size
-    if len(data) < start:
-        raise ValueError(f"{len(data)} bytes are not {count} values")
     sizes = [size for (size,) in _LENGTH.iter_unpack(data[_COUNT.size : start])]
-    if len(data) != start + sum(sizes):
-        raise ValueError(f"{len(data)} bytes are not values of {sum(sizes)} bytes in all")
     values = []
     for size in sizes:
         values.append(data[start : start + size])

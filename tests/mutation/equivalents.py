@@ -23,13 +23,17 @@ EQUIVALENTS: dict[str, str] = {
     ),
     f"{_KERNELS}/pack:find_group: found: Int = -1 -> found: Int = -2": _NONE,
     f"{_KERNELS}/padded:cut_in_two: far: Matrix = np.empty((ranks + 1, ranks + 1), dtype=np.int64) "
-    "-> far: Matrix = np.empty((ranks + 1, ranks + 2), dtype=np.int64)": "nothing reads the last column",
+    "-> far: Matrix = np.empty((ranks + 1, ranks + 2), dtype=np.int64)": (
+        "nothing reads the last column"
+    ),
     f"{_KERNELS}/padded:fill_ends: count: Int = most // sizes[0] if samples > 0 else 0 -> "
     "count: Int = most // sizes[0] if samples < 0 else 0": "counted up from 0, if more slowly",
     f"{_KERNELS}/assign:assign_rows: product = 0 -> product = 1": (
         "the product of each rank is one more"
     ),
-    f"{_KERNELS}/partition:place_vectors: whole: Int = 0 -> whole: Int = 1": "the score of each part is one less",
+    f"{_KERNELS}/partition:place_vectors: whole: Int = 0 -> whole: Int = 1": (
+        "the score of each part is one less"
+    ),
     f"{_KERNELS}/level:is_level: return above <= abs(whole) >> near -> "
     "return above <= int(whole) >> near": "loads are not below 0",
     f"{_KERNELS}/level:level_contest: failed += 1 -> failed += 2": (
@@ -43,7 +47,9 @@ EQUIVALENTS: dict[str, str] = {
     f"{_KERNELS}/level:find_partner: into: Int = -1 -> into: Int = -2": _NONE,
     f"{_KERNELS}/level:find_partner: back: Int = -1 -> back: Int = -2": _NONE,
     f"{_KERNELS}/excess:lower_excess: best: Int = excess_after(loads, costs, budgets, high, low, "
-    "-1, -1) -> best: Int = excess_after(loads, costs, budgets, high, low, -1, -2)": "any number below 0 is no item",
+    "-1, -1) -> best: Int = excess_after(loads, costs, budgets, high, low, -1, -2)": (
+        "any number below 0 is no item"
+    ),
     f"{_KERNELS}/excess:lower_excess: from_low = -1 if moves and counts[high] > 1 else 0 -> "
     "from_low = -1 if moves and counts[high] >= 1 else 0": (
         "two groups have no less excess as one: squares above a mean are superadditive"
@@ -63,7 +69,9 @@ EQUIVALENTS: dict[str, str] = {
     f"{_KERNELS}/swap:best_exchange: from_low = -1 if moves and counts[high] > 1 else 0 -> "
     "from_low = -2 if moves and counts[high] > 1 else 0": "the same move is tried twice",
     f"{_KERNELS}/excess:excess_after: over: Int = min(max(left - MEAN, 0), _MOST_EXCESS) -> "
-    "over: Int = min(max(left - MEAN, 1), _MOST_EXCESS)": "accepted: one more in squares of about 2**40",
+    "over: Int = min(max(left - MEAN, 1), _MOST_EXCESS)": (
+        "accepted: one more in squares of about 2**40"
+    ),
     f"{_FILLING}/kernels/walks:place_all: at[s] = c -> pass": (
         "stretches that were passed end before the last kernel does, so nothing more fits them"
     ),

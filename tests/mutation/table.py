@@ -7,7 +7,7 @@ SCHEDULES = "tests/sched"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Modules of one folder, the files and folders of their tests, and if kernels run as plain Python."""
+    """Modules of one folder, the files and folders of their tests, and if Python runs kernels."""
 
     folder: str
     modules: tuple[str, ...]

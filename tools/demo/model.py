@@ -163,6 +163,7 @@ class VisionLanguageModel(nn.Module):
                 f"{len(tiles)} tiles; the transform and the model must agree on "
                 f"tokens_per_tile={self.shape.tokens_per_tile}"
             )
+        owned = owned.to(x.dtype)  # another one under autocast
         placed: Tensor = x.masked_scatter(places[..., None], owned) + 0 * features.sum()
         return placed
 

@@ -161,6 +161,7 @@ class PlannedReader(Dataset[Any]):
         return done
 
     def _made(self, task: Load) -> Any:
+        """Return a batch, or a Made where more than the batch is to be told."""
         if task.spare:
             return self._spare(task)
         found = self._loaded(task)
@@ -175,8 +176,19 @@ class PlannedReader(Dataset[Any]):
         if not good and not self._takes_empty:
             return Made(None, failed=failed)
         batch = self._collated(task, good)
+        # Most batches are told of nothing more, and need no object of their own.
         if not (failed or any(task[2:]) or self._count_labels):
             return batch
+        return self._told(task, batch, good, failed)
+
+    def _told(
+        self,
+        task: Load,
+        batch: Any,
+        good: list[Any],
+        failed: tuple[tuple[int, FailedSample], ...],
+    ) -> Made:
+        """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
         return Made(
@@ -222,24 +234,30 @@ class PlannedReader(Dataset[Any]):
         if self.progress is not None:
             self.progress[self.number] = SEVERAL
         try:
-            return list(pool.map(partial(self._tried, task.epoch), task.indexes))
+            return list(
+                pool.map(partial(self._tried, self._measurer.load, task.epoch), task.indexes)
+            )
         finally:
             if self.progress is not None:
                 self.progress[self.number] = 0
 
     def _one(self, epoch: int, index: int) -> Any:
+        return self._noted(self._measurer.load, epoch, index)
+
+    def _noted(self, action: Callable[[int, int], Any], epoch: int, index: int) -> Any:
+        """Return what an action makes of a sample, of which a worker that dies now is said to."""
         progress = self.progress
         if progress is not None:
             progress[self.number] = index + 1
         try:
-            return self._tried(epoch, index)
+            return self._tried(action, epoch, index)
         finally:
             if progress is not None:
                 progress[self.number] = 0
 
-    def _tried(self, epoch: int, index: int) -> Any:
+    def _tried(self, action: Callable[[int, int], Any], epoch: int, index: int) -> Any:
         try:
-            return self._measurer.load(index, epoch)
+            return action(index, epoch)
         except Exception as error:  # on_error says what comes of it
             return failed_sample(self._measurer.source, index, error)
 
@@ -253,16 +271,8 @@ class PlannedReader(Dataset[Any]):
         return Measured(costs, seconds, differs)
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
-        progress = self.progress
-        if progress is not None:
-            progress[self.number] = index + 1
-        try:
-            return self._measurer.cost(index, epoch)
-        except Exception as error:  # on_error says what comes of it
-            return failed_sample(self._measurer.source, index, error)
-        finally:
-            if progress is not None:
-                progress[self.number] = 0
+        found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave threads behind: a process starts its own."""

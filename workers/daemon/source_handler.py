@@ -22,6 +22,7 @@ from ..sources.interface import (
     source_name,
 )
 from ..sources.labels import labels_of
+from ..sources.measuring import chosen_costs
 from ..sources.thread_safety import refuse_threads
 from .decode_threads import DecodeThreads
 from .handler import Decoded
@@ -121,10 +122,12 @@ class SourceHandler:
             found = checked_probe(Probe(source.key(ref.index), measure(sample)))
             if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
                 found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
-            return self._packed(found.key, self._cost(found), sample, load_s)
+            return self._packed(found.key, chosen_costs(found, self.resources), sample, load_s)
         probed = self._retried(source.probe, ref.index)
         found = checked_probe(probed, source.key(ref.index))
-        return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
+        return Probed(
+            ref.ordinal, found.key, chosen_costs(found, self.resources), found.nbytes or 0
+        )
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
@@ -158,16 +161,6 @@ class SourceHandler:
 
     def _name(self) -> str:
         return source_name(self._source())
-
-    def _cost(self, found: Probe) -> tuple[int, ...]:
-        try:
-            return tuple([found.cost[name] for name in self.resources])
-        except KeyError:
-            missing = [name for name in self.resources if name not in found.cost]
-            raise SampleError(
-                found.key,
-                f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
-            ) from None
 
     def _packed(self, key: str, cost: tuple[int, ...], sample: Any, load_s: float = 0.0) -> Decoded:
         if not self.local and not holds_fields(sample):

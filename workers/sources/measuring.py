@@ -29,6 +29,18 @@ def failed_sample(source: Source, index: int, error: Exception) -> FailedSample:
     return FailedSample(key, reason_of(error), kind_of(error) == "io", file_of(source, index))
 
 
+def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
+    """Return the costs of resources, in their order; SampleError where one is missing."""
+    try:
+        return tuple([found.cost[name] for name in resources])
+    except KeyError:
+        missing = [name for name in resources if name not in found.cost]
+        raise SampleError(
+            found.key,
+            f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
+        ) from None
+
+
 class Measurer:
     """Measures the samples of a source; `resources` are the costs that are asked for, in order."""
 
@@ -62,7 +74,7 @@ class Measurer:
         if self.decodes_first:
             return self.cost_of(index, self.load(index, epoch))
         found = checked_probe(self._retried(self.source.probe, index), self.source.key(index))
-        return self._chosen(found)
+        return chosen_costs(found, self.resources)
 
     def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
@@ -70,17 +82,7 @@ class Measurer:
         found = checked_probe(Probe(self.source.key(index), measure.measure(sample)))
         if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
             found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
-        return self._chosen(found)
-
-    def _chosen(self, found: Probe) -> tuple[int, ...]:
-        try:
-            return tuple([found.cost[name] for name in self.resources])
-        except KeyError:
-            missing = [name for name in self.resources if name not in found.cost]
-            raise SampleError(
-                found.key,
-                f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
-            ) from None
+        return chosen_costs(found, self.resources)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         name = partial(source_name, self.source)

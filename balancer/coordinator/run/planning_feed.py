@@ -190,7 +190,9 @@ class PlanningFeed:
         end = self._window_end
         planned = self._next_plan(end)
         after_window = self.start + planned.consumed
-        self._check_position(planned.batches)
+        if self.start == self.first.start:
+            microbatches = [len(each.ranks[0]) for each in planned.batches]
+            self.first.check_in_window(self.step, microbatches)
         self.over_budget += 0 if planned.refused else len(planned.oversize)
         self._undelivered = _Undelivered(planned, self.step, self.start, after_window)
         if not planned.batches:
@@ -220,24 +222,6 @@ class PlanningFeed:
         self._undelivered = None
         for sample in self.samples.forget_before(window.end):
             self.delivery.discard_unplanned(sample)
-
-    def _check_position(self, batches: Sequence[GlobalBatch]) -> None:
-        """Raise ValueError if the run starts in this window, at a position that it has not."""
-        at = self.first
-        if self.start != at.start:
-            return
-        if at.step > self.step and at.step >= self.step + len(batches):
-            raise ValueError(
-                f"the ledger is at step {at.step}, but the window it stands in ends with step "
-                f"{self.step + len(batches) - 1}: it was changed, or is of other data"
-            )
-        if 0 <= at.step - self.step < len(batches):
-            microbatches = len(batches[at.step - self.step].ranks[0])
-            if at.microbatch >= microbatches:
-                raise ValueError(
-                    f"the ledger is at microbatch {at.microbatch} of step {at.step}, which has "
-                    f"{microbatches}: it was changed, or is of other data"
-                )
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""

@@ -74,6 +74,7 @@ class Rank:
         shares: Shares | None = None, at: EpochPosition = START,
     ) -> None:  # fmt: skip
         self.costs, self.broken, self.steps = costs, broken, list[Any]()
+        self.out = 0
         self.measured: Counter[int] = Counter()
         source = feed(plan, LoopCosts(len(costs), RESOURCES), at)
         self.ahead = PlanAhead(source, ahead, plan.samples_per_step, shares, "1")
@@ -86,8 +87,9 @@ class Rank:
         source.shuffle(some)
         self.measured.update(some)
         self.ahead.store(some, [self.cost(each) for each in some])
-        if source.random() < 0.7:
-            self.ahead.hand_out(source.randint(1, 20))
+        if source.random() < 0.7 and self.steps:
+            self.out += source.randint(0, len(self.steps) - self.out)
+            self.ahead.hand_out(self.out and self.steps[self.out - 1].number + 1)
 
     def cost(self, ordinal: int) -> Any:
         index = int(self.ahead.feed.order[ordinal])
@@ -142,7 +144,7 @@ def test_ranks_that_measure_a_part_each_make_the_same_plan(
 
 def test_no_more_is_measured_and_planned_than_is_asked_for() -> None:
     rank = Rank(config(), [5] * 600, set(), ahead=24)
-    for handed_out in (0, 0, 6, 0):
+    for handed_out in (0, 0, 1, 0):
         rank.ahead.hand_out(handed_out)
         for _ in range(50):
             rank.steps += rank.ahead.steps()
@@ -174,5 +176,5 @@ def test_with_known_costs_nothing_is_measured() -> None:
     ahead = PlanAhead(source, 12, 6)
     assert len([*ahead.steps()]) == 2
     assert not ahead.to_measure
-    ahead.hand_out(6)
+    ahead.hand_out(1)
     assert len([*ahead.steps()]) == 1

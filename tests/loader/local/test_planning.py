@@ -2,9 +2,11 @@
 
 import gc
 import os
+import random
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from counterpoise.balancer.planning.problem.config import Planned, Window
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
+from counterpoise.loader.local.feed import PlannedStep
 from counterpoise.loader.local.planning import Collected, Planning, PlanningThread
 from tests.loader.local.plans import RESOURCES, config, costs_of, describe, feed, seen, take
 
@@ -43,7 +46,8 @@ def collected(planning: Planning) -> Iterator[Collected]:
         ordinals = [ordinal for ordinal, _ in found.to_measure]
         if ordinals:
             planning.measured(ordinals, [(index,) for _, index in found.to_measure])
-        planning.handed_out(sum(step.samples for step, _ in found.steps))
+        for step, _ in found.steps:
+            planning.handed_out(step.number + 1)
     raise AssertionError("planning takes too long")
 
 
@@ -84,13 +88,53 @@ def test_what_planning_raises_is_collected_once() -> None:
     planning.stop()
 
 
+def test_what_a_trainer_had_in_hand_comes_again_after_a_rewind() -> None:
+    costs = LoopCosts(COUNT, RESOURCES)
+    planning, source = of_thread(costs=costs), random.Random(5)
+    due, steps, is_over, deadline = deque[PlannedStep](), list[PlannedStep](), False, LIMIT_S
+    deadline += time.monotonic()
+    while due or not is_over:
+        assert time.monotonic() < deadline
+        if source.random() < 0.05:  # all that this loop has is lost, but for what it handed out
+            at = steps[-1].number + 1 if steps else 0
+            due.clear()
+            is_over = False
+            assert planning.rewind(at)
+            continue
+        if due:
+            steps.append(due.popleft())
+            if source.random() < 0.5:
+                planning.handed_out(steps[-1].number + 1)
+        if (found := planning.collect()) is None:
+            planning.wait(0.01 if due else 1.0)
+            continue
+        assert found.error is None
+        due.extend(step for step, _ in found.steps if not steps or step.number > steps[-1].number)
+        is_over |= found.is_over
+        planning.measured(
+            [each for each, _ in found.to_measure], [(index,) for _, index in found.to_measure]
+        )
+        if not due and steps:
+            planning.handed_out(steps[-1].number + 1)
+    assert [*map(seen, steps)] == [*map(seen, take(feed(PLAN, costs_of([*range(COUNT)]))))]
+    planning.stop()
+
+
+def test_planning_that_has_ended_or_was_done_here_cannot_be_rewound() -> None:
+    here = Planning(make(), describe(PLAN))
+    there = of_thread()
+    there.stop()
+    assert not here.rewind(0)
+    assert not there.rewind(0)
+
+
 def test_threads_that_are_begun_and_stopped_at_once_all_end() -> None:
     gc.collect()
     before, descriptors = threading.active_count(), len(list(FILES.iterdir()))
     for cycle in range(CYCLES):
         planning = of_thread()
         if cycle % 3 == 1:
-            planning.handed_out(6)
+            planning.handed_out(1)
         if cycle % 3 == 2:
             planning.wait(1.0)
         planning.stop()

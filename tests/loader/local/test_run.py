@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,10 +74,10 @@ class AnyOrder:
 
 def begin(
     plan: PlanConfig, data: Texts, seed: int, on_error: str = "raise",
-    collate: Callable[[list[Any]], Any] = list,
+    collate: Callable[[list[Any]], Any] = list, buffer_bytes: int = 2**30,
 ) -> LocalRun:  # fmt: skip
     """Return a run from the epoch's start."""
-    job = JobSpec(plan, on_error=on_error)
+    job = JobSpec(plan, on_error=on_error, buffer_bytes=buffer_bytes)
     source = as_source(data, lambda text: {"tokens": len(text)})
     reader = PlannedReader(data, source, RESOURCES, 0, collate, on_error == "skip")
     tasks = AnyOrder(reader, seed)
@@ -184,6 +185,13 @@ def test_a_batch_that_could_not_be_made_is_made_again(lengths: list[int], seed: 
         rest = deliver(run)
         came += [each for each in rest if not isinstance(each, Exception)]
     assert [(*place(each), each.made.batch) for each in came] == planned(config(), lengths)
+
+
+def test_a_microbatch_over_the_byte_budget_is_named_wherever_it_is() -> None:
+    lengths = [5] * 120
+    lengths[100] = 5_000
+    with pytest.raises(LoaderError, match="a byte budget of 500 cannot hold one microbatch"):
+        deliver(begin(config(), Texts(lengths, set()), 0, buffer_bytes=500))
 
 
 def test_no_more_is_made_ahead_than_is_allowed() -> None:

@@ -28,10 +28,9 @@ def say(text: str) -> None:
 
 
 def say_missing(text: str) -> None:
-    """Say who is missing; the store ends with rank 0, and the others ask it too."""
+    """Say who is missing, and stay until all have: the others ask this process, too."""
     say(f"missing: {text}")
-    if RANK == 0:
-        time.sleep(TIMEOUT_S)
+    sys.stdin.read()
 
 
 def gathered(peers: Peers, key: str, reasons: list[str]) -> tuple[bytes, ...]:

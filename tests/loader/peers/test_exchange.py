@@ -78,17 +78,6 @@ def test_a_key_is_posted_once(job: Job) -> None:
             each.post("key", b"")
 
 
-def test_skipped_values_are_not_kept(job: Job) -> None:
-    peers = job.meet()
-    peers[0].skip("key")
-    peers[1].skip("key")
-    for each in peers:
-        each.post("key", b"")
-    peers[2].poll()
-    assert gathered(peers, "key", job) == [None, None, (b"",) * 4, (b"",) * 4]
-    assert [each.gather("key") for each in peers] == [None] * 4
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_of_turns_delivers_every_value_once(seed: int) -> None:
     draws = random.Random(seed)
@@ -167,18 +156,6 @@ def test_what_the_planner_publishes_is_mapped_by_its_host(job: Job) -> None:
     leader.close()
     assert view == plan
     assert follower.planner_ended()
-
-
-def test_a_plan_that_is_not_needed_is_not_kept(job: Job) -> None:
-    leader, follower, *_ = job.meet()
-    follower.skip("early")
-    for key in ("early", "late"):
-        leader.publish(key, b"plan")
-    follower.poll()
-    follower.skip("late")
-    leader.poll()
-    assert not leader._offers  # type: ignore[attr-defined]
-    assert follower.published("early") is None
 
 
 def test_only_the_planner_publishes(job: Job) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
@@ -35,6 +36,7 @@ class Ranks:
         self.processes = [
             Popen(
                 [sys.executable, "-W", "ignore", str(SCRIPT), task, port, hosts, str(rank)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -49,10 +51,14 @@ class Ranks:
             assert each.stdout.readline() == "started\n"
 
     def outputs(self, *ranks: int) -> list[str]:
-        """Return what some ranks say until they end."""
-        found = []
-        for rank in ranks:
-            out, err = self.processes[rank].communicate(timeout=ENDS_WITHIN_S)
+        """Return what some ranks say until they end: all when each has said something."""
+        found, some = [], [self.processes[rank] for rank in ranks]
+        pipes = [cast("list[IO[str]]", [each.stdin, each.stdout, each.stderr]) for each in some]
+        first = [said.readline() for _, said, _ in pipes]
+        for line, each, (asked, said, errors) in zip(first, some, pipes, strict=True):
+            asked.close()
+            out, err = line + said.read(), errors.read()
+            each.wait(ENDS_WITHIN_S)
             assert "missing" in out or "gathered" in out or not out, err
             found.append(out)
         return found
@@ -61,7 +67,8 @@ class Ranks:
         """End all."""
         for each in self.processes:
             each.kill()
-            each.communicate()
+            with each:  # closes its pipes, and waits
+                pass
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from counterpoise.loader.peers.records import (
     RecordKind,
     RecordReader,
     RecordWriter,
-    pack_values,
-    unpack_values,
 )
 
 
@@ -65,9 +63,3 @@ def test_what_was_released_takes_no_memory_and_the_rest_stays() -> None:
     assert [each.kind for each in reader.read()] == [RecordKind.CLOSED]
     writer.close()
     reader.close()
-
-
-@pytest.mark.parametrize("data", [b"", b"\1\0\0\0", pack_values([b"ab"])[:-1], b"\xff" * 20])
-def test_rubbish_is_no_list_of_values(data: bytes) -> None:
-    with pytest.raises(ValueError, match="bytes are not"):
-        unpack_values(data)

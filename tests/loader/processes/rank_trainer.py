@@ -5,12 +5,16 @@ python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   resume   again, from the ledger in FOLDER/ledger.json
   apart    the ranks begin at different epochs
   broken   a sample does not decode, on one of them
+  torn     two epochs, in which next() is left by exceptions at random moments, of each rank its own
+  inline   the same without workers
   late     one epoch, whose end rank 1 takes when rank 0 has already ended, without a goodbye
 """
 
 import faulthandler
 import json
 import os
+import random
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -22,6 +26,7 @@ from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT, STEP, STEPS = 61, 16, 4
+TIMES = int(os.environ.get("TIMES", "5"))  # that next() is interrupted, of each rank
 
 
 def make(dataset=None, **changes):
@@ -46,6 +51,44 @@ def take(loader, epochs, before_step=lambda _: None):
             if info.last:
                 before_step(info.step + 1)
     return found
+
+
+class InterruptedAtRandom(BaseException):
+    """What a signal's handler raises in the middle of next()."""
+
+
+def interrupt(_number, frame):
+    if frame.f_code is not take_torn.__code__:  # next() has returned, or was not called yet
+        raise InterruptedAtRandom
+
+
+def take_torn(loader, epochs, seed, times):
+    """Take epochs; so many calls of next() are interrupted, and made again."""
+    source, found = random.Random(seed), []
+    signal.signal(signal.SIGALRM, interrupt)
+    while loader.state_dict()["epoch"] < epochs:
+        batches = iter(loader)
+        while True:
+            try:
+                if times and source.random() < 0.6:
+                    signal.setitimer(signal.ITIMER_REAL, source.choice((1e-4, 1e-3, 1e-2, 0.1)))
+                try:
+                    batch = next(batches)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except InterruptedAtRandom:
+                times -= 1
+                continue
+            except StopIteration:
+                break
+            info = loader.step_info
+            place = info.epoch, info.step, info.microbatch, info.rank
+            found.append([*place, list(info.keys), made.digest(batch)])
+    return found
+
+
+def broken(count):
+    return made.Augmented(count, broken={3, 30}, unreadable={7, 50})
 
 
 def wait_for(path):
@@ -82,6 +125,12 @@ def main(folder):
     loader = make(made.Augmented(COUNT, unreadable={7}), **given, timeout=5)
     came["broken"] = attempt(lambda: take(loader, 2))
     loader.close()
+
+    for manner, workers in (("torn", 1), ("inline", 0)):
+        options = {"num_workers": workers, "on_error": "skip", "timeout": 60}
+        loader = make(broken(COUNT), **options)
+        came[manner] = attempt(lambda loader=loader: take_torn(loader, 2, rank + 1, TIMES))
+        loader.close()
 
     def before_step(step):
         if rank == 1 and step == STEPS - 1:

@@ -17,9 +17,9 @@ TRAINER = Path(rank_trainer.__file__)
 LIMIT_S = 240
 
 
-def alone(epochs=2, ledger=None):
+def alone(epochs=2, ledger=None, dataset=None, **changes):
     """Return what one process that plays both ranks takes."""
-    loader = rank_trainer.make(virtual_ranks=2)
+    loader = rank_trainer.make(dataset, virtual_ranks=2, **changes)
     if ledger is not None:
         loader.load_state_dict(ledger)
     return rank_trainer.take(loader, epochs)
@@ -79,6 +79,12 @@ def test_both_resume_from_the_ledger_of_a_run_with_another_number_of_ranks(came,
 
 def test_a_rank_that_is_late_gets_its_last_batches_although_the_other_has_ended(came):
     assert together(came, "late") == alone(epochs=1)
+
+
+@pytest.mark.parametrize("manner", ["torn", "inline"])
+def test_ranks_whose_next_is_left_by_exceptions_go_on_with_the_others(came, manner):
+    dataset = rank_trainer.broken(rank_trainer.COUNT)
+    assert together(came, manner) == alone(dataset=dataset, on_error="skip")
 
 
 def test_ranks_that_are_apart_are_both_told_where_they_are(came):
