@@ -30,7 +30,7 @@ test-all: kernels
 kernels: $(KERNELS)
 
 $(KERNELS): $(STAMP) setup.py $(wildcard $(addsuffix /*.py*,$(KERNEL_FOLDERS)))
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python setup.py -q build_ext --inplace --force
 	touch $@
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
@@ -133,7 +133,7 @@ $(STAMP): pyproject.toml
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
 	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks
-	touch $@
+	touch $@ $(KERNELS)
 
 clean:
 	rm -rf $(VENV) build $(addsuffix /compiled.c,$(KERNEL_FOLDERS)) $(addsuffix /compiled.*.so,$(KERNEL_FOLDERS))

@@ -1,10 +1,11 @@
 """Finds the packages and compiles the kernels, neither of which pyproject.toml can express.
 
-The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, of all
-sources there; without a C compiler, or where it fails, the package is installed without them.
+The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, of the
+sources that it includes; without a C compiler the package is installed without extensions.
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -15,11 +16,13 @@ KERNELS = ("balancer/planning/kernels", "sched/bubble_filling/kernels")
 
 def extension(folder: str) -> Extension:
     """Return the extension of a folder; it knows what it was compiled from, as a test asks."""
-    sources = sorted(Path(folder).glob("*.py*"))
+    whole = Path(folder, "compiled.pyx")
+    included = re.findall(r'^include "(.+)"', whole.read_text(), re.MULTILINE)
+    sources = [whole, *(Path(folder, name) for name in included)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     return Extension(
         f"counterpoise.{folder.replace('/', '.')}.compiled",
-        [f"{folder}/compiled.pyx"],
+        [str(whole)],
         depends=[str(path) for path in sources],
         define_macros=[("COUNTERPOISE_SOURCES", f'"{digest}"')],
         extra_compile_args=["-O3"],

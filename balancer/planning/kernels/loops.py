@@ -10,55 +10,11 @@ import sys
 from typing import TYPE_CHECKING
 
 try:
-    from . import compiled  # type: ignore[attr-defined]  # noqa: F401 - of compiled.pyx
+    from . import compiled  # type: ignore[attr-defined]  # of compiled.pyx
 
     IS_COMPILED = True
 except ImportError:
     IS_COMPILED = False
-
-if TYPE_CHECKING or not IS_COMPILED:
-    from .assign import assign_rows
-    from .isf import sample_and_filter, shuffle
-    from .level import level_steps
-    from .pack import place
-    from .padded import (
-        best_tops,
-        count_groups,
-        cut,
-        cut_in_two,
-        fill_empty,
-        least_top,
-        padded_tops,
-        stops,
-    )
-    from .padded_exchange import even_out
-    from .partition import lower_maxima, place_vectors
-    from .pipeline import run, two_opt
-    from .shuffle import swap
-    from .swap import two_ended
-else:
-    from .compiled import (
-        assign_rows,
-        best_tops,
-        count_groups,
-        cut,
-        cut_in_two,
-        even_out,
-        fill_empty,
-        least_top,
-        level_steps,
-        lower_maxima,
-        padded_tops,
-        place,
-        place_vectors,
-        run,
-        sample_and_filter,
-        shuffle,
-        stops,
-        swap,
-        two_ended,
-        two_opt,
-    )
 
 __all__ = [
     "assign_rows",
@@ -83,6 +39,29 @@ __all__ = [
     "two_ended",
     "two_opt",
 ]
+
+if TYPE_CHECKING or not IS_COMPILED:
+    from .assign import assign_rows
+    from .isf import sample_and_filter, shuffle
+    from .level import level_steps
+    from .pack import place
+    from .padded import (
+        best_tops,
+        count_groups,
+        cut,
+        cut_in_two,
+        fill_empty,
+        least_top,
+        padded_tops,
+        stops,
+    )
+    from .padded_exchange import even_out
+    from .partition import lower_maxima, place_vectors
+    from .pipeline import run, two_opt
+    from .shuffle import swap
+    from .swap import two_ended
+else:
+    globals().update({name: vars(compiled)[name] for name in __all__ if name in vars(compiled)})
 
 # A plan that Python would run for longer is refused.
 MOST_PLAIN_S = 30.0

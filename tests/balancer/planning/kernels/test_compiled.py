@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -52,8 +53,9 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("kernels", [loops, walks], ids=lambda each: each.__name__)
 def test_kernels_are_compiled_from_the_sources_that_are_here(kernels) -> None:
     assert kernels.IS_COMPILED, "kernels are not compiled; run make kernels"
-    folder = Path(kernels.__file__).parent
-    sources = sorted(folder.glob("*.py*"))
+    whole = Path(kernels.__file__).with_name("compiled.pyx")
+    included = re.findall(r'^include "(.+)"', whole.read_text(), re.MULTILINE)
+    sources = [whole, *map(whole.with_name, included)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert kernels.compiled.sources == digest, "a source has changed since; run make kernels"
 
