@@ -70,6 +70,12 @@ def test_plans_are_the_same_compiled_and_as_python(first: int, last: int) -> Non
     assert compiled.stderr == ""
 
 
+@pytest.mark.parametrize("form", ["", AS_PYTHON], ids=["compiled", "as Python"])
+def test_who_plans_imports_no_compiler(form: str) -> None:
+    plan = PLANS + "print({'cython', 'Cython', 'numba', 'llvmlite'} & {*sys.modules})"
+    assert run(form + plan, 0, 1).stdout.splitlines()[-1] == "set()"
+
+
 def test_plain_python_says_once_that_it_is_slow_and_refuses_what_takes_minutes() -> None:
     done = run(AS_PYTHON + LARGE)
     (said,) = done.stderr.splitlines()
