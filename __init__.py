@@ -40,7 +40,7 @@ __all__ = sorted(["__version__", *_HOMES])
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, and keep it (PEP 562)."""
     if name == "__version__":
-        found = importlib.import_module(".balancer.protocol.software_version", __name__).VERSION
+        found = importlib.import_module(".balancer.protocol.records", __name__).VERSION
     elif name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     elif home := _HOMES[name]:

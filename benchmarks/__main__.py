@@ -10,6 +10,7 @@ BENCHES = {
     "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),
     "bubbles": ("bubbles.command", "Encoder work in the bubbles: Optimus' algorithm and ours."),
     "coordinator": ("coordinator.command", "The coordinator's CPU time, by ranks and workers."),
+    "decoding": ("loading.decoding", "CPU time of images: more pipelines than `bench images` has."),
     "encoder": (
         "encoder.command",
         "Encoders in the bubbles, executed: planned, simulated and measured.",
@@ -27,6 +28,7 @@ BENCHES = {
         "Samples onto ranks: how far the heaviest is above the mean.",
     ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
+    "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
     "runtime": (
         "runtime.command",
         "The pipeline runtime against torch's, and against the simulator.",

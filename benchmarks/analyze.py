@@ -31,11 +31,9 @@ from PIL import Image
 from rich.progress import track
 from rich.table import Table
 
-from counterpoise.tools.analyze.scan.options import ScanOptions
 from counterpoise.tools.analyze.scan.run import in_this_process, scan_all
-from counterpoise.tools.analyze.scan.sources import find_tasks
-from counterpoise.tools.console.reporting import emit, progress_console
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
+from counterpoise.tools.console.reporting import emit, progress_console, spread
 from counterpoise.workers.images.decode import is_image
 from counterpoise.workers.sources.file_patterns import find_shards
 

@@ -7,8 +7,12 @@ torch.cuda.max_memory_allocated() instead.
 Run: python examples/recompute.py
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from counterpoise.sched.planners.recompute import (
     Stage,
@@ -18,7 +22,6 @@ from counterpoise.sched.planners.recompute import (
     savings,
     tighten,
 )
-from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
 
 LIMIT_BYTES = 8_000_000
 KINDS = (("vision",) * 5, ("vision", "projector", "language"), ("language",) * 4)
@@ -40,6 +43,33 @@ class Block(nn.Module):
         q, k, v = (part.unsqueeze(0) for part in self.mixed(self.first(x)).chunk(3, dim=-1))
         x = x + self.output(nn.functional.scaled_dot_product_attention(q, k, v)[0])
         return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+
+def run_layers(layers: Sequence[nn.Module], x: Tensor, recompute: Iterable[int]) -> Tensor:
+    """Run a stage's layers, those at the positions of `recompute` checkpointed."""
+    for at, layer in enumerate(layers):
+        x = checkpoint(layer, x, use_reentrant=False) if at in recompute else layer(x)
+    return x
+
+
+def live_bytes(
+    layers: Sequence[nn.Module], inputs: Sequence[Tensor], recompute: Sequence[int]
+) -> int:
+    """Return the bytes that a stage has saved after the forwards of its live microbatches."""
+    own = {p.untyped_storage().data_ptr() for layer in layers for p in layer.parameters()}
+    found: dict[int, int] = {}  # each storage once, parameters not counted
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        kept = [run_layers(layers, x, recompute) for x in inputs]
+    total = sum(found.values())
+    del kept  # not sooner: what is freed may be used again, and would be counted once
+    return total
 
 
 def main() -> None:

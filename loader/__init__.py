@@ -9,68 +9,52 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..balancer.planning.problem.balance import Balance
-    from . import adapters
-    from .balanced.step_loader import StepLoader
-    from .collate.equivalence.check import Equivalence, check_equivalence
-    from .collate.hugging_face import hf_kwargs
-    from .collate.layouts import collate_packed, collate_padded
-    from .dataloader import DataLoader
-    from .remote_dataset import RemoteDataset
-    from .sampler import BalancedBatchSampler
-    from .step.dispatch import ImageDispatch, StepImages
-    from .step.errors import LoaderError
-    from .step.frameworks import LossRule, loss_rule
-    from .step.info import Step, StepInfo
-    from .step.loss import scale_loss
-    from .step.topology import Topology
+    from ..balancer.planning.problem.balance import Balance as Balance
+    from . import adapters as adapters
+    from .collate.equivalence import Equivalence as Equivalence
+    from .collate.equivalence import check_equivalence as check_equivalence
+    from .collate.layouts import collate_packed as collate_packed
+    from .collate.layouts import collate_padded as collate_padded
+    from .collate.layouts import hf_kwargs as hf_kwargs
+    from .dataloader import DataLoader as DataLoader
+    from .remote_dataset import RemoteDataset as RemoteDataset
+    from .sampler import BalancedBatchSampler as BalancedBatchSampler
+    from .step.dispatch import ImageDispatch as ImageDispatch
+    from .step.dispatch import StepImages as StepImages
+    from .step.errors import LoaderError as LoaderError
+    from .step.info import Step as Step
+    from .step.info import StepInfo as StepInfo
+    from .step.loss import LossRule as LossRule
+    from .step.loss import loss_rule as loss_rule
+    from .step.loss import scale_loss as scale_loss
+    from .step.ranks import Topology as Topology
+    from .step_loader import StepLoader as StepLoader
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "Balance": "..balancer.planning.problem.balance",
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
-    "Equivalence": ".collate.equivalence.check",
+    "Equivalence": ".collate.equivalence",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
-    "LossRule": ".step.frameworks",
+    "LossRule": ".step.loss",
     "RemoteDataset": ".remote_dataset",
     "Step": ".step.info",
     "StepImages": ".step.dispatch",
     "StepInfo": ".step.info",
-    "StepLoader": ".balanced.step_loader",
-    "Topology": ".step.topology",
+    "StepLoader": ".step_loader",
+    "Topology": ".step.ranks",
     "adapters": "",
-    "check_equivalence": ".collate.equivalence.check",
+    "check_equivalence": ".collate.equivalence",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
-    "hf_kwargs": ".collate.hugging_face",
-    "loss_rule": ".step.frameworks",
+    "hf_kwargs": ".collate.layouts",
+    "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",
 }
 
-__all__ = [
-    "Balance",
-    "BalancedBatchSampler",
-    "DataLoader",
-    "Equivalence",
-    "ImageDispatch",
-    "LoaderError",
-    "LossRule",
-    "RemoteDataset",
-    "Step",
-    "StepImages",
-    "StepInfo",
-    "StepLoader",
-    "Topology",
-    "adapters",
-    "check_equivalence",
-    "collate_packed",
-    "collate_padded",
-    "hf_kwargs",
-    "loss_rule",
-    "scale_loss",
-]
+__all__ = [*_HOMES]
 
 if not TYPE_CHECKING:
 

@@ -1,72 +1,32 @@
-"""What a DataLoader does where it was given `balance`; a plain loop does not import it."""
+"""Chooses the balanced loader behind a DataLoader with `balance`, and iterates over it."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
-from .adapters.gradient_state import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
-from .adapters.stand_ins import stand_ins
-from .assembly import BalancedArguments, prepare_balanced
-from .balanced.arguments import checked_shuffle, refuse_ignored
-from .balanced.given_order import read_order, with_rank, with_seed
-from .balanced.late import LateBalancedLoader
+from .adapters.recognition import stand_ins
+from .assembly import BalancedArguments, settings_of
 from .balanced.microbatches import BalancedLoader
-from .balanced.walking import Microbatches, Steps
-from .collate.chosen import checked_fields
-from .remote_dataset import RemoteDataset
-from .step.info import Step
-from .step.ranks import RankArguments
+from .balanced.walking import Microbatches
+from .late import LateBalancedLoader
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
-    """Return what makes the balanced loader behind `loader`; see `prepare_balanced`.
+    """Return the maker of the balanced loader behind `loader`, for when its ranks are needed.
 
-    What stands for torch's samplers stops frameworks from making batches of the loader themselves.
+    Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
+    making batches of the loader themselves.
     """
-    late = prepare_balanced(loader, given)
+    way = LateBalancedLoader
+    if given.balance.grouping == "auto":
+        from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
+
+        way = LateAutoLoader
+    late = way(settings_of(loader, given))
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late
-
-
-def read_arguments(
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool | None,
-    sampler: Any,
-    batch_sampler: Any,
-    generator: Any,
-    *,
-    balance: Any,
-    rank: int | None,
-    ranks: int | None,
-    virtual_ranks: int | None,
-    process_group: Any,
-    topology: Any,
-    fields: Any,
-    **others: Any,
-) -> BalancedArguments:
-    """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
-    order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-    wanted = with_seed(as_balance(balance), order)
-    is_remote = isinstance(dataset, RemoteDataset)
-    refuse_ignored(is_remote, wanted, batch_size, others["cost"], others["key"])
-    places = RankArguments(rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch)
-    return BalancedArguments(
-        balance=wanted,
-        shuffle=checked_shuffle(order.shuffle, wanted.mode),
-        ranks=with_rank(places, order),
-        follows=order.follows,
-        fields=checked_fields(fields),
-        **others,
-    )
-
-
-def iterate_steps(balanced: BalancedLoader) -> Iterator[Step]:
-    """Return an iterator over a loader's whole steps."""
-    return Steps(balanced)
 
 
 def count_batches(balanced: BalancedLoader, steps: int, samples: int) -> int:
@@ -87,7 +47,10 @@ class BatchIterator:
         self._microbatches = Microbatches(balanced)
         self._balanced, self._loader = balanced, loader
         self._feed = loader._accelerate
-        self._steps = None if self._feed is None else steps_if_known(loader)
+        self._steps: int | None = None
+        if self._feed is not None:
+            with suppress(TypeError):  # where the plan decides
+                self._steps = loader.num_steps
 
     def __iter__(self) -> "BatchIterator":
         return self
@@ -98,11 +61,13 @@ class BatchIterator:
         try:
             self._begin()
             fetched = self._microbatches.fetch(balanced.position)
-            batch, info, after = fetched.delivered.batch, fetched.delivered.info, fetched.after
+            batch, info, after = fetched.batch, fetched.info, fetched.after
             self._loader._info = info
             if self._feed is not None:
                 batch = self._feed.place(batch)
-                self._loader.end_of_dataloader = is_last(info, self._steps, balanced.ranks[-1])
+                is_last = info.last and info.rank == balanced.ranks[-1]
+                is_end = self._steps is not None and info.step == self._steps - 1
+                self._loader.end_of_dataloader = is_last and is_end
             if self._loader._in_pairs:
                 batch = batch, info
         except BaseException as error:
@@ -110,7 +75,7 @@ class BatchIterator:
                 self._end()
             balanced.caller.thread = None
             raise
-        # Nothing can raise, nor another thread come in, from here on: see balanced/fetching.py.
+        # Nothing can raise, nor another thread come in, from here on: see balanced/walking.py.
         balanced.caller.thread = None
         balanced.position = after
         return batch

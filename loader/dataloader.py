@@ -6,17 +6,18 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch.utils.data as torch_data
 
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
-from ..workers.sources.error_policy import BALANCED, OnError, checked_on_error
+from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator
-from .plain.position import is_stream
-from .plain.state import PlainState
-from .plain.typed_loader import T, TypedLoader
+from .plain.skipped import make_left_out
+from .plain.state import PlainState, is_stream
 from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
@@ -27,7 +28,6 @@ from .refused_arguments import (
 )
 from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
-from .step.skipped import make_left_out
 
 # Where there is a `balance`, methods import .balancing: a plain loop needs nothing of it.
 if TYPE_CHECKING:
@@ -35,11 +35,35 @@ if TYPE_CHECKING:
     from ..balancer.planning.problem.options import GroupingName
     from .assembly import BalancedArguments
     from .balanced.followed_costs import MeasuredCosts
-    from .balanced.late import LateBalancedLoader
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+    from .late import LateBalancedLoader
 
-# What a balancer holds where nobody says: as in JobSpec.
+if TYPE_CHECKING:
+    # torch's is generic too; most people write no parameter.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", covariant=True, default=Any)
+
+    class TypedLoader(torch_data.DataLoader[T], Generic[T, BatchT]):
+        """torch's DataLoader with two types for checkers: of the samples, and of the batches.
+
+        What collate_fn returns is the type of the batches. Both may be written, as in
+        DataLoader[int, Batch], and neither has to be: both are Any then.
+        """
+
+else:
+    T = TypeVar("T", covariant=True)
+
+    class TypedLoader(torch_data.DataLoader[T]):
+        """torch's DataLoader, which takes a second parameter and drops it."""
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Return the alias of the first type."""
+            return super().__class_getitem__(types[0] if isinstance(types, tuple) else types)
+
+
+# The bytes that are held where nobody says how many: as in JobSpec.
 BUFFER_BYTES = 1 << 30
 
 
@@ -158,9 +182,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
             return
-        from . import balancing
+        from . import assembly, balancing
 
-        self._given = balancing.read_arguments(
+        self._given = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
             rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
             topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
@@ -222,9 +246,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
-        from . import balancing
+        from .balanced.walking import Steps
 
-        return balancing.iterate_steps(self._late.get_at_iteration())  # type: ignore[union-attr]
+        return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
     def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""

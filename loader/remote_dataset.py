@@ -11,7 +11,7 @@ class RemoteDataset:
 
     pattern: as for TarDataset, relative to the workers' root. transform: the name that their
     operator registered, or "package.module:function" that they allow; arguments: JSON values for
-    it. source: the format, a name in workers/sources/format_registry.py. The trainer needs neither
+    it. source: the format, a name in workers/sources/registry.py. The trainer needs neither
     the files nor the transform.
     """
 

@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -21,22 +22,23 @@ from torch.utils.data import Sampler
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
-from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
+from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.planning.problem.work import padded_loads
 from ..balancer.protocol.job_spec import LABEL_TOKENS
+from ..balancer.protocol.parts import EpochPosition
 from ..workers.sources.data_identity import KnownData
-from ..workers.sources.fingerprint import digest_arrays
-from .adapters.stand_ins import refuse_to_be_sharded
+from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
-from .balanced.over_budget import OverBudget
+from .balanced.arrivals import MicrobatchFacts
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
-from .balanced.step_infos import SampledWindow
+from .balanced.step_infos import OverBudget, info_of
+from .local.contents import contents_of, usable_cells
+from .local.costs import LoopCosts
+from .local.feed import PlanFeed, PlannedStep
 from .refused_arguments import refuse_moved_arguments
-from .resume.ledger import SamplerLedger, write_ledger
-from .resume.reading import check_same, read_ledger
-from .resume.same_data import check_same_data
+from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
 from .step.ranks import Place, RankArguments, check_same_place
 
@@ -72,7 +74,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     """
 
     # Plans of the last windows, by epoch and first ordinal; and the order of an epoch.
-    _plans: dict[tuple[int, int], SampledWindow]
+    _plans: dict[tuple[int, int], "_PlannedWindow"]
     _order: tuple[int, Int64] | None = None
 
     @refuse_moved_arguments
@@ -94,10 +96,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
         wanted = as_balance(balance)
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
-        self._costs, names = checked_columns(costs)
+        columns, names = checked_columns(costs)
+        self._loop_costs = LoopCosts(len(columns), names)
+        self._loop_costs.store(np.arange(len(columns)), columns)
+        everything: Any = slice(None)
+        self._costs = self._loop_costs.rows(everything)  # a view: there may be many
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
-        self._data = KnownData(_Costs(names, self._costs), len(self._costs))
+        self._data = KnownData(_Costs(self._loop_costs), len(columns))
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(
             configuration, costs=self._costs, resources=names, batch_size=batch_size,
@@ -182,11 +188,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._given += 1
             self._tell_over_budget(batch)
             yield batch
-        if skip > 0:
-            raise ValueError(
-                f"ledger.given says that {self._given} microbatches were given out, and the epoch "
-                f"has {self._given - skip}: resume with the same costs and options"
-            )
         self._over_budget.end_epoch()
         if sum(left_out) and self.rank == 0:
             logger.warning(
@@ -237,19 +238,36 @@ class BalancedBatchSampler(Sampler[list[int]]):
             )
         place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
         start, step, before = self._windows[place]
-        window = self._plan(self._order_of_epoch(), start, step)
-        label = self._balance.label_tokens or LABEL_TOKENS
-        return window.info(self.rank, batch_index - before, self._names, self._over_budget, label)
+        steps = self._plan(self._order_of_epoch(), start, step).steps
+        # as many microbatches of this rank are before each step's end; the same for every rank
+        ends = list(accumulate(each.microbatches for each in steps))
+        number = bisect_right(ends, batch_index - before)
+        planned, rank = steps[number], self.rank
+        microbatch = batch_index - before - (ends[number - 1] if number else 0)
+        name = self._balance.label_tokens or LABEL_TOKENS
+        label = self._names.index(name) if name in self._names else -1
+        cells = usable_cells(planned, (), may_be_empty=True) or {}
+        contents = contents_of(planned, cells, [rank], label, padded=())[rank, microbatch]
+        facts = MicrobatchFacts(
+            rank=rank,
+            step=planned.number,
+            microbatch=microbatch,
+            microbatches=planned.microbatches,
+            weights=contents.weights,
+            costs=contents.costs,
+            after=planned.after,
+            keys=tuple(map(str, planned.indexes_of(contents.ordinals))),
+        )
+        return info_of(facts, self.epoch, self.config.ranks, self._names, self._over_budget, None)
 
-    def _plan(self, order: Int64, start: int, step: int) -> SampledWindow:
+    def _plan(self, order: Int64, start: int, step: int) -> "_PlannedWindow":
         """Return the plan of the window at an ordinal, made again if it is not kept."""
         place = self.epoch, start
         if place not in self._plans:
-            some = order[start : start + self._planner.window_samples]
-            last = start + len(some) >= len(order)
-            costs = self._costs[some]
-            planned = self._planner.plan(Window(self.epoch, step, start, costs, last))
-            self._plans[place] = SampledWindow(self.epoch, start, planned, some.tolist(), costs)
+            at = EpochPosition(start, step, step, 0)
+            feed = PlanFeed(self.epoch, order, self._planner, self._loop_costs, at)
+            steps = tuple(feed.plan() or ())
+            self._plans[place] = _PlannedWindow(steps, feed.start, feed.step, feed.left_out)
             if len(self._plans) > KEPT_WINDOWS:
                 del self._plans[next(iter(self._plans))]
         return self._plans[place]
@@ -296,7 +314,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             "digest": self.config.digest(),
         }
         check_same(ledger, current)
-        _check_place(ledger, self.config)
         self.epoch = ledger.epoch
         self._windows = [(ledger.start, ledger.step, ledger.before)]
         self._given = ledger.given
@@ -313,46 +330,34 @@ class BalancedBatchSampler(Sampler[list[int]]):
         start, step, before = self._windows[-1]
         while start < len(order):
             window = self._plan(order, start, step)
-            planned, numbers = window.planned, window.numbers
-            left_out.append(planned.left_out)
-            for batch in planned.batches:
-                for microbatch in batch.ranks[self.rank]:
+            left_out.append(window.left_out)
+            for planned in window.steps:
+                for microbatch in range(planned.microbatches):
                     before += 1
-                    yield [numbers[ordinal - start] for ordinal in microbatch.ordinals]
-            start += planned.consumed
-            step += len(planned.batches)
+                    yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
+            start, step = window.end, window.next_step
             if start < len(order):
                 self._windows.append((start, step, before))
 
 
-def _check_place(ledger: SamplerLedger, config: PlanConfig) -> None:
-    """Raise ValueError for a window that is not where the plan puts it, as far as that is known."""
-    if config.mode != "exact":
-        return
-    start = min(ledger.step * config.samples_per_step, ledger.samples or 0)
-    possible = {"start": range(start, start + 1)}
-    if config.accumulate != "auto":
-        before = ledger.step * config.accumulate
-        possible |= {"before": range(before, before + 1)}
-        possible |= {"given": range(before, before + config.accumulate + 1)}
-    for name, allowed in possible.items():
-        if getattr(ledger, name) not in allowed:
-            raise ValueError(
-                f"ledger.{name} is {getattr(ledger, name)}, and at step {ledger.step} "
-                f"{allowed.start} to {allowed.stop - 1} are possible: it was changed or damaged"
-            )
+class _PlannedWindow(NamedTuple):
+    """The steps of a window, the ordinal and the step after it, and what no step has taken."""
+
+    steps: tuple[PlannedStep, ...]
+    end: int
+    next_step: int
+    left_out: int
 
 
 @dataclass(frozen=True)
 class _Costs:
     """The costs, which are all that a sampler knows of its data."""
 
-    names: tuple[str, ...]
-    values: Int64
+    costs: LoopCosts
 
     @cached_property
     def _digest(self) -> str:
-        return digest_arrays(repr(self.names).encode(), self.values)
+        return self.costs.digest
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""

@@ -20,7 +20,7 @@ from .ir.program import (
     place,
 )
 from .ir.registry import Schedule, register, schedule, schedules
-from .replanning import PlanChange, Replan
+from .replanning.decision import PlanChange, Replan
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,

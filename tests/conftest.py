@@ -89,9 +89,15 @@ def data() -> Path:
 
 
 @pytest.fixture
-def through_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+def through_balancer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give loaders that are alone on their host a balancer, as if processes shared their ranks."""
     # Here: most tests need no torch.
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
     from counterpoise.loader.assembly import BalancedSettings
 
     monkeypatch.setattr(BalancedSettings, "_is_local", lambda *_: False)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -31,7 +31,7 @@ LIMITS = {
     WHEEL: 76_100,
     PLAIN: 6_200,
     BALANCED: 18_000,
-    REMOTE: 7_700,
+    REMOTE: 7_450,
 }
 
 _LOOP = """

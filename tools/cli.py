@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from ..balancer.protocol.software_version import VERSION
+from ..balancer.protocol.records import VERSION
 from ..workers.sources.visible_text import visible
 from .console.lazy_group import LazyGroup
 

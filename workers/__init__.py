@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
-    from .vision_language.tokenizer import ByteTokenizer
+    from .vision_language.token_layout import ByteTokenizer
     from .vision_language.transform import VisionLanguage
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses.
 _HOMES = {
-    "ByteTokenizer": ".vision_language.tokenizer",
+    "ByteTokenizer": ".vision_language.token_layout",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",

@@ -30,18 +30,14 @@ from ..protocol.messages import (
 )
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
 from .delivery.sample import SampleFailure
-from .effects import Handler, Send
-from .notices import send_pong
-from .peers.payload_servers import MakeCredentials
-from .peers.records import RankPeer
-from .rank_checks import RankChecks
+from .peers.records import MakeCredentials, RankPeer
+from .rank_checks import RankChecks, send_pong
 from .rank_handlers import RankHandlers
-from .run.doubted_results import LayoutCheck
-from .run.epoch import EpochRun
+from .run.epoch import EpochRun, LayoutCheck
 from .run.granting import HELP_AFTER_S
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
-from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState
+from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState, Handler, Send
 from .worker_handlers import DecodedSamples, WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at
@@ -75,7 +71,6 @@ class Coordinator:
         incarnation: int = 0,
         check_layout: LayoutCheck | None = None,
         make_credentials: MakeCredentials | None = None,
-        keeps_costs: bool = True,
     ) -> None:
         """`job` is given where the balancer is started for it; else the first rank brings it.
 
@@ -84,13 +79,11 @@ class Coordinator:
         be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
         before at this address: it separates their lease numbers. `check_layout` finds samples of
         workers on other hosts that no rank could read; with it they are doubted in other ways, too.
-        With `make_credentials` ranks may pull payloads from workers that listen for them. Without
-        `keeps_costs` each run measures its samples again.
+        With `make_credentials` ranks may pull payloads from workers that listen for them.
         """
         self.state = CoordinatorState(
             job, plan_with, heartbeat_timeout_s, incarnation, check_layout, make_credentials
         )
-        self.state.costs.is_used = keeps_costs
         self.runs = RunControl(self.state)
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
@@ -173,7 +166,7 @@ class Coordinator:
             r.sent_at + (PROBE_SHARER_S if state.sharers.may_share(r) else KEEPALIVE_S)
             for r in state.ranks.values()
         )
-        lease = state.run.next_deadline() if state.run else math.inf
+        lease = state.run.lost_leases.next_deadline() if state.run else math.inf
         is_watched = state.apart_since < math.inf or state.sharers.lost
         apart = state.now + 1.0 if is_watched else math.inf
         keepalive = min(keepalives, default=math.inf)

@@ -5,14 +5,13 @@ rank's next state, or None where there is only one.
 
 A trainer is restarted as a whole, but its processes come one by one, and the end of the processes
 before may be noticed late. So when a rank comes back, the processes that may be left of the former
-launch are ended or asked to introduce themselves again; see `peers/launches.py`.
+launch are ended or asked to introduce themselves again; see `peers/admission.py`.
 """
 
 from collections.abc import Callable
 
 from msgspec import structs
 
-from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import JobSpec, from_json, to_json
 from ..protocol.messages import (
     Ack,
@@ -30,11 +29,12 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
+from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import Event, Outcome
-from .delivery.planned_steps import RankProgress
-from .notices import send_pong, waiting_reason
+from .delivery.step import RankProgress
 from .peers.admission import why_apart, why_rank_refused
 from .peers.records import NOTHING, RankPeer, WorkerPeer
+from .rank_checks import send_pong, waiting_reason
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
-from .delivery.planned_steps import RankProgress
+from .delivery.step import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
@@ -172,7 +172,7 @@ class RunControl:
         state = self.state
         if state.run is not None:
             state.last_lease = state.run.leases.last
-            for lease in state.run.leases.clear():
+            for lease in state.run.leases.take_all():
                 state.send(lease.worker, Revoke(lease.number))
             state.run.delivery.budget.forget_all()
         for rank in state.ranks.values():

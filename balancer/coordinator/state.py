@@ -13,23 +13,31 @@ from msgspec import structs
 
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
-from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Lease, Message, PayloadsFreed, RankHello, RunFailed
-from ..protocol.transitions import ABSENT, W_READY, State
+from ..protocol.status_messages import MICROSECONDS
+from ..protocol.transitions import ABSENT, W_READY, Outcome, State
 from .delivery.sample import WorkerPayloads
-from .effects import Send
-from .peers.label_totals import LabelTotals
-from .peers.launches import LaunchHistory
-from .peers.payload_servers import MakeCredentials, PayloadServers
-from .peers.records import RankPeer, WorkerPeer
-from .peers.requests import PendingRequests
+from .peers.admission import LaunchHistory
+from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
+from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
 from .peers.worker_pool import WorkerPool
-from .run.doubted_results import LayoutCheck
-from .run.epoch import EpochRun
+from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
+
+# Handles an event of a peer: (peer, message) -> outcome; None is the only outcome of its row.
+Handler = Callable[..., Outcome | None]
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send this message, with these payload frames, to this peer."""
+
+    peer: bytes
+    message: Message
+    payloads: tuple[object, ...] = ()
+
 
 HEARTBEAT_TIMEOUT_S = 10.0
 # The last workers that were refused or lost are remembered, with this many characters of text.
@@ -141,10 +149,6 @@ class CoordinatorState:
             self.servers.remove(worker)
         return worker
 
-    def workers_ready(self) -> int:
-        """Return how many workers have the source open."""
-        return self.pool.ready
-
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
@@ -158,10 +162,6 @@ class CoordinatorState:
             worker.unresponsive = value
             self.update_worker(worker.peer)
 
-    def absent_ranks(self, run: EpochRun) -> tuple[int, ...]:
-        """Return the ranks of a run that no connected process plays."""
-        return self.sharers.absent(run.job.ranks)
-
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that are absent while others have started a later run."""
         run = self.run
@@ -170,7 +170,7 @@ class CoordinatorState:
         started = (rank.started for rank in self.ranks.values())
         if not any(start and start.run > run.number for start in started):
             return ()
-        return self.absent_ranks(run)
+        return self.sharers.absent(run.job.ranks)
 
     # --- the job
 

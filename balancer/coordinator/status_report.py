@@ -12,8 +12,7 @@ from ..protocol.messages import Hole, RequestBatch, StatusReport, TrainerStatus,
 from ..protocol.transitions import W_READY
 from .delivery.sample import Sample
 from .delivery.tracker import DeliveryTracker
-from .peers.payload_servers import how_carried
-from .peers.records import RankPeer, WorkerPeer
+from .peers.records import RankPeer, WorkerPeer, how_carried
 from .run.epoch import EpochRun
 from .state import CoordinatorState
 

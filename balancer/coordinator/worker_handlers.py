@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
@@ -30,14 +29,12 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused
-from .peers.payload_servers import instruction, why_not_direct
-from .peers.records import WorkerPeer
-from .peers.worker_stats import WorkerStats
-from .run.doubted_results import Blame
-from .run.epoch import EpochRun
+from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
+from .run.epoch import Blame, EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 
@@ -159,7 +156,7 @@ class WorkerHandlers:
         state = self.state
         if failed.number != state.last_welcome:
             return Outcome.OUTDATED
-        if state.workers_ready():
+        if state.pool.ready:
             self.turn_away(peer, failed.reason)
             return Outcome.REFUSED
         state.workers[peer].failure = failed.reason
@@ -287,7 +284,7 @@ class WorkerHandlers:
         for worker in list(state.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not state.workers_ready():
+        if not state.pool.ready:
             state.count, state.fingerprint = 0, ""
         elif state.is_ready:
             state.send(peer, Ready(state.count, state.fingerprint))

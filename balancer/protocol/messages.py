@@ -37,8 +37,7 @@ from .payload_messages import RequestBatch as RequestBatch
 from .payload_messages import Revoke as Revoke
 from .payload_messages import ServePayloads as ServePayloads
 from .payload_messages import StopServing as StopServing
-from .records import ArrayRecord, Integer
-from .software_version import VERSION
+from .records import VERSION, ArrayRecord, Integer
 from .status_messages import GetStatus as GetStatus
 from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus

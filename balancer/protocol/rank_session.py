@@ -35,7 +35,7 @@ from .messages import (
 )
 from .parts import COUNTED_STEPS
 from .payload_messages import microbatches_ahead
-from .transitions import BEGIN, RANK, Outcome, RankAction
+from .transitions import BEGIN, RANK, Outcome, RankAction, handlers_of
 
 Position = tuple[int, int, int]
 # The holes of this many steps are kept, for a balancer that was restarted.
@@ -148,21 +148,8 @@ class RankSession:
         self.holes: tuple[int, ...] = ()
         # The holes of each step of which something has arrived.
         self._known: dict[int, tuple[int, ...]] = {}
-        self.handlers = self._table()
-
-    def _table(self) -> Mapping[RankAction, Callable[[Any], Outcome | None]]:
-        """Return the handler of each action of the table."""
-        return {
-            RankAction.STORE_READY: self._store_ready,
-            RankAction.STORE_BATCH: self._store_batch,
-            RankAction.STORE_LABELS: self._labels.store,
-            RankAction.STORE_END: self._store_end,
-            RankAction.STORE_STATUS: self._store_status,
-            RankAction.AWAIT_RESTART: self._await_restart,
-            RankAction.RETURN: self._return_to_balancer,
-            RankAction.FAIL: self._fail,
-            RankAction.LEAVE: self._leave,
-        }
+        self.handlers: dict[RankAction, Callable[[Any], Outcome | None]]
+        self.handlers = handlers_of(self, {*RankAction} - {RankAction.BEGIN})
 
     def handle(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Apply one message; read the effects from `take`, `ready`, `end` and `failure`."""
@@ -323,7 +310,7 @@ class RankSession:
         step, microbatch, index = position
         return RequestBatch(self.run, self.ranks[index], step, microbatch)
 
-    def _return_to_balancer(self, _: UnknownPeer) -> Outcome:
+    def _return(self, _: UnknownPeer) -> Outcome:
         """Introduce this process again, once: the balancer does not know it (any more)."""
         if self._start_run is None:
             self.failure = (
@@ -375,6 +362,9 @@ class RankSession:
         if position in self._requested:
             self._arrived[position] = arrival
             self._requested.pop(position, None)
+
+    def _store_labels(self, message: LabelTotal) -> None:
+        self._labels.store(message)
 
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:

@@ -53,7 +53,7 @@ def read_record(kind: type[T], values: object, what: str) -> T:
         # With bytes among the builtin types, text is not taken for bytes in base64.
         record = msgspec.convert(values, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise ValueError(f"{what}{_describe(kind, str(error))}") from None
+        raise ValueError(f"{what}{describe_error(kind, str(error))}") from None
     except RecursionError:
         raise ValueError(f"{what}: nested too deep") from None
     unknown = _unknown_field(values, record)
@@ -75,7 +75,7 @@ def _unknown_field(values: Any, record: object) -> str:
     return ""
 
 
-def _describe(kind: Any, error: str) -> str:
+def describe_error(kind: Any, error: str) -> str:
     """Return msgspec's error as ".field[3]: problem"; array positions become field names."""
     found = _ERROR.fullmatch(error)
     problem, path = (found["problem"], found["path"] or "") if found else (error, "")
@@ -94,3 +94,7 @@ def _inner(kind: Any, name: str) -> Any:
     if name:
         return get_type_hints(kind).get(name) if isinstance(kind, type) else None
     return get_args(kind)[0] if get_origin(kind) is tuple else None
+
+
+# pyproject.toml has the same one; `counterpoise.__version__` is this.
+VERSION = "0.1.0"

@@ -8,9 +8,9 @@ there is no row is dropped and counted.
 An event is the class name of a message, or one of the party's own events in small letters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -134,6 +134,11 @@ Table = Mapping[tuple[State, str], Transition[A]]
 def _to(action: A, state: State) -> Transition[A]:
     """Return a row with one next state."""
     return Transition(action, {Outcome.DONE: state})
+
+
+def handlers_of(session: object, actions: Iterable[A]) -> dict[A, Any]:
+    """Return for each action the method that is named like it: `_open_source` for "open source"."""
+    return {action: getattr(session, f"_{action.replace(' ', '_')}") for action in actions}
 
 
 WORKER_STATES = (W_WAITING, W_PREPARING, W_READY)

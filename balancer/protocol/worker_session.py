@@ -1,11 +1,11 @@
 """A worker's side of the protocol: which source to open and which sample to work on next.
 
-Sans-IO: messages in, effects out. The shell that drives it is workers/daemon/loop.py.
+Sans-IO: messages in, and those that the shell must act on out. The shell that drives it is
+workers/daemon/loop.py.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,60 +18,16 @@ from .messages import (
     PeerRejected,
     Revoke,
     SampleRef,
-    ServePayloads,
-    StopServing,
-    UnknownPeer,
     Welcome,
 )
-from .transitions import WORKER, Outcome, WorkerAction
+from .transitions import WORKER, Outcome, WorkerAction, handlers_of
 
 # Seconds between a worker's heartbeats.
 HEARTBEAT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSource:
-    """Open the source that the job describes (empty: the one that the worker was started with).
-
-    Then send WorkerReady with this `number`.
-    """
-
-    job: str
-    number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatReady:
+class RepeatReady(msgspec.Struct, frozen=True):
     """Send WorkerReady again, if the source is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class SayHello:
-    """Send WorkerHello again."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndWorker:
-    """End the worker process; the reason is empty if nothing went wrong."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class FreePayloads:
-    """Free payloads that this process keeps."""
-
-    serials: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CarryPayloads:
-    """Keep payloads for ranks to pull, or send them inline, as the message says."""
-
-    way: ServePayloads | StopServing
-
-
-Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | EndWorker
 
 
 class SampleTask(msgspec.Struct, frozen=True, gc=False):
@@ -95,18 +51,16 @@ class WorkerSession:
         self.dropped = 0
         self.tasks: deque[SampleTask] = deque()
         self._welcome: Welcome | None = None
-        self.handlers: dict[WorkerAction, Callable[[Any], Effect | None]] = {
-            WorkerAction.OPEN_SOURCE: self._open_source,
-            WorkerAction.QUEUE_LEASE: self._queue_lease,
-            WorkerAction.DROP_LEASE: self._drop_lease,
-            WorkerAction.FREE_PAYLOADS: self._free_payloads,
-            WorkerAction.CHANGE_CARRIAGE: CarryPayloads,
-            WorkerAction.SAY_HELLO: self._say_hello,
-            WorkerAction.END: self._end,
-        }
+        self.handlers: dict[WorkerAction, Callable[[Any], Message | RepeatReady | None]]
+        self.handlers = handlers_of(self, WorkerAction)
 
-    def handle(self, message: Message) -> Effect | None:
-        """Apply one message; return what the shell must do, if anything."""
+    def handle(self, message: Message) -> Message | RepeatReady | None:
+        """Apply one message; return it, or what is left of it, if the shell must act on it.
+
+        Welcome: open the source that the job describes (empty: the one that the worker was started
+        with), and send WorkerReady with its number. PayloadsFreed: free them. ServePayloads,
+        StopServing: carry payloads so. UnknownPeer: send WorkerHello again. PeerRejected, Bye: end.
+        """
         row = WORKER.get((self.state, type(message).__name__))
         if row is None:
             self.dropped += 1
@@ -125,27 +79,26 @@ class WorkerSession:
             taken.append(self.tasks.popleft())
         return taken
 
-    def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
+    def _open_source(self, message: Welcome) -> Welcome | RepeatReady:
         if message == self._welcome:
             return RepeatReady()
         self.tasks.clear()
         self._welcome = message
-        return OpenSource(message.job, message.number)
+        return message
 
-    def _queue_lease(self, message: Lease) -> FreePayloads | None:
+    def _queue_lease(self, message: Lease) -> PayloadsFreed | None:
         lease, kind, epoch, alone = message.lease, message.kind, message.epoch, message.alone
         self.tasks.extend([SampleTask(lease, kind, epoch, ref, alone) for ref in message.refs])
-        return FreePayloads(message.freed) if message.freed else None
-
-    def _free_payloads(self, message: PayloadsFreed) -> FreePayloads:
-        return FreePayloads(message.serials)
+        return PayloadsFreed(message.freed) if message.freed else None
 
     def _drop_lease(self, message: Revoke) -> None:
         self.tasks = deque(task for task in self.tasks if task.lease != message.lease)
 
-    def _say_hello(self, _: UnknownPeer) -> SayHello:
-        return SayHello()
+    def _pass_on(self, message: Message) -> Message:
+        return message
 
-    def _end(self, message: PeerRejected | Bye) -> EndWorker:
+    _free_payloads = _change_carriage = _say_hello = _pass_on
+
+    def _end(self, message: PeerRejected | Bye) -> Message:
         self.tasks.clear()
-        return EndWorker(message.reason if isinstance(message, PeerRejected) else "")
+        return message

@@ -21,9 +21,8 @@ from collections.abc import Sequence
 
 from ..coordinator.machine import Coordinator
 from ..protocol.job_spec import from_json
-from .loop import serve
+from .loop import new_credentials, serve
 from .malloc import keep_freed_memory
-from .pull_credentials import new_credentials
 
 ENDPOINT = "balancer"
 # The report of a balancer that serves; any other says why there is none.

@@ -1,10 +1,12 @@
 """The balancer's event loop: waits for messages and deadlines, asks the coordinator, sends."""
 
 import contextlib
+import ctypes
 import functools
 import math
 import os
 import platform
+import socket as sockets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -13,18 +15,25 @@ from contextlib import contextmanager
 import msgspec
 import zmq
 
-from ..coordinator.effects import Send
 from ..coordinator.machine import Coordinator
+from ..coordinator.peers.records import PullCredentials
+from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
-from ..protocol.software_version import VERSION
+from ..protocol.records import VERSION
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
-from ..transport.disconnect import Connections
-from ..transport.keys import ServerKeys
-from ..transport.sockets import LINGER_MS, NO_NAME, decode_from, listen, receive_frames, send
-from .conduct import PeerConduct
-from .gate import ConnectionGate
+from ..transport.keys import ServerKeys, new_pair
+from ..transport.sockets import (
+    LINGER_MS,
+    NO_NAME,
+    decode_from,
+    listen,
+    receive_frames,
+    send,
+    serial_of,
+)
+from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
@@ -37,7 +46,21 @@ MAX_PER_TURN = 1000
 DISCONNECT_EVERY = 256
 # Characters of a peer's name that are logged.
 SHOWN_NAME = 80
+# A sockaddr of the family AF_UNSPEC.
+NO_ADDRESS = bytes(16)
+_libc = ctypes.CDLL(None, use_errno=True)
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
+
+
+def new_credentials(key: bytes, has_keys: bool) -> PullCredentials | None:
+    """Return new credentials for a worker with this public key, empty if it has none.
+
+    Where the balancer has keys nothing travels in the clear: None for a worker without.
+    """
+    if key:
+        pair = new_pair("trainer")
+        return PullCredentials(pair.public, pair.secret)
+    return None if has_keys else PullCredentials(b"", os.urandom(16).hex().encode())
 
 
 def serve(
@@ -100,6 +123,46 @@ def open_shell(
 
 def _io_threads(keys: ServerKeys | None) -> int:
     return 1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)
+
+
+class Connections:
+    """The connections of a ROUTER: of each descriptor the newest that has been heard of.
+
+    A ROUTER itself cannot close one. libzmq tells the descriptor of a message's connection, which
+    is reset here (connect(2) to no address): the other side is told at once, and what it has sent
+    and libzmq has not read is dropped by the kernel, where a shutdown would have megabytes of it
+    read first. For libzmq it is as if the peer had reset it. But the connection may have ended
+    since the message was received, and its number may belong to another by now. So it must be a
+    connection to this balancer's port, from the message's host, and none that was let in later may
+    have been heard of under that number: the authenticator numbers those that it lets in. What
+    cannot be excluded is a peer that has just connected and has sent nothing yet: it connects
+    again.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """`socket` is bound; connections of one that does not listen on tcp are never closed."""
+        endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp:") else 0
+        self._newest: dict[int, int] = {}
+
+    def note(self, frame: zmq.Frame) -> None:
+        """Note over which connection a message came; `frame` has its peer's name."""
+        if self._port:
+            with contextlib.suppress(zmq.ZMQError):
+                number, serial = int(frame.get(zmq.SRCFD)), serial_of(frame)
+                self._newest[number] = max(serial, self._newest.get(number, 0))
+
+    def reset(self, frame: zmq.Frame) -> None:
+        """Reset the connection over which a message came, unless it is somebody else's by now."""
+        if not self._port:
+            return
+        with contextlib.suppress(OSError, ValueError, zmq.ZMQError):  # it has ended
+            host, number = str(frame.get("Peer-Address")), int(frame.get(zmq.SRCFD))
+            if serial_of(frame) >= self._newest.get(number, 0):
+                with sockets.socket(fileno=os.dup(number)) as connection:
+                    ends = connection.getsockname()[1], connection.getpeername()[0]
+                    if ends == (self._port, host):
+                        _libc.connect(connection.fileno(), NO_ADDRESS, len(NO_ADDRESS))
 
 
 class _Shell(msgspec.Struct, frozen=True):

@@ -354,3 +354,36 @@ def _configure(socket: "zmq.Socket[bytes]") -> None:
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_EVERY_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, (DEAD_AFTER_S - KEEPALIVE_IDLE_S) // KEEPALIVE_EVERY_S)
     socket.setsockopt(zmq.TCP_MAXRT, 1000 * DEAD_AFTER_S)
+
+
+class Link:
+    """A peer's connection to the balancer. Not thread-safe; call `close()`."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        name: bytes,
+        keys: PeerKeys | None = None,
+    ) -> None:
+        """Connect (in the background); with keys only to the balancer that they name.
+
+        `poller` wakes up for messages, and for what else is registered there.
+        """
+        self._socket = connect(context, endpoint, name, keys, monitored=Handshakes.EVENTS)
+        self.handshakes = Handshakes(self._socket, keyed=keys is not None)
+        self.poller = zmq.Poller()
+        self.poller.register(self._socket, zmq.POLLIN)
+
+    def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
+        """Send a message; one that cannot be sent is lost."""
+        send(self._socket, message, payloads)
+
+    def receive(self) -> Received | None:
+        """Return the next message, or None if there is none."""
+        return receive(self._socket)
+
+    def close(self, linger_ms: int) -> None:
+        """Close the sockets; messages that were sent may need `linger_ms` to leave."""
+        self.handshakes.close()
+        self._socket.close(linger=linger_ms)

@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.tools.bench.published_samplers import transformers_rebalance
+
+from .published_samplers import transformers_rebalance
 
 Rows = list[list[list[int]]]
 _STEPS = 40

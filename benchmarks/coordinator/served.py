@@ -24,8 +24,7 @@ from rich.table import Table
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import Message
-from counterpoise.balancer.server.loop import serve
-from counterpoise.balancer.server.pull_credentials import new_credentials
+from counterpoise.balancer.server.loop import new_credentials, serve
 from counterpoise.balancer.transport.keys import (
     KeyPair,
     PeerKeys,
@@ -34,9 +33,9 @@ from counterpoise.balancer.transport.keys import (
     write_public,
 )
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.console.reporting import spread
+from counterpoise.workers.codec.fields import why_bad_layout
 from counterpoise.workers.codec.frames import encode_packed
-from counterpoise.workers.codec.sample_layout import why_bad_layout
 
 from .stand_ins import StandIns, heartbeat
 

@@ -15,7 +15,7 @@ from counterpoise.sched.bubble_filling.executable import encoder_times
 from counterpoise.sched.bubble_filling.filled_program import with_encoders
 from counterpoise.sched.ir.program import Program
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.replanning import PlanChange, Replan
+from counterpoise.sched.replanning.decision import PlanChange, Replan
 from counterpoise.sched.simulation.cost_profile import CostFunction, CostProfile
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate

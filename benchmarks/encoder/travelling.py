@@ -26,7 +26,7 @@ from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Dispatch
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader.step.dispatch import ImageDispatch
-from counterpoise.tools.console.spread import rounded_spread
+from counterpoise.tools.console.reporting import rounded_spread
 from counterpoise.tools.inputs.cost_tables import read_costs
 
 from ..runtime.rank_processes import RankProcesses

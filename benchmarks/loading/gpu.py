@@ -135,9 +135,10 @@ def command(workers: int, rounds: int, steps: int, width: int, depth: int, as_js
     shards = Path(os.environ.get("COUNTERPOISE_DATA", ROOT.parent / "shared" / "data")) / "shards"
     transform = cp.VisionLanguage(tile_size=TILE, max_tiles=6, tokens_per_tile=TOKENS)
     whole = cp.TarDataset(f"{shards}/*.tar", transform)
-    # Documents of 26,000 bytes, padded, would not fit.
-    short = [n for n in range(len(whole)) if whole.probe(n).cost["tokens"] <= MOST_TOKENS]
-    data: Any = Subset(whole, short)  # type: ignore[arg-type]
+    # Documents of 26,000 bytes, padded, would not fit; torch 2.11 attends to no batch of no tiles.
+    costs = [whole.probe(n).cost for n in range(len(whole))]
+    fits = [n for n, each in enumerate(costs) if each["tokens"] <= MOST_TOKENS and each["tiles"]]
+    data: Any = Subset(whole, fits)  # type: ignore[arg-type]
     trainer = Trainer(width, depth)
     loops = {name: for_ever(make()) for name, make in parties(data, workers).items()}
     for each in loops.values():

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.console.reporting import spread
 
 from .systems.cell import Cell
 from .systems.peers import OWN

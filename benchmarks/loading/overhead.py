@@ -22,9 +22,10 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below, part_of
-from counterpoise.tools.console.reporting import emit, progress_console
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below
+from counterpoise.tools.console.reporting import emit, progress_console, spread
+
+from .usage import part_of
 
 COSTS = ("known", "measured")
 # Microbatches of a step; samples differ, so that budgets need some room beyond the mean.
@@ -178,12 +179,12 @@ def one_pass(loader: Any) -> OverheadPass:
         samples += len(next(batches)["cu_seq_lens"]) - 1
     own, now = time.process_time() - own, cpu_s_below(os.getpid())
     seconds = time.perf_counter() - begun
-    spent = {"balancer": 0.0, "supervisor": 0.0, "workers": 0.0}
+    spent = {"balancer": 0.0, "workers": 0.0}
     for pid, cpu in now.items():
         spent[part_of(pid)] += cpu - before.get(pid, 0.0)
     next(batches, None)  # the end
-    workers = spent["workers"] + spent["supervisor"]
-    each_us = (1e6 * each / samples for each in (own, spent["balancer"], workers))
+    spent_s = own, spent["balancer"], spent["workers"]
+    each_us = (1e6 * each / samples for each in spent_s)
     trainer, balancer, working = each_us
     return OverheadPass(trainer, balancer, working, samples / seconds)
 

@@ -17,8 +17,7 @@ from rich.table import Table
 
 from counterpoise.balancer import Balance
 from counterpoise.loader import DataLoader
-from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.console.spread import spread
+from counterpoise.tools.console.reporting import emit, spread
 from counterpoise.workers.arena.transport import Transport
 
 RANKS, ENCODERS = 4, 2

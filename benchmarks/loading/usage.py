@@ -4,9 +4,11 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.tools.bench.processes import part_of, tree
+from counterpoise.tools.bench.processes import tree
 
-PARTS = ("trainer", "balancer", "supervisor", "workers")
+PARTS = ("trainer", "balancer", "workers")
+# Names that our processes give themselves; those of torch's kind have none.
+_NAMES = {"cp-balancer": "balancer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ def usage_by_part(trainer: int) -> dict[str, Usage]:
             part = "trainer" if pid == trainer else part_of(pid)
             found[part] = found.get(part, Usage()) + _usage(pid)
     return found
+
+
+def part_of(pid: int) -> str:
+    """Return "balancer", "supervisor" or "workers"; FileNotFoundError if the process has ended."""
+    return _NAMES.get(Path(f"/proc/{pid}/comm").read_text().strip(), "workers")
 
 
 def _usage(pid: int) -> Usage:

@@ -11,13 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary import (
-    Algorithm,
-    Keep,
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyStep,
-)
+from counterpoise.sched.runtime.vocabulary.shard import Algorithm, Keep, VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 
 _CHUNKS = 8
 

@@ -1,20 +1,23 @@
-"""`prepare_accelerate`: accelerator.prepare for one of our loaders, which keeps its workers.
+"""Fits loaders into accelerate: `prepare_accelerate`, and what its own loaders do for it.
 
 accelerate itself leaves a balanced loader alone and makes torch's of a plain one. Here a plain
 loader is sharded by accelerate's own BatchSamplerShard, with the same samples on each rank as
 torch's would have, and read by our workers.
+
+accelerate reads from its GradientState which loader is being iterated over, whether this is its
+last batch (gradients are synchronised then), and how many samples were added to fill it up. It also
+puts batches onto its device. `accelerator.prepare` says that a loader is prepared by setting
+`_is_accelerate_prepared`; from then on an `AccelerateFeed` does this for a balanced one.
 """
 
 import functools
+import sys
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from .auto_loader import adopt_loop
-from .gradient_state import AccelerateFeed, check_accumulation
 from .padded_gather import gather_padded
-from .recognition import RecognisedLoader
 
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
 KEPT = (
@@ -33,20 +36,38 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     BalancedBatchSampler is not sharded again. Raises ValueError for other loaders, and for options
     of the accelerator that would take batches apart (dispatch_batches, split_batches).
     """
-    planned = _samples_planned(loader)
-    if not isinstance(loader, RecognisedLoader) and not planned:
+    sampler, is_ours = getattr(loader, "batch_sampler", None), hasattr(loader, "is_balanced")
+    planned = isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
+    if not is_ours and not planned:
         raise ValueError(
             f"prepare_accelerate takes a counterpoise.DataLoader, or a DataLoader over a "
             f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
             "accelerator.prepare()"
         )
-    _check_options(accelerator)
-    if isinstance(loader, RecognisedLoader) and loader.is_balanced:
-        return _prepare_balanced(accelerator, loader)
+    for name in ("dispatch_batches", "split_batches"):
+        if getattr(accelerator, name):
+            raise ValueError(
+                f"{name}=True makes one process read for all, and the loader has workers and a "
+                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
+                "give torch's DataLoader to accelerator.prepare()"
+            )
+    if is_ours and loader.is_balanced:
+        gather_padded()
+        adopt_loop(loader, accelerator.gradient_accumulation_steps)
+        device = accelerator.device if accelerator.device_placement else None
+        loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
+        if not any(loader is each for each in accelerator._dataloaders):
+            accelerator._dataloaders.append(loader)
+        return loader
     if planned:
         prepared = _shard(accelerator, loader, processes=1)
+    elif isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
+        raise ValueError(
+            "an IterableDataset has no samples to share out between the ranks: use "
+            "accelerator.prepare(loader), which makes it torch's, or a dataset that shares itself "
+            "out, without either"
+        )
     else:
-        _check_plain(accelerator, loader)
         prepared = _with_our_workers(_shard(accelerator, loader), loader)
     prepared._is_accelerate_prepared = True
     accelerator._dataloaders.append(prepared)
@@ -61,41 +82,6 @@ def check_step(loader: Any, num_steps: int, where: str) -> None:
         raise ValueError(
             f"{where} is {num_steps}, and a step of this loader has {here} microbatches: give "
             f"{where}={here}, or Balance(accumulate={num_steps}) to the loader"
-        )
-
-
-def _prepare_balanced(accelerator: Any, loader: Any) -> Any:
-    gather_padded()
-    adopt_loop(loader, accelerator.gradient_accumulation_steps)
-    device = accelerator.device if accelerator.device_placement else None
-    loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
-    if not any(loader is each for each in accelerator._dataloaders):
-        accelerator._dataloaders.append(loader)
-    return loader
-
-
-def _samples_planned(loader: Any) -> bool:
-    """Return whether a loader of torch's reads a BalancedBatchSampler."""
-    sampler = getattr(loader, "batch_sampler", None)
-    return isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
-
-
-def _check_options(accelerator: Any) -> None:
-    for name in ("dispatch_batches", "split_batches"):
-        if getattr(accelerator, name):
-            raise ValueError(
-                f"{name}=True makes one process read for all, and the loader has workers and a "
-                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
-                "give torch's DataLoader to accelerator.prepare()"
-            )
-
-
-def _check_plain(accelerator: Any, loader: Any) -> None:
-    if isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
-        raise ValueError(
-            "an IterableDataset has no samples to share out between the ranks: use "
-            "accelerator.prepare(loader), which makes it torch's, or a dataset that shares itself "
-            "out, without either"
         )
 
 
@@ -141,3 +127,104 @@ def _leave_state() -> None:
 def _load_state(loader: Any, state: dict[str, Any]) -> None:
     """Load a state without what DataLoaderShard writes into it."""
     loader.load_state_dict({k: v for k, v in state.items() if k != "_iterator_finished"})
+
+
+def adopt_loop(loader: Any, num_steps: int) -> None:
+    """Plan for a loop of accelerate: as many microbatches a step, and when its ranks meet.
+
+    num_steps: the batches that it accumulates; 1 does not say when ranks meet. Only balance="auto"
+    takes the number of microbatches, unless the user has said it.
+    """
+    loader._late.adopt(accumulate=num_steps)
+    if num_steps > 1 and meets_once_a_step():
+        loader._late.adopt_waits("step")
+
+
+def feed_prepared(loader: Any) -> None:
+    """Do for a balanced loader what accelerate's own do: plain accelerator.prepare was given it."""
+    from accelerate import PartialState
+    from accelerate.state import GradientState
+
+    gather_padded()
+    loader._accelerate = AccelerateFeed(PartialState().device)
+    adopt_loop(loader, int(GradientState().num_steps))
+
+
+class AccelerateFeed:
+    """Tells accelerate about a balanced loader's batches, and places them.
+
+    `loader` is referred to weakly by accelerate: it gets the attributes end_of_dataloader and
+    remainder, which GradientState reads. device: where batches go; None leaves them.
+    """
+
+    def __init__(self, device: Any, non_blocking: bool = False) -> None:
+        self.device = device
+        self.non_blocking = non_blocking
+
+    def begin(self, loader: Any, accumulate: int | str) -> None:
+        """Begin an iteration; ValueError if accelerate accumulates another number of batches.
+
+        accumulate: the microbatches that this process has in a step; "auto" if steps differ.
+        """
+        from accelerate.state import GradientState
+
+        state = GradientState()
+        check_accumulation(accumulate, state.num_steps)
+        loader.end_of_dataloader, loader.remainder = False, 0
+        state._add_dataloader(loader)
+
+    def place(self, batch: Any) -> Any:
+        """Return a batch on the device; the same object where all of it is there already."""
+        if self.device is None or is_there(batch, self.device):
+            return batch
+        from accelerate.utils import send_to_device
+
+        return send_to_device(batch, self.device, non_blocking=self.non_blocking)
+
+    def end(self, loader: Any) -> None:
+        """End the iteration that `begin` began; nothing happens when the interpreter ends."""
+        state = sys.modules.get("accelerate.state")
+        if state is not None and not sys.is_finalizing():
+            state.GradientState()._remove_dataloader(loader)
+
+
+def meets_once_a_step() -> bool:
+    """Return whether accelerate's ranks exchange nothing before the last batch that accumulates.
+
+    So it is under DDP, whose names begin with MULTI_. FSDP gathers parameters in every batch, and
+    of DeepSpeed and others nothing is known here.
+    """
+    from accelerate.state import GradientState, PartialState
+
+    each = GradientState().plugin_kwargs.get("sync_each_batch", False)
+    return not each and PartialState().distributed_type.value.startswith("MULTI_")
+
+
+def check_accumulation(accumulate: int | str, num_steps: int) -> None:
+    """Raise ValueError where an optimizer step would come inside a planned one.
+
+    num_steps: the batches that the framework accumulates. A multiple is allowed: several planned
+    steps make one optimizer step then.
+    """
+    if accumulate == "auto":
+        raise ValueError(
+            'with accumulate="auto" steps differ in their number of microbatches, and accelerate '
+            "counts to a fixed one: loop over loader.steps(), or give Balance(accumulate=...)"
+        )
+    if num_steps % int(accumulate):
+        raise ValueError(
+            f"a step of this loader has {accumulate} microbatches, and the optimizer steps after "
+            f"every {num_steps}: give gradient_accumulation_steps={accumulate} to Accelerator or "
+            f"TrainingArguments (or Balance(accumulate={num_steps}) to the loader), or loop over "
+            "loader.steps()"
+        )
+
+
+def is_there(batch: Any, device: Any) -> bool:
+    """Return whether every tensor of a batch is on a device already."""
+    if isinstance(batch, dict):
+        return all(is_there(each, device) for each in batch.values())
+    if isinstance(batch, list | tuple):
+        return all(is_there(each, device) for each in batch)
+    where = getattr(batch, "device", device)
+    return where.type == device.type and device.index in (None, where.index)

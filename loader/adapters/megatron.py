@@ -6,8 +6,8 @@ microbatches, one after the other and without end. A checkpoint asks the first f
 Read in Megatron-LM at d98e8a64; its RerunDataIterator is that of megatron-core 0.16.1.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import tee
 from typing import Any
 
 from ...workers.sources.labels import IGNORED
@@ -52,16 +52,20 @@ def megatron_iterators(
     """
     if virtual_stages < 1:
         raise ValueError(f"virtual_stages is {virtual_stages}, allowed is a positive integer")
-    shared = _Shared(loader, virtual_stages, convert)
-    return [MegatronIterator(shared, stage) for stage in range(virtual_stages)]
+    # What one stage has taken, and others have not, waits in here.
+    batches = tee(map(convert, without_end(loader)), virtual_stages)
+    taken = [0] * virtual_stages
+    return [MegatronIterator(loader, each, taken, n) for n, each in enumerate(batches)]
 
 
 class MegatronIterator:
-    """The microbatches of one virtual stage, without end."""
+    """The microbatches of one virtual stage, without end.
 
-    def __init__(self, shared: "_Shared", stage: int) -> None:
-        """Take from what all virtual stages of this process share."""
-        self._shared, self._stage = shared, stage
+    taken: how many each stage has taken, shared by all.
+    """
+
+    def __init__(self, loader: Any, batches: Iterator[Any], taken: list[int], stage: int) -> None:
+        self._loader, self._batches, self._taken, self._stage = loader, batches, taken, stage
 
     def __iter__(self) -> Iterator[Any]:
         """Return itself: there is one position."""
@@ -69,33 +73,16 @@ class MegatronIterator:
 
     def __next__(self) -> Any:
         """Return the next microbatch; the same object as other stages get."""
-        return self._shared.take(self._stage)
+        batch = next(self._batches)
+        self._taken[self._stage] += 1
+        return batch
 
     def save_state(self) -> dict[str, Any]:
         """Return the ledger; ValueError inside a step, where virtual stages are not equally far."""
-        return self._shared.ledger()
-
-
-class _Shared:
-    """A loader, and the microbatches that not all virtual stages have taken."""
-
-    def __init__(self, loader: Any, stages: int, convert: Callable[[Any], Any]) -> None:
-        self._loader, self._convert = loader, convert
-        self._batches = without_end(loader)
-        self._waiting: list[deque[Any]] = [deque() for _ in range(stages)]
-
-    def take(self, stage: int) -> Any:
-        if not self._waiting[stage]:
-            batch = self._convert(next(self._batches))
-            for each in self._waiting:
-                each.append(batch)
-        return self._waiting[stage].popleft()
-
-    def ledger(self) -> dict[str, Any]:
-        if any(self._waiting):
-            taken = [len(each) for each in self._waiting]
+        waiting = [max(self._taken) - each for each in self._taken]
+        if any(waiting):
             raise ValueError(
-                f"save_state() inside a step: {taken} microbatches wait for the virtual stages; "
+                f"save_state() inside a step: {waiting} microbatches wait for the virtual stages; "
                 "save after optimizer.step()"
             )
         return self._loader.state_dict()  # type: ignore[no-any-return]

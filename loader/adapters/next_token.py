@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ...workers.sources.labels import IGNORED
 
-# What keeps packed samples apart elsewhere: positions that restart say it here.
+# Fields that keep packed samples apart elsewhere: positions that restart say it here.
 LEFT_OUT = ("cu_seq_lens", "max_length", "attention_mask")
 
 
@@ -34,7 +34,17 @@ def next_token_batch(
     positions = batch.get("position_ids")
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    _check_shape(ids, pad_to, flat)
+    rows, length = ids.shape
+    if pad_to and length > pad_to:
+        raise ValueError(
+            f"a microbatch has rows of {length} tokens, and pad_to is {pad_to}: give "
+            f"Balance(budgets={{'tokens': {pad_to}}}) to a loader of layout packed, or a larger one"
+        )
+    if flat and rows != 1:
+        raise ValueError(
+            f"a microbatch has {rows} rows, and torchtitan after 0.3.0 takes one: give the loader "
+            'Balance(layout="packed")'
+        )
     missing = max(0, pad_to - ids.shape[1])
     ids, positions = pad(ids, (0, missing)), pad(positions, (0, missing))
     shifted = pad(labels[:, 1:], (0, 1 + missing), value=IGNORED)
@@ -54,17 +64,3 @@ def without_end(loader: Any) -> Iterator[Any]:
             for batch in loader:
                 found = True
                 yield batch
-
-
-def _check_shape(ids: torch.Tensor, pad_to: int, flat: bool) -> None:
-    rows, length = ids.shape
-    if pad_to and length > pad_to:
-        raise ValueError(
-            f"a microbatch has rows of {length} tokens, and pad_to is {pad_to}: give "
-            f"Balance(budgets={{'tokens': {pad_to}}}) to a loader of layout packed, or a larger one"
-        )
-    if flat and rows != 1:
-        raise ValueError(
-            f"a microbatch has {rows} rows, and torchtitan after 0.3.0 takes one: give the loader "
-            'Balance(layout="packed")'
-        )

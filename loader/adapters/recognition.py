@@ -1,16 +1,40 @@
-"""Answers accelerate's questions about a loader; DataLoader inherits it."""
+"""Answers frameworks' questions about a loader, and stands in for what they would rebuild.
+
+DataLoader inherits what accelerate asks for. Frameworks make a new DataLoader out of a given one:
+Lightning and Fabric to put a distributed sampler into it, `skip_first_batches` to resume,
+accelerate to shard. They take the dataset and the samplers along, and nothing of a plan. So a
+balanced loader shows stand-ins for `sampler` and `batch_sampler`. Both can be asked what they are;
+iterating over them, or making another of them, is an error that says what is right instead.
+"""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch.utils.data import DistributedSampler, Sampler
 
 if TYPE_CHECKING:
-    from .gradient_state import AccelerateFeed
+    from .accelerate import AccelerateFeed
 
 logger = logging.getLogger(__name__)
 
 REBUILT_PLAIN = (
     "accelerate makes a torch DataLoader of a plain counterpoise.DataLoader: workers, on_error and "
     "state are torch's then; cp.adapters.prepare_accelerate(accelerator, loader) keeps ours"
+)
+REBUILT = (
+    "a balanced loader was taken apart: its batches are planned over all ranks, and a framework "
+    "(or skip_first_batches) asks for samples to make batches of its own. Use the loader as it "
+    "is: resume with loader.load_state_dict(state), or let "
+    "cp.adapters.attach_trainer(trainer, loader) or "
+    "cp.adapters.prepare_accelerate(accelerator, loader) do it; for prediction in the data's "
+    "order make a loader without balance"
+)
+SHARDED = (
+    "a BalancedBatchSampler gives this rank's microbatches only, and a framework is about to shard "
+    "it again, which loses samples: use cp.adapters.prepare_accelerate(accelerator, loader) in "
+    "place of accelerator.prepare(loader), Trainer(use_distributed_sampler=False) or "
+    "fabric.setup_dataloaders(loader, use_distributed_sampler=False)"
 )
 
 
@@ -21,6 +45,7 @@ class RecognisedLoader:
     end_of_dataloader: bool = False
     remainder: int = -1
     _accelerate: "AccelerateFeed | None" = None
+    _late: Any  # a LateBalancedLoader, None without balance
 
     @property
     def is_balanced(self) -> bool:
@@ -43,9 +68,78 @@ class RecognisedLoader:
     def _is_accelerate_prepared(self, prepared: bool) -> None:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
-            # here: only accelerate's loops need them
-            from .auto_loader import adopt_loop
-            from .gradient_state import AccelerateFeed
+            from .accelerate import feed_prepared  # here: only accelerate's loops need it
 
-            self._accelerate = AccelerateFeed.prepared()
-            adopt_loop(self, AccelerateFeed.accumulated())
+            feed_prepared(self)
+
+
+def refuse() -> NoReturn:
+    """Raise the error that names the right lines."""
+    raise ValueError(REBUILT)
+
+
+class PlannedSampler(DistributedSampler[Any]):
+    """Stands for the plan's order; a DistributedSampler, so that Lightning and Fabric inject none.
+
+    `set_epoch`, which they call on a loader's sampler, is the loader's: they count epochs, and
+    Fabric does so from 0 again after a resume.
+    """
+
+    def __init__(self, dataset: Any, set_epoch: Callable[[int], None]) -> None:
+        """DistributedSampler's own constructor would ask for ranks, which nobody knows yet."""
+        self.dataset = dataset
+        self._set_epoch = set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the loader's epoch."""
+        self._set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of samples, of all ranks."""
+        dataset: Any = self.dataset
+        return len(dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raise ValueError: whoever reads this makes batches of their own."""
+        refuse()
+
+
+class PlannedBatchSampler(Sampler[Any]):
+    """Stands for the plan's microbatches; cannot be iterated over, nor made again by a framework.
+
+    batch_size and drop_last are the loader's arguments. even_batches is what accelerate's
+    join_uneven_inputs sets: all ranks have the same number of microbatches whatever it is.
+    """
+
+    sampler: PlannedSampler
+    batch_size: int | None
+    drop_last: bool
+    even_batches = True
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Raise ValueError: Lightning makes batch samplers again, with a sampler of its own."""
+        refuse()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raise ValueError: whoever reads this makes batches of their own."""
+        refuse()
+
+
+def stand_ins(loader: Any, set_epoch: Callable[[int], None]) -> dict[str, Any]:
+    """Return both stand-ins of a loader by the attributes that they are shown as."""
+    sampler = PlannedSampler(loader.dataset, set_epoch)
+    batch_sampler = PlannedBatchSampler.__new__(PlannedBatchSampler)
+    batch_sampler.sampler, batch_sampler.batch_size = sampler, loader.batch_size
+    batch_sampler.drop_last = loader.drop_last
+    return {"sampler": sampler, "batch_sampler": batch_sampler}
+
+
+def refuse_to_be_sharded(ranks: int) -> NoReturn:
+    """Raise what BalancedBatchSampler.batch_size is: who asks for it makes the batches again.
+
+    accelerate's BatchSamplerShard and Lightning's injection read it first. ValueError if there are
+    several ranks, else AttributeError: microbatches have no common size.
+    """
+    if ranks > 1:
+        raise ValueError(SHARDED)
+    raise AttributeError("a BalancedBatchSampler has no batch_size: its microbatches differ")

@@ -4,17 +4,35 @@ Trainer asks for its loader by `get_train_dataloader`, fetches all microbatches 
 before the first is trained on, and divides their losses by the label tokens of the step on all
 ranks (`num_items_in_batch`): nothing is left to scale. It resumes by skipping, which a plan does
 not need: the ledger is in the checkpoint, as the state of a callback.
+
+Trainer counts steps and epochs from the length of its loader. Modes "window" and "epoch" have none
+before the plan is made: Trainer then takes max_steps for the length of an epoch, and begins at
+epoch 0 again where it resumes. The loader's own count is right, and goes on by itself.
+
+What hf_kwargs gives for packed batches works where the model's forward() takes it and its attention
+uses it. Read in transformers 5.23, masking_utils.py: eager, SDPA and flex attention find where
+samples begin by position_ids in causal models without a cache; flash attention by cu_seq_lens, in
+all of them; for an attention without a mask function no mask is made at all.
 """
 
 import functools
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
-from .accelerate import check_step, prepare_accelerate
-from .auto_loader import adopt_loop, adopt_times, adopt_weights, weighs_equally
-from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
+from ...balancer.planning.problem.model_times import known_time_ns
+from ..collate.layouts import NEEDED, collate_packed, hf_kwargs
+from .accelerate import adopt_loop, check_step, prepare_accelerate
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
-from .trainer_ledger import ledger_callback, with_known_epochs
+
+LEDGER = "counterpoise ledger"
+TOLD = (
+    "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
+)  # fmt: skip
+MASKED = ("eager", "sdpa", "flex_attention")
+CAUSAL = ("ForCausalLM", "ForConditionalGeneration")
+INSTEAD = 'or give the loader Balance(layout="padded")'
 
 
 def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
@@ -45,10 +63,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
     adopt_loop(loader, trainer.args.gradient_accumulation_steps)
-    adopt_times(loader, trainer.model)
-    if normalises:
-        adopt_weights(loader)
-    elif not weighs_equally(loader):  # means of equal counts may be averaged
+    adopt_model(loader, trainer.model, normalises)
+    if not normalises and loader._late.counts != "equal":  # means of equal counts may be averaged
         raise ValueError(_why_not_normalised(trainer))
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     feed = with_known_epochs(loader, trainer.args.max_steps)
@@ -57,6 +73,20 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     trainer.get_train_dataloader = lambda: feed
     trainer.add_callback(ledger_callback(loader))
     return trainer
+
+
+def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
+    """Weigh costs as a model takes them, where its configuration says how it is made.
+
+    normalises: losses are sums over labels, divided by the step's label tokens. Then counts are
+    free, and a microbatch that weighs nothing has no labels. balance="auto" takes both where the
+    user has not said otherwise.
+    """
+    config = getattr(model, "config", None)
+    if (times := known_time_ns(config)) is not None:
+        loader._late.adopt_times(times, type(config).__name__)
+    if normalises:
+        loader._late.adopt(counts="free", ignores_labels=True)
 
 
 def _attach_evaluation(trainer: Any, loader: Any) -> None:
@@ -119,3 +149,135 @@ def _give_packed(trainer: Any, loader: Any) -> None:
         return [for_model(batch) for batch in batches], count
 
     trainer.get_batch_samples = get_batch_samples
+
+
+class OwnEpochs:
+    """A balanced loader that has no length, and whose epochs Trainer does not choose."""
+
+    def __init__(self, loader: Any) -> None:
+        """Hand out the batches of `loader`; what else is asked for is the loader's."""
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the loader's next epoch, or go on at its ledger."""
+        return iter(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the loader's attribute."""
+        return getattr(self.loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Leave the loader's epoch: Trainer's own is another after a checkpoint."""
+
+
+def with_known_epochs(loader: Any, max_steps: int) -> Any:
+    """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
+    if loader._balanced.plan.mode == "exact":
+        return loader
+    if max_steps <= 0:
+        raise ValueError(
+            f"in mode {loader._balanced.plan.mode!r} the number of steps in an epoch is not known "
+            "beforehand, and Trainer needs it for num_train_epochs: give "
+            'TrainingArguments(max_steps=...), or Balance(mode="exact") to the loader'
+        )
+    return OwnEpochs(loader)
+
+
+def ledger_callback(loader: Any) -> Any:
+    """Return the callback that writes the ledger into checkpoints and goes on from it."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+
+    is_exact = loader._balanced.plan.mode == "exact"
+
+    class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
+        """Trainer saves what state() returns in trainer_state.json under the class' name."""
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {LEDGER: loader.state_dict()}}
+
+        def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            if state.global_step:
+                loader.load_state_dict(saved_ledger(state, type(self).__name__))
+            elif not is_exact:
+                loader.set_epoch(0)  # what Trainer does itself where it counts epochs
+
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            # Trainer counts an epoch's batches from where it resumed
+            # and fetches whole steps: the microbatch that was fetched last is of the right epoch
+            epoch = state.global_step / loader.num_steps if is_exact else loader.step_info.epoch
+            state.epoch = float(epoch)
+
+    return LedgerCallback()
+
+
+def saved_ledger(state: Any, name: str) -> dict[str, Any]:
+    """Return the ledger in a TrainerState, ValueError if there is none."""
+    saved = (state.stateful_callbacks or {}).get(name)
+    if not isinstance(saved, dict):
+        raise ValueError(
+            "the checkpoint has no ledger of a loader: it was saved without "
+            "attach_trainer(trainer, loader), and no position follows from it; begin with "
+            "a whole epoch: train() without resume_from_checkpoint"
+        )
+    return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
+
+
+def is_packing(loader: Any) -> bool:
+    """Return whether a loader's batches are known to be packed before the first one."""
+    given = getattr(loader, "_given", None)
+    return loader.collate_fn is collate_packed or (
+        given is not None and given.balance.layout == "packed"
+    )
+
+
+def is_packed(batch: Any) -> bool:
+    """Return whether a batch is what collate_packed makes."""
+    return isinstance(batch, dict) and all(name in batch for name in NEEDED)
+
+
+def for_model(batch: Any) -> Any:
+    """Return a packed batch as the arguments of a Hugging Face model; any other as it is."""
+    if not is_packed(batch):
+        return batch
+    kept = {name: value for name, value in batch.items() if name not in NEEDED}
+    return {**kept, **hf_kwargs(batch)}
+
+
+def check_keeps_apart(model: Any) -> None:
+    """Raise ValueError for a model whose samples would attend across their borders."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = getattr(model, "config", None)
+    # Positions must be an argument by name: what only goes into **kwargs may be ignored.
+    taken = inspect.signature(model.forward).parameters
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    missing = [
+        name for name in TOLD if name not in taken and (name == "position_ids" or not takes_all)
+    ]
+    if missing:
+        raise ValueError(
+            f"the forward() of {type(model).__name__} takes no {', '.join(missing)}, which keep "
+            f"packed samples apart: let it take and use them, {INSTEAD}"
+        )
+    if "use_cache" not in taken and getattr(config, "use_cache", False):
+        raise ValueError(
+            f"the forward() of {type(model).__name__} takes no use_cache, and with a cache packed "
+            "samples attend across their borders: set model.config.use_cache = False"
+        )
+    if config is None:
+        return
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    attention = getattr(text, "_attn_implementation", None)
+    if attention is None or "flash" in attention:
+        return
+    if attention not in MASKED:
+        raise ValueError(
+            f"attention {attention!r} makes no mask of position_ids, so packed samples attend "
+            f'across their borders: give attn_implementation="sdpa" or a flash one, {INSTEAD}'
+        )
+    if getattr(model, "loss_type", None) not in CAUSAL:
+        raise ValueError(
+            f"{type(model).__name__} is no causal language model, and {attention} attention does "
+            "not keep packed samples apart there: give "
+            f'attn_implementation="flash_attention_2", {INSTEAD}'
+        )

@@ -1,15 +1,23 @@
-"""The choice that `balance="auto"` makes once: what samples cost, and how batches hold them.
+"""The choice that `balance="auto"` makes once, and what a user would have written instead.
 
-It decides the plan, so it is the same on all ranks and stands in the ledger: whoever resumes takes
-it from there, whatever the first samples are then.
+What samples cost, and how batches hold them, decides the plan: so it is the same on all ranks and
+stands in the ledger, from where whoever resumes takes it, whatever the first samples are then.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
-from ...workers.discovery import FoundCosts
+from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
+from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
+from ..balanced.arguments import make_plan
+
+NO_COST = tuple(DEFAULT_COST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +53,105 @@ class Choice:
     def from_json(cls, text: str) -> "Choice":
         """Return the choice in a line of JSON; ValueError if there is none."""
         return read_record(cls, json.loads(text), "auto")
+
+
+class FoundSource(PlainSource):
+    """A data set whose costs were found: measured when loaded, or read from its columns."""
+
+    def __init__(self, dataset: Any, found: FoundCosts, key: Any) -> None:
+        """`found` measures a loaded sample, unless the data set's columns say as much."""
+        super().__init__(dataset, found.measure, key)
+        self._columns: ColumnCosts | None = column_costs(dataset, found)
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether a sample has to be loaded to learn its cost."""
+        return self._columns is None
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of a sample; SampleError where it is none."""
+        if self._columns is None:
+            return super().probe(index)
+        return Probe(self.key(index), self._columns.cost(index))
+
+
+def said_work(balance: Balance) -> Work | None:
+    """Return the work that the user has said, by a layout too; None where it is to be found."""
+    if balance.work is not None:
+        return balance.work
+    return None if balance.layout == "torch" else balance.layout
+
+
+def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the padded resources where the user has said how batches are made."""
+    padded = said_work(balance) == "padded"
+    return tuple(name for name in resources if padded and name not in ADD_UP)
+
+
+def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> Source | None:
+    """Return the source with the costs of a choice; `given` is what it would be without."""
+    found = choice.found
+    return FoundSource(dataset, found, key) if found is not None and found.resources else given
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTerms:
+    """The user's arguments and the ranks, which decide the plan beside a choice.
+
+    model_times: what a model takes, used where the user has said no times and it has one for all
+    that samples cost.
+    """
+
+    balance: Balance
+    ranks: int
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    model_times: Mapping[str, int] | None = None
+
+    def plan(self, choice: Choice) -> tuple[Balance, PlanConfig]:
+        """Return the balance that a choice stands for, and its plan.
+
+        Where nothing varies microbatches have the samples of the reference order, batch_size each.
+        Raises ValueError for budgets of what samples do not cost, and whatever a plan refuses.
+        """
+        balance = self.balance
+        last: Any = "whole" if balance.counts == "free" else "even" if self.shuffle else "short"
+        resolved = self._resolved(choice)
+        plan = make_plan(
+            resolved,
+            resources=choice.resources or NO_COST,
+            ranks=self.ranks,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            empty_microbatches=last != "even",  # broken samples leave none empty there
+        )
+        padded = choice.padded if choice.varies else ()
+        return resolved, replace(plan, padded=padded, last_step=last)
+
+    def _resolved(self, choice: Choice) -> Balance:
+        """Return what a user would have written who knows the choice."""
+        balance = self.balance
+        if not choice.varies:
+            if balance.budgets:
+                raise ValueError(
+                    f"budgets limit {', '.join(balance.budgets)}, but {choice.costs_said}: leave "
+                    "budgets, or say what samples cost: DataLoader(cost=...)"
+                )
+            return replace(
+                balance, grouping="fixed", partition="given", counts=None, work="packed",
+                time_ns=None, waits=None,
+            )  # fmt: skip
+        oversize = balance.oversize
+        if balance.budgets and balance.counts != "free" and oversize == "alone":
+            oversize = "error"  # no microbatch of equal counts is for one sample
+        given = balance.time_ns
+        if given is None and {*choice.resources} - {*NO_WORK} <= set(self.model_times or ()):
+            given = self.model_times
+        # cp.time_ns(model.config) may name more than samples cost
+        names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
+        times = {name: time for name, time in (given or {}).items() if name in names}
+        return replace(
+            balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
+            work="padded" if choice.padded else "packed", time_ns=times or None,
+        )  # fmt: skip

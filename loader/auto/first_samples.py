@@ -1,39 +1,40 @@
 """Reads the first samples of epoch 0's order, in a worker, and finds what `auto` has to know.
 
-Nothing here runs in the trainer: data set and collate function may print, draw random numbers,
-or end the process.
+Nothing of it runs in the trainer: data set and collate function may print, draw random numbers,
+or end the process. The worker is started as the loader's others are, and ends with the trainer.
 """
 
 import functools
-import json
+import logging
+import multiprocessing
+import pickle
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ...workers.discovery import find_costs, recognise_work
-from ...workers.processes.pool_job import describe_error
-from ...workers.sources.failures import kind_of, load_with_retries
-from ...workers.sources.interface import (
-    Probe,
-    SampleError,
-    Source,
-    checked_probe,
-    sample_nbytes,
-)
-from .choice import Choice
+from ...workers.discovery import FoundWork, find_costs, recognise_work
+from ...workers.processes.parent_watch import begin_worker
+from ...workers.processes.start_method import quiet_forks, worker_context
+from ...workers.sources.failures import describe_error, kind_of, load_with_retries
+from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
+from .choice import Choice, FoundSource, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast
-from .known_costs import work_of_columns
-from .resolve import FoundSource, padded_if_said, plan_of, said_work
 
 # Samples that are looked at, and the bytes of them that are held; collating takes this many
 # microbatches' samples.
 FIRST, FIRST_BYTES, COLLATED = 64, 1 << 28, 4
+logger = logging.getLogger(__name__)
+LOG_S, END_S = 10.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,7 @@ class Question:
     order: tuple[int, ...]
     knows_costs: bool
     collate: Callable[[list[Any]], Any]
-    balance: Balance
-    ranks: int
-    batch_size: int
-    drop_last: bool
-    shuffle: bool
-    model_times: Mapping[str, int] | None = None
+    terms: PlanTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +65,77 @@ class Answer:
     forecast: Outlook | None
     held_bytes: int
 
-    def to_values(self) -> dict[str, Any]:
-        """Return the answer as JSON values."""
-        return asdict(self)
 
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "Answer":
-        """Return the answer that was made into JSON values."""
-        told = values["forecast"]
-        choice = Choice.from_json(json.dumps(values["choice"]))
-        return cls(choice, None if told is None else Outlook(**told), values["held_bytes"])
+def ask_worker(
+    question: Question, context: BaseContext | None, begin: Callable[[int], None] | None = None
+) -> Answer:
+    """Return a worker's answer; ValueError with one line that says why there is none.
+
+    context: the loader's multiprocessing_context; begin: its worker_init_fn.
+    """
+    if multiprocessing.current_process().daemon:  # which may start no process: nor has it workers
+        return answer(question)
+    maker: Any = worker_context(context) or multiprocessing.get_context()
+    reading, writing = maker.Pipe(duplex=False)
+    worker = maker.Process(target=_answer_to, args=(writing, question, begin), daemon=True)
+    try:
+        try:
+            with quiet_forks():
+                worker.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"cannot send this to the worker processes: {describe_error(error)}; define it at "
+                "the top level of a module, or pass multiprocessing_context='fork', or say how "
+                'batches are made: Balance("auto", work="padded")'
+            ) from None
+        writing.close()  # so that the worker's end is the end of the pipe
+        since, log_s = time.monotonic(), LOG_S
+        while not reading.poll(log_s):
+            log_s = time.monotonic() - since  # twice as late each time
+            logger.warning(
+                'balance="auto" has read the first samples for %.0f s, to find what they cost',
+                log_s,
+            )
+        try:
+            found: Answer | str = reading.recv()
+            worker.join(END_S)
+        except (EOFError, OSError):
+            worker.join()
+            status: int = worker.exitcode
+            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else ""
+            how = how or f"ended with status {status}"
+            found = f"the first samples could not be read: the process that read them {how}"
+    finally:
+        reading.close()
+        if worker.pid is not None:
+            worker.kill()
+            worker.join()
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+def _answer_to(
+    writing: Connection, question: Question, begin: Callable[[int], None] | None
+) -> None:
+    """Send the answer, or in one line why there is none; what a worker process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, who ends this process
+    torch.set_num_threads(1)  # the threads of a forked trainer are not here
+    found: Answer | str
+    try:
+        begin_worker(begin, 0)
+        found = answer(question)
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else describe_error(error)
+        found = " ".join(text.split())
+    writing.send(found)
 
 
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
     choice, rows, held = _known(question) if question.knows_costs else _found(question)
-    _, plan = plan_of(
-        choice,
-        question.balance,
-        ranks=question.ranks,
-        batch_size=question.batch_size,
-        drop_last=question.drop_last,
-        shuffle=question.shuffle,
-        model_times=question.model_times,
-    )
-    told = forecast(plan, rows, question.batch_size) if choice.varies else None
+    _, plan = question.terms.plan(choice)
+    told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
     return Answer(choice, told, held)
 
 
@@ -101,12 +143,12 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
     found = find_costs(samples)
-    if said_work(question.balance) is None:
-        work = recognise_work(found, samples, question.collate, question.batch_size)
+    if said_work(question.terms.balance) is None:
+        work = recognise_work(found, samples, question.collate, question.terms.batch_size)
         found = found.as_batched(work)
         padded, said = work.padded, work.describe()
     else:
-        padded, said = padded_if_said(question.balance, found.resources), ""
+        padded, said = padded_if_said(question.terms.balance, found.resources), ""
     said_costs = found.describe() if found.work else "nothing in the samples varies in size"
     choice = Choice(found.to_dict(), found.resources, padded, bool(found.work), said_costs, said)
     rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
@@ -116,43 +158,37 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
 
 def _known(question: Question) -> tuple[Choice, Int64, int]:
     """Take the costs that the data say, and find out how batches hold them."""
-    costs, samples = _known_costs(question)
+    source: Any = question.source
+    is_said = said_work(question.terms.balance) is not None
+    is_held = bool(getattr(source, "decode_first", False))
+    if is_held:
+        samples = _loaded(question, FIRST)
+        costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]
+    else:
+        costs = [each.cost for each in _each(question, FIRST, source.probe)]
+        # Batches are made and looked at only where nobody has said whether they are padded.
+        samples = [] if is_said else _loaded(question, COLLATED * question.terms.batch_size)
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
     varying = {name: column for name, column in columns.items() if np.ptp(column)}
-    padded, said = padded_if_said(question.balance, names), ""
-    # Batches are made and looked at only where nobody has said whether they are padded.
-    if samples and varying and said_work(question.balance) is None:
+    padded, said = padded_if_said(question.terms.balance, names), ""
+    if samples and varying and not is_said:
         first = {name: column[: len(samples)] for name, column in varying.items()}
-        padded, said = work_of_columns(first, samples, question.collate, question.batch_size)
+        padded, said = work_of_columns(first, samples, question.collate, question.terms.batch_size)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, bool(varying), words, said)
-    is_held = bool(getattr(question.source, "decode_first", False))
     return choice, rows, _mean_bytes(samples) if is_held else 0
-
-
-def _known_costs(question: Question) -> tuple[list[dict[str, int]], list[Any]]:
-    """Return the costs of the first samples, and those samples that had to be loaded."""
-    source: Any = question.source
-    if getattr(source, "decode_first", False):
-        samples = _loaded(question, FIRST)
-        found = [checked_probe(Probe("", source.measure(sample))) for sample in samples]
-        return [each.cost for each in found], samples
-    costs = [each.cost for each in _each(question, FIRST, source.probe)]
-    if said_work(question.balance) is not None:
-        return costs, []
-    return costs, _loaded(question, COLLATED * question.batch_size)
 
 
 def _loaded(question: Question, most: int) -> list[Any]:
     """Return the first samples that load, at least a few, until they are too large to hold."""
-    load = functools.partial(question.source.load, epoch=0, seed=question.balance.seed)
+    load = functools.partial(question.source.load, epoch=0, seed=question.terms.balance.seed)
     held, samples = 0, []
     for sample in _each(question, most, load):
         samples.append(sample)
         held += sample_nbytes(sample)
-        if held > FIRST_BYTES and len(samples) >= COLLATED * question.batch_size:
+        if held > FIRST_BYTES and len(samples) >= COLLATED * question.terms.batch_size:
             break
     return samples
 
@@ -180,3 +216,50 @@ def _each(question: Question, most: int, action: Callable[[int], Any]) -> Iterat
 
 def _mean_bytes(samples: Sequence[Any]) -> int:
     return sum(map(sample_nbytes, samples)) // len(samples)
+
+
+def work_of_columns(
+    columns: Mapping[str, Int64],
+    samples: Sequence[Any],
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+) -> tuple[tuple[str, ...], str]:
+    """Return which costs are padded, and in words how batches hold each.
+
+    columns: the costs of the samples by name, (n,) each.
+    """
+    found = find_costs(samples)
+    work = recognise_work(found, samples, collate, batch_size)
+    measured = [found.measure(sample) for sample in samples]
+    like = {name: _like(column, measured) for name, column in columns.items()}
+    padded = tuple(name for name in columns if like[name] in work.padded)
+    return padded, _said(list(columns), like, work)
+
+
+def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
+    """Return the found resource that goes with a known cost sample by sample, "" for none."""
+    for name in measured[0]:
+        other = np.array([each[name] for each in measured], dtype=np.int64)
+        top = int(other.argmax())
+        if column[top] and other[top] and (column * other[top] == other * column[top]).all():
+            return name
+    return ""
+
+
+def _said(names: Sequence[str], like: Mapping[str, str], work: FoundWork) -> str:
+    """Return in words how batches hold the costs of some names."""
+    padded = [name for name in names if like[name] in work.padded]
+    constant = [name for name in names if like[name] in work.constant]
+    unknown = [
+        name
+        for name in names
+        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
+    ]
+    added = [name for name in names if name not in (*padded, *constant, *unknown)]
+    kinds = (
+        (padded, "padded"),
+        (added, "add up"),
+        (constant, "the same in every batch: planned as adding up"),
+        (unknown, "not recognised in the batches: planned as adding up"),
+    )
+    return "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)

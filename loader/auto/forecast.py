@@ -1,5 +1,9 @@
-"""Forecasts what a plan does for the samples that were measured: the step, waiting, and memory."""
+"""Forecasts what a plan does for the samples that were measured, and says it in a line at start.
 
+The line has the step's time, waiting and memory, on rank 0, with the costs that `auto` has found.
+"""
+
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -7,9 +11,14 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig, Window
+from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.work import padded_loads, sample_times
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+from .choice import Choice
 
+logger = logging.getLogger(__name__)
 # Samples that are planned for a forecast, and steps of them.
 MOST_SAMPLES, MOST_STEPS = 4096, 8
 
@@ -39,29 +48,27 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
-    planner, rows = make_planner(config), config.least_microbatches // config.ranks
-    column = config.balanced_columns[0]
     now, before, tops = [], [], []
+    rows, column = config.least_microbatches // config.ranks, config.balanced_columns[0]
+    planner = make_planner(config)
     for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
-        window = Window(0, step, 0, some, last=True)
-        random = np.arange(len(some)) // batch_size
-        for batch in planner.plan(window).batches[:1]:
-            group_of = np.full(len(some), -1)
+        random, planned = np.arange(len(some)) // batch_size, np.full(len(some), -1)
+        for batch in planner.plan(Window(0, step, 0, some, last=True)).batches[:1]:
             for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
-                group_of[list(one.ordinals)] = number
-            now.append(_times(config, some, group_of, rows))
+                planned[list(one.ordinals)] = number
+            now.append(_times(config, some, planned, rows))
             before.append(_times(config, some, random, rows))
-            loads = (_loads(config, some, each, rows)[:, column] for each in (group_of, random))
-            tops.append([int(each.max()) for each in loads])
+            groups, padded = config.ranks * rows, config.padded_columns
+            loads = (padded_loads(some, of, groups, padded) for of in (planned, random))
+            tops.append([int(each[:, column].max()) for each in loads])
     if not before or not np.sum(before):
         return None
     once = config.waits == "step"
-    time, waiting = _step_and_waiting(np.array(now), once)
-    time_random, waited = _step_and_waiting(np.array(before), once)
+    took, waiting = _step_and_waiting(np.array(now), once)
+    took_random, waited = _step_and_waiting(np.array(before), once)
     largest, largest_random = np.max(tops, axis=0).tolist()
     name = config.resources[column]
-    ratio = time / time_random
-    return Outlook(ratio, waiting, waited, name, largest, largest_random, len(costs))
+    return Outlook(took / took_random, waiting, waited, name, largest, largest_random, len(costs))
 
 
 def _steps(costs: Int64, size: int, seed: int) -> Iterator[Int64]:
@@ -74,10 +81,6 @@ def _steps(costs: Int64, size: int, seed: int) -> Iterator[Int64]:
     steps = max(1, min(MOST_STEPS, MOST_SAMPLES // size, len(order) // size))
     for step in range(steps):
         yield np.ascontiguousarray(costs[order[step * size : (step + 1) * size]])
-
-
-def _loads(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int64:
-    return padded_loads(costs, group_of, config.ranks * rows, config.padded_columns)
 
 
 def _times(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int64:
@@ -97,3 +100,53 @@ def _step_and_waiting(times: Int64, once: bool) -> tuple[float, float]:
     """
     whole = float((times.sum(axis=1).max(axis=1) if once else times.max(axis=2)).sum())
     return whole, 1 - float(times.sum()) / (whole * times.shape[2])
+
+
+def start_line(
+    choice: Choice, plan: PlanConfig, told: Outlook | None, samples: int | None, batch_size: int,
+    model: str = "",
+) -> str:  # fmt: skip
+    """Return the line: costs, work, forecast, what gains nothing, and what is left out.
+
+    samples: of an epoch, None where only the workers know. model: whose times weigh the costs.
+    """
+    parts = [choice.costs_said, choice.work_said if choice.varies else ""]
+    parts.append(f"times computed from {model}" if model else "")
+    if told is not None:
+        rows = plan.least_microbatches // plan.ranks
+        # In one unit, random order's step: where batches are padded, ranks may wait a larger share
+        # of a step that is much shorter, and still wait less.
+        works, waits = told.time * (1 - told.waiting), told.time * told.waiting
+        parts.append(
+            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait {waits:.2f} "
+            f"instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest microbatch "
+            f"{told.largest:,} {told.resource} instead of {told.largest_random:,} (forecast from "
+            f"{told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
+        )
+    if not choice.varies:
+        parts.append(f"microbatches of {batch_size} in the reference order")
+    elif told is None:
+        parts.append("no forecast")
+    is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
+    if is_one and choice.padded:
+        parts.append(
+            'one padded microbatch a step of equal counts cannot gain: counts="free" with weights '
+            'would, or a larger accumulate, or mode="window"'
+        )
+    if samples is not None and plan.mode == "exact":
+        rest = samples % plan.samples_per_step
+        if left := rest - last_kept(plan, rest):
+            parts.append(f"the last {left:,} of {samples:,} samples of each epoch stay out")
+    return 'balance="auto": ' + "; ".join(part for part in parts if part)
+
+
+def warn_of_means(choice: Choice, balance: Balance) -> None:
+    """Warn where a mean over a microbatch's tokens weighs short samples more."""
+    if balance.counts == "free" or not choice.padded or LABEL_TOKENS not in choice.resources:
+        return
+    logger.warning(
+        "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
+        "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
+        "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
+        'with Balance("auto", counts="free") if you like'
+    )

@@ -1,10 +1,20 @@
-"""Checks the loader's keyword arguments and turns them into a plan configuration."""
+"""Checks a balanced loader's arguments, torch's among them, and makes a plan configuration.
+
+torch's own samplers say no more than shuffle, seed and rank, and those a plan has too.
+"""
 
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
@@ -12,11 +22,13 @@ from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
-from ...workers.sources.thread_safety import MAX_THREADS, refuse_threads
+from ...workers.sources.measuring import MAX_THREADS, refuse_threads
+from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.
 TRIES = 100
+OWN = "a balanced loader plans its own order"
 
 
 def make_plan(
@@ -54,20 +66,6 @@ def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
     """
     looks = balance.partition == "multi_resource" and balance.accumulate != 1
     return replace(balance, waits=waits) if balance.waits is None and looks else balance
-
-
-def check_plan(
-    balance: Balance, *, resources: tuple[str, ...], batch_size: int | None, drop_last: bool
-) -> None:
-    """Raise ValueError for what cannot be planned with any number of ranks."""
-    make_plan(
-        replace(balance, samples_per_step=None),
-        resources=resources,
-        ranks=1,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        empty_microbatches=True,
-    )
 
 
 def check_label_tokens(
@@ -148,7 +146,28 @@ def refuse_ignored(
 
     is_remote: whether the data set is a RemoteDataset.
     """
-    _check_batch_size(balance, batch_size)
+    if balance.grouping == "auto" and batch_size is None:
+        raise ValueError(
+            'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
+            "give batch_size, or balance=None for samples without batches"
+        )
+    if balance.grouping not in (*COUNTED, "auto"):
+        # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
+        one = batch_size is None or batch_size == 1
+        if balance.samples_per_step is not None and not one:
+            raise ValueError(
+                f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} "
+                f"and grouping {balance.grouping!r} decides how many samples a microbatch has: "
+                "leave batch_size, or use grouping 'fixed'"
+            )
+        # Steps would have no size.
+        if balance.budgets and balance.samples_per_step is None:
+            extra = "" if one else f" instead of batch_size={batch_size}"
+            raise ValueError(
+                "budgets decide how many samples a microbatch has, and nothing says how many a "
+                "step has: give Balance(samples_per_step=...), the global batch of all ranks"
+                f"{extra}"
+            )
     if is_remote:
         for name, value in (("cost", cost), ("key", key)):
             if value is not None:
@@ -189,28 +208,95 @@ def check_decode_threads(
     refuse_threads(source, f"decode_threads={threads}")
 
 
-def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
-    """Refuse a batch_size that decides about nothing, and budgets for steps that have no size."""
-    if balance.grouping in COUNTED:
-        return
-    if balance.grouping == "auto":
-        if batch_size is None:
+@dataclass(frozen=True, slots=True)
+class GivenOrder:
+    """The order that a sampler and a generator give; None where they give none.
+
+    follows: the DistributedSampler whose epoch is read at each iteration.
+    """
+
+    shuffle: bool | None
+    seed: int | None = None
+    rank: int | None = None
+    ranks: int | None = None
+    follows: DistributedSampler[Any] | None = None
+
+
+def read_order(
+    dataset: Any, sampler: Any, batch_sampler: Any, generator: Any, shuffle: bool | None
+) -> GivenOrder:
+    """Return the order that torch's arguments ask for; ValueError with the line to write instead.
+
+    >>> read_order([1, 2], SequentialSampler([1, 2]), None, None, None)
+    GivenOrder(shuffle=False, seed=None, rank=None, ranks=None, follows=None)
+    """
+    if batch_sampler is not None:
+        raise ValueError(
+            f"{OWN}, and batches: leave batch_sampler, and write DataLoader(data, batch_size=8, "
+            'shuffle=True, balance="auto"); cp.BalancedBatchSampler is a batch sampler for torch\'s'
+        )
+    seed = None if generator is None else generator.initial_seed()
+    if sampler is None:
+        return GivenOrder(shuffle, seed)
+    if shuffle:
+        raise ValueError(f"{OWN}: give shuffle=True or a sampler, not both")
+    kind = type(sampler)  # subclasses may do anything
+    if kind is SubsetRandomSampler:
+        raise ValueError(
+            f"{OWN}: write DataLoader(torch.utils.data.Subset(data, indices), shuffle=True, ...) "
+            "in place of SubsetRandomSampler(indices)"
+        )
+    if kind not in (RandomSampler, DistributedSampler, SequentialSampler):
+        raise ValueError(
+            f"{OWN}, and sampler is a {kind.__name__}: leave it and write shuffle=True, or "
+            "DataLoader(torch.utils.data.Subset(data, list(sampler)), shuffle=False, ...) for its "
+            "order; for weights keep torch's loader"
+        )
+    data = sampler.dataset if kind is DistributedSampler else sampler.data_source
+    if kind is RandomSampler and (sampler.replacement or sampler.num_samples != len(data)):
+        raise ValueError(
+            f"{OWN}, each sample once an epoch: leave replacement and num_samples of "
+            "RandomSampler, and write shuffle=True"
+        )
+    if len(data) != len(dataset):
+        raise ValueError(
+            f"the sampler is of {len(data)} samples, and the data set has {len(dataset)}: make it "
+            "of the same data, or leave it and write shuffle=True"
+        )
+    if kind is DistributedSampler:
+        if seed not in (None, sampler.seed):
             raise ValueError(
-                'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
-                "give batch_size, or balance=None for samples without batches"
+                f"DistributedSampler's seed is {sampler.seed}, and generator's {seed}: leave "
+                "generator"
             )
-        return
-    # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
-    one = batch_size is None or batch_size == 1
-    if balance.samples_per_step is not None and not one:
+        given = {"seed": sampler.seed, "rank": sampler.rank, "ranks": sampler.num_replicas}
+        return GivenOrder(sampler.shuffle, **given, follows=sampler)
+    if kind is RandomSampler:
+        own = None if sampler.generator is None else sampler.generator.initial_seed()
+        return GivenOrder(True, seed if own is None else own)
+    return GivenOrder(False, seed)
+
+
+def with_seed(balance: Balance, order: GivenOrder) -> Balance:
+    """Return the balance with an order's seed, if it has one; ValueError for two seeds."""
+    if order.seed is None:
+        return balance
+    if balance.seed not in (DEFAULTS.seed, order.seed):
         raise ValueError(
-            f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} and "
-            f"grouping {balance.grouping!r} decides how many samples a microbatch has: leave "
-            "batch_size, or use grouping 'fixed'"
+            f"Balance(seed={balance.seed}) and the seed of sampler or generator, {order.seed}, "
+            "contradict each other: leave one of them"
         )
-    if balance.budgets and balance.samples_per_step is None:
-        extra = "" if one else f" instead of batch_size={batch_size}"
+    return replace(balance, seed=order.seed)
+
+
+def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
+    """Return the ranks that a DistributedSampler says, or those given; ValueError for both."""
+    if order.follows is None:
+        return ranks
+    given = [each.name for each in fields(ranks) if getattr(ranks, each.name) != each.default]
+    if given:
         raise ValueError(
-            "budgets decide how many samples a microbatch has, and nothing says how many a step "
-            f"has: give Balance(samples_per_step=...), the global batch of all ranks{extra}"
+            f"DistributedSampler says which rank this process plays, and {given[0]} too: leave the "
+            "sampler, and write shuffle=True"
         )
+    return replace(ranks, rank=order.rank, ranks=order.ranks)

@@ -1,10 +1,13 @@
-"""A microbatch that the local loop has got from a worker; Arrival is one from a balancer."""
+"""The microbatches that a balanced loader gets, and the interface of where it gets them."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...balancer.protocol.parts import EpochPosition, Hole, Weights
+from ...balancer.protocol.parts import EpochPosition, Hole, Ready, Weights
 from ...workers.batches.planned_reader import Made
+from ..resume.balanced_position import ResumePosition, RunStart
+from ..step.info import StepInfo
 
 if TYPE_CHECKING:
     from ...balancer.protocol.rank_session import Arrival
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchFacts:
-    """What is known of a microbatch beside its batch, as Batch has it of one from a balancer."""
+    """The facts about a microbatch beside its batch, as Batch has them of one from a balancer."""
 
     rank: int
     step: int
@@ -34,8 +37,72 @@ class LocalArrival:
     made: Made | None = None
 
 
-def without_payload(arrival: "Arrival | LocalArrival") -> "Arrival | LocalArrival":
-    """Return an arrival whose samples are not needed any more."""
-    if isinstance(arrival, LocalArrival):
-        return replace(arrival, made=None)
-    return replace(arrival, payloads=())
+class MicrobatchSource(Protocol):
+    """The interface of LocalLoop, and of a Connection to a balancer.
+
+    Every method may be interrupted by an exception, and called again.
+    """
+
+    @property
+    def left_out(self) -> int:
+        """The number of samples that were in no step of the run that has ended."""
+
+    def wait_ready(self) -> Ready:
+        """Wait until the job runs."""
+
+    def begin(self, start: RunStart) -> None:
+        """Start the next run, and its workers."""
+
+    def go_on(self, start: RunStart, /) -> None:
+        """Start the next run as `begin` does, with the workers of this one."""
+
+    def recover(self, start: RunStart) -> None:
+        """Go on with the run at a position, if an exception has left something half done."""
+
+    def finish(self) -> None:
+        """End the run's workers: its iterator is at its end, or was dropped."""
+
+    def next(self, timeout_s: float | None = None) -> "Arrival | LocalArrival | None":
+        """Return the next microbatch, the same until it is released; None at the end of the run."""
+
+    def release(self, arrival: Any) -> None:
+        """Release a microbatch, and ask for those after it; does nothing the second time."""
+
+    def add_up_labels(
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+    ) -> int:
+        """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
+
+    def close(self) -> None:
+        """Tell the balancer that this rank leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A collated microbatch to be handed out, its StepInfo, and the position after it."""
+
+    batch: Any
+    info: StepInfo
+    after: ResumePosition
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A microbatch of which nothing can be handed out, and the position after it."""
+
+    after: ResumePosition
+
+
+@dataclass(slots=True)
+class Kept:
+    """A microbatch that was fetched at a position, until one is fetched at another.
+
+    reported: how many of its holes are in the dead-letter file; failures: how often it could not be
+    unpacked.
+    """
+
+    arrival: "Arrival | LocalArrival"
+    at: ResumePosition
+    reported: int = 0
+    failures: int = 0
+    unpacked: Fetched | PassedOver | None = None

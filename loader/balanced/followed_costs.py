@@ -56,7 +56,13 @@ class FollowedCosts:
             return None
         # The first costs are there before any step.
         if self._profile and at is not None and trained is not None:
-            _check_not_ahead(epoch, at.step, *trained)
+            last_epoch, last = trained
+            if epoch == last_epoch and at.step != last + 1:
+                raise LoaderError(
+                    f"the pipeline's costs have changed after step {last}, and step {at.step} is "
+                    "fetched already: a loader that follows them gives one step at a time; loop "
+                    "over loader.steps() without fetching ahead, or train with replan='off'"
+                )
         self._seen = profile
         pipeline = with_profile(self.plan.pipeline, profile) if profile else self.plan.pipeline
         return replace(self.plan, pipeline=pipeline)
@@ -68,12 +74,3 @@ class FollowedCosts:
     def costs_of(self, plan: PlanConfig) -> str:
         """Return the costs that a balancer has to be told, "" for those that it knows."""
         return "" if plan.pipeline == self.plan.pipeline else plan.pipeline
-
-
-def _check_not_ahead(epoch: int, step: int, last_epoch: int, last: int) -> None:
-    if epoch == last_epoch and step != last + 1:
-        raise LoaderError(
-            f"the pipeline's costs have changed after step {last}, and step {step} is fetched "
-            "already: a loader that follows them gives one step at a time; loop over "
-            "loader.steps() without fetching ahead, or train with replan='off'"
-        )

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import structs
+
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
-from ...workers.batches.planned_reader import Made
+from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.dead_letter import DeadLetter, record_letter
+from ...workers.sources.failures import DeadLetter, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
@@ -24,21 +26,15 @@ from ..resume.balanced_position import (
     write_position,
 )
 from ..resume.ledger import BalancedLedger
-from ..step.batch_labels import count_label_tokens_of
-from ..step.errors import ComesAgainError, LoaderError
+from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
-from ..step.label_check import LabelCheck
-from ..step.turns import OneCaller
-from .arrivals import LocalArrival, MicrobatchFacts
-from .counted_steps import beginning
-from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
+from ..step.labels import LabelCheck, count_label_tokens_of
+from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
-from .over_budget import OverBudget
 from .spare import SpareSample
-from .step_infos import info_of
+from .step_infos import OverBudget, info_of
 
 if TYPE_CHECKING:
-    from ...balancer.protocol.messages import Batch
     from ...balancer.protocol.rank_session import Arrival
 
 logger = logging.getLogger(__name__)
@@ -75,7 +71,7 @@ class BalancedLoader:
     spare: SpareSample | None = None
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
-    # What next() has returned. It moves by one assignment, see fetching.py.
+    # What next() has returned. It moves by one assignment, see walking.py.
     position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
@@ -160,8 +156,12 @@ class BalancedLoader:
         self._leave("a new one was started")
         self.position, self._resume = self._resume or START, None
         self._left_out_before = None
+        at = self.position
+        if self.job.counts_batches:  # of a step that was begun, in all of its batches again
+            at = beginning(at)
         try:
-            self._start()
+            self._take_costs(at, None)
+            self.open().begin(at.start(self.epoch, self._costs))
         except BaseException:
             self.close()
             raise
@@ -225,14 +225,6 @@ class BalancedLoader:
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
-    def _start(self) -> None:
-        """Begin the run at the loader's position; nothing that was returned is decoded again."""
-        at = self.position
-        # Label tokens that are counted in batches: of a step that was begun, in all of them again.
-        at = beginning(at) if self.job.counts_batches else at
-        self._take_costs(at, None)
-        self.open().begin(at.start(self.epoch, self._costs))
-
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
         plan, rest = self.plan, count % self.plan.samples_per_step
@@ -248,14 +240,6 @@ class BalancedLoader:
                 "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
                 "microbatches of a step, and collate_fn cannot make a batch of no samples",
                 rest, count, plan.least_microbatches,
-            )  # fmt: skip
-
-    def _tell_what_was_left_out(self, count: int) -> None:
-        """Log how many samples of the epoch were in no step, if that is more than was told."""
-        if count > (self._told or 0) and 0 in self.ranks:
-            logger.warning(
-                "%d samples were left out of epoch %d: there were fewer than microbatches, and "
-                "collate_fn cannot make a batch of no samples", count, self.epoch,
             )  # fmt: skip
 
     def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
@@ -280,43 +264,46 @@ class BalancedLoader:
             self.close()
             raise
 
-    def release(self, arrival: "Arrival | LocalArrival") -> None:
-        """Release a microbatch that is unpacked."""
-        self.open().release(arrival)
-
     def unpack(self, kept: Kept) -> Fetched | PassedOver:
-        """Return what is handed out of a microbatch, and the position after it."""
+        """Unpack a microbatch to be handed out; return it with the position after it.
+
+        Each hole is written to the dead-letter file, once.
+        """
         batch, before = kept.arrival.batch, kept.at.holes
-        self._report_holes(kept)
+        if self.dead_letter is not None:
+            for hole in batch.holes[kept.reported :]:
+                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
+                record_letter(self.dead_letter, letter)
+                kept.reported += 1
         holes = before + tuple(o for o in batch.step_holes if o not in before)
-        self._check_errors(before, holes, batch)
+        self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
-        if self._is_passed_over(batch):
+        if not (self.plan.empty_microbatches or batch.weights.step_samples):
+            # Nothing of the step can be handed out, on any rank.
+            if batch.rank == 0 and batch.microbatch == 0:
+                logger.warning(
+                    "step %d of epoch %d is left out: of its %d samples fewer can be used than it "
+                    "has microbatches, and collate_fn cannot make a batch of no samples",
+                    batch.step, self.epoch, len(batch.step_holes),
+                )  # fmt: skip
             return PassedOver(after)
-        delivered = self._delivered(kept, after)
-        info = delivered.info
+        fetched = self._deliver(kept, after)
+        info = fetched.info
         self._over_budget.take(info.over_budget, info.costs, info.keys)
-        return Fetched(delivered, after)
+        return fetched
 
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
-        self._tell_what_was_left_out(self.open().left_out)
+        in_no_step = self.open().left_out
+        if in_no_step > (self._told or 0) and 0 in self.ranks:
+            logger.warning(
+                "%d samples were left out of epoch %d: there were fewer than microbatches, and "
+                "collate_fn cannot make a batch of no samples", in_no_step, self.epoch,
+            )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = len(self.position.holes)
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
-
-    def _is_passed_over(self, batch: "Batch | MicrobatchFacts") -> bool:
-        """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
-        if self.plan.empty_microbatches or batch.weights.step_samples:
-            return False
-        if batch.rank == 0 and batch.microbatch == 0:
-            logger.warning(
-                "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
-                "microbatches, and collate_fn cannot make a batch of no samples",
-                batch.step, self.epoch, len(batch.step_holes),
-            )  # fmt: skip
-        return True
 
     def finish(self, generation: int) -> None:
         """End the workers of an iterator that is over, unless a later one has its own already."""
@@ -337,7 +324,7 @@ class BalancedLoader:
         self._untouched = -1
         self._left_by = why
 
-    def _check_errors(self, before: Holes, holes: Holes, batch: "Batch | MicrobatchFacts") -> None:
+    def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
@@ -349,52 +336,55 @@ class BalancedLoader:
             where = f", see {self.dead_letter}" if self.dead_letter else ""
             raise LoaderError(
                 f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
-                f"{batch.step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
+                f"{step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
                 "the data, or allow more"
             )
 
-    def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
-        arrival = kept.arrival
-        batch: Any = arrival.batch
-        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
-        info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
-        if isinstance(arrival, LocalArrival):
-            return self._delivered_locally(arrival, info)
+    def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
+        job = self.job
+        info = info_of(
+            kept.arrival.batch, self.epoch, self.plan.ranks, job.resources, self._over_budget, after
+        )
+        made = self._made(kept, info)
+        batch = made.batch
+        if made.labels is not None and job.counts_labels:
+            at_token, before = made.labels
+            self._labels.compare(at_token, before, info.label_tokens, info.keys)
+        if not info.keys and self.spare is not None:
+            batch = self.spare.weightless(batch)
+        if job.counts_batches:
+            info = replace(info, label_tokens=made.label_tokens or 0)
+        return Fetched(self.batches.finished(batch, info), info, after)
+
+    def _made(self, kept: Kept, info: StepInfo) -> Made:
+        """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
+        if isinstance(kept.arrival, LocalArrival):
+            return kept.arrival.made or Made(None)
         # here: a local loop needs nothing of it
         from ...workers.codec.frames import decode_packed
         from ..collate.payloads import payload_buffer
 
+        arrival: Any = kept.arrival
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
-            for item, payload in zip(batch.items, arrival.payloads, strict=True)
+            for item, payload in zip(arrival.batch.items, arrival.payloads, strict=True)
         ]
-        if self.job.counts_labels and self._labels.left > 0:
-            keys = [item.key for item in batch.items]
-            self._labels.compare(samples, batch.weights.label_tokens, keys)
         if not samples and self.spare is not None:
-            spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
-            return Delivered(batches.finished(self.spare.weightless(spared), info), info)
-        collated = batches.collated(samples, info)
-        if self.job.counts_batches:
-            info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
-        return Delivered(batches.finished(collated, info), info)
+            spared = self.spare(self.epoch, kept.at.place.start)
+            return Made(self.batches.collated([spared], info))
+        labels = counted_labels(samples) if self._labels.left > 0 else None
+        batch = self.batches.collated(samples, info)
+        counts = self.job.counts_batches
+        return Made(
+            batch,
+            labels=labels,
+            label_tokens=count_label_tokens_of(batch, samples) if counts else None,
+        )
 
-    def _delivered_locally(self, arrival: LocalArrival, info: StepInfo) -> Delivered:
-        """Return what is handed out of a microbatch that a worker of this process has collated."""
-        made = arrival.made or Made(None)
-        batch = made.batch
-        if made.labels is not None and self.job.counts_labels:
-            self._labels.compare_counts(*made.labels, info.label_tokens, info.keys)
-        if not info.keys and self.spare is not None:
-            batch = self.spare.weightless(batch)
-        if self.job.counts_batches:
-            info = replace(info, label_tokens=made.label_tokens or 0)
-        return Delivered(self.batches.finished(batch, info), info)
 
-    def _report_holes(self, kept: Kept) -> None:
-        """Write each hole to the dead-letter file, once."""
-        if self.dead_letter is not None:
-            for hole in kept.arrival.batch.holes[kept.reported :]:
-                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
-                record_letter(self.dead_letter, letter)
-                kept.reported += 1
+def beginning(at: ResumePosition) -> ResumePosition:
+    """Return the position of a step's first microbatch; what was handed out of it comes again."""
+    place = at.place
+    if not place.microbatch and not at.served:
+        return at
+    return replace(at, place=structs.replace(place, microbatch=0), served=0)

@@ -35,24 +35,23 @@ class SpareSample:
 
     def __call__(self, epoch: int, start: int) -> Any:
         """Return a sample for the step that begins at an ordinal; LoaderError if there is none."""
-        if self._at != (epoch, start):
-            self._sample, self._at = self._load(epoch, start), (epoch, start)
-        return self._sample
+        if self._at == (epoch, start):
+            return self._sample
+        order = permutation(len(self.source), self.seed, epoch, self.shuffle)
+        for ordinal in range(start, start + min(TRIES, len(order))):
+            try:
+                found = self.source.load(int(order[ordinal % len(order)]), epoch, self.seed)
+            except SampleError:
+                continue
+            self._sample, self._at = found, (epoch, start)
+            return found
+        raise LoaderError(
+            f"none of {TRIES} samples from ordinal {start} of epoch {epoch} can be loaded, and "
+            "collate_fn cannot make a batch of no samples: give drop_last=True"
+        )
 
     def weightless(self, batch: Any) -> Any:
         """Return the batch of a spare sample, without labels where losses are sums over them."""
         if self.ignores_labels and isinstance(batch, MutableMapping) and "labels" in batch:
             batch["labels"] = torch.full_like(batch["labels"], IGNORED)
         return batch
-
-    def _load(self, epoch: int, start: int) -> Any:
-        order = permutation(len(self.source), self.seed, epoch, self.shuffle)
-        for ordinal in range(start, start + min(TRIES, len(order))):
-            try:
-                return self.source.load(int(order[ordinal % len(order)]), epoch, self.seed)
-            except SampleError:
-                continue
-        raise LoaderError(
-            f"none of {TRIES} samples from ordinal {start} of epoch {epoch} can be loaded, and "
-            "collate_fn cannot make a batch of no samples: give drop_last=True"
-        )

@@ -1,21 +1,69 @@
-"""Makes StepInfo, of a microbatch that was delivered and of a sampler's batch."""
+"""Makes the StepInfo of a microbatch, and reports those that are over a budget."""
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, chain
+import logging
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.config import Microbatch, Planned
+from msgspec import structs
+
 from ..step.info import StepInfo
 from .arrivals import MicrobatchFacts
-from .over_budget import OverBudget
 
 if TYPE_CHECKING:
     from ...balancer.protocol.messages import Batch
+
+logger = logging.getLogger(__name__)
+
+
+class OverBudget:
+    """Names the budgets that microbatches exceed; logs the first, and the count at the end.
+
+    Such a microbatch is a single sample, which is over budget alone (oversize="alone").
+    """
+
+    def __init__(self, budgets: Mapping[str, int]) -> None:
+        self._budgets = budgets
+        self._microbatches = 0
+        self._over = 0
+        self._has_told = False
+
+    def exceeded(self, costs: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the resources of which a microbatch has more than their budget.
+
+        >>> OverBudget({"tokens": 9}).exceeded({"tiles": 40, "tokens": 12})
+        ('tokens',)
+        """
+        return tuple(name for name, most in self._budgets.items() if costs.get(name, 0) > most)
+
+    def take(self, over: Sequence[str], costs: Mapping[str, int], keys: Sequence[str]) -> None:
+        """Count a microbatch that was handed out; the first one over budget is logged."""
+        self._microbatches += 1
+        self._over += bool(over)
+        if over and self._over == 1 and not self._has_told:
+            figures = ", ".join(
+                f"{costs[name]:,} {name} of {self._budgets[name]:,}" for name in over
+            )
+            logger.warning(
+                "sample %r is over budget (%s) and has a microbatch of its own: larger budgets "
+                "avoid it, oversize='refuse' leaves such samples out, 'error' ends the run",
+                keys[0] if keys else "", figures,
+            )  # fmt: skip
+
+    def end_epoch(self) -> None:
+        """Log, once, how many microbatches of an epoch were over budget, and count from 0 again."""
+        if self._over and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%d of this process' %d microbatches of the epoch were over budget",
+                self._over, self._microbatches,
+            )  # fmt: skip
+        self._microbatches = self._over = 0
+
+
+def keys_of(batch: "Batch | MicrobatchFacts") -> tuple[str, ...]:
+    """Return the keys of a microbatch's samples."""
+    return batch.keys if isinstance(batch, MicrobatchFacts) else tuple(e.key for e in batch.items)
 
 
 def info_of(
@@ -28,8 +76,7 @@ def info_of(
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
     costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
-    keys = batch.keys if isinstance(batch, MicrobatchFacts) else [each.key for each in batch.items]
-    weights = batch.weights
+    keys = keys_of(batch)
     return StepInfo(
         epoch=epoch,
         step=batch.step,
@@ -37,86 +84,11 @@ def info_of(
         microbatches=batch.microbatches,
         rank=batch.rank,
         ranks=ranks,
-        samples=weights.samples,
-        label_tokens=weights.label_tokens,
-        rank_samples=weights.rank_samples,
-        rank_label_tokens=weights.rank_label_tokens,
-        step_samples=weights.step_samples,
-        step_label_tokens=weights.step_label_tokens,
-        keys=tuple(keys),
+        **structs.asdict(batch.weights),
+        keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
         images=costs.get("tiles", 1) > 0 if keys else False,
         costs=MappingProxyType(costs),
         over_budget=over_budget.exceeded(costs),
         after=after,
     )
-
-
-@dataclass(frozen=True)
-class SampledWindow:
-    """A planned window: its first ordinal, and its samples' numbers and costs in order."""
-
-    epoch: int
-    start: int
-    planned: Planned
-    numbers: list[int]
-    costs: Int64
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        """The number of a rank's batches up to each step's end; the same for every rank."""
-        return list(accumulate(len(batch.ranks[0]) for batch in self.planned.batches))
-
-    def info(
-        self,
-        rank: int,
-        place: int,
-        names: tuple[str, ...],
-        over_budget: OverBudget,
-        label_tokens: str,
-    ) -> StepInfo:
-        """Return the StepInfo of a rank's batch, by its place among those of the window.
-
-        `names` are the costs' columns; that of `label_tokens` counts them, if it is there.
-        """
-        number = bisect_right(self._ends, place)
-        batch = self.planned.batches[number]
-        own = batch.ranks[rank]
-        microbatch = place - (self._ends[number - 1] if number else 0)
-        ordinals = own[microbatch].ordinals
-        label = names.index(label_tokens) if label_tokens in names else -1
-        sums = self.costs[self._rows(ordinals)].sum(axis=0).tolist()
-        costs = dict(zip(names, sums, strict=True))
-        whole = list(chain.from_iterable(batch.ranks))
-        return StepInfo(
-            epoch=self.epoch,
-            step=batch.step,
-            microbatch=microbatch,
-            microbatches=len(own),
-            rank=rank,
-            ranks=len(batch.ranks),
-            samples=len(ordinals),
-            label_tokens=self._label_tokens([own[microbatch]], label),
-            rank_samples=_count(own),
-            rank_label_tokens=self._label_tokens(own, label),
-            step_samples=_count(whole),
-            step_label_tokens=self._label_tokens(whole, label),
-            keys=tuple(str(self.numbers[row]) for row in self._rows(ordinals)),
-            images=costs.get("tiles", 1) > 0 if ordinals else False,
-            costs=MappingProxyType(costs),
-            over_budget=over_budget.exceeded(costs),
-        )
-
-    def _rows(self, ordinals: Sequence[int]) -> list[int]:
-        return [ordinal - self.start for ordinal in ordinals]
-
-    def _label_tokens(self, microbatches: Sequence[Microbatch], label: int) -> int:
-        """Return the label tokens in some microbatches; 0 where no column, -1, has them."""
-        if label < 0:
-            return 0
-        rows = self._rows([ordinal for each in microbatches for ordinal in each.ordinals])
-        return int(self.costs[rows, label].sum())
-
-
-def _count(microbatches: Sequence[Microbatch]) -> int:
-    return sum(len(each.ordinals) for each in microbatches)

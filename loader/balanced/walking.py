@@ -1,20 +1,138 @@
-"""Iterators over a balanced loader's microbatches and steps."""
+"""Iterators over a balanced loader's microbatches and steps.
+
+`next()` may raise at any moment: in a collate_fn, on a full disk, by Ctrl-C or another signal's
+handler. A caller who goes on must get what was not returned. So the position of a loader moves by
+one assignment, the last thing before `next()` returns, and everything up to there can be done
+again: a microbatch is fetched *at* a position, and at the same position it is the same microbatch,
+unpacked once. The source is told of it (`release`) when it is unpacked; until then it has it, too.
+"""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from ..resume.balanced_position import ResumePosition
-from ..step.info import Step, StepInfo
-from .counted_steps import CountedSteps
-from .fetching import Delivered, Fetched, Fetcher
-from .microbatches import BalancedLoader
+from ..step.errors import LoaderError
+from ..step.info import Step
+from .arrivals import Fetched, Kept, LocalArrival, PassedOver
+from .microbatches import BalancedLoader, beginning
+from .step_infos import keys_of
+
+# A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
+# caller's. After that the error says that it will not go away.
+TRIES = 3
+# Keys that an error names.
+QUOTED = 8
+Place = tuple[int, int, int]
 
 
-class Microbatches(Iterator[Delivered]):
-    """An iterator over an epoch's microbatches; next() may be repeated after any exception.
+class Fetcher:
+    """Fetches at positions; what is fetched at one stays there however often it is asked for."""
 
-    At its end the epoch is over and the next one's number is set. An iterator that was left behind,
-    by another one or by load_state_dict, raises RuntimeError.
+    def __init__(self, loader: BalancedLoader) -> None:
+        self._loader = loader
+        self._kept: Kept | None = None
+
+    def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
+        """Return the microbatch at a position, None at the end of the run.
+
+        Raises what unpacking raises, and LoaderError when it has done so TRIES times.
+        """
+        kept = self._kept
+        if kept is None or kept.at is not at:
+            arrival = self._loader.receive(at)
+            kept = self._kept = None if arrival is None else Kept(arrival, at)
+        if kept is None:
+            return None
+        unpacked = kept.unpacked
+        if unpacked is None:
+            unpacked = kept.unpacked = self._unpack(kept)
+            # its samples are not needed any more
+            arrival = kept.arrival
+            is_local = isinstance(arrival, LocalArrival)
+            kept.arrival = replace(arrival, **{"made": None} if is_local else {"payloads": ()})
+        self._loader.open().release(kept.arrival)
+        return unpacked
+
+    def _unpack(self, kept: Kept) -> Fetched | PassedOver:
+        try:
+            return self._loader.unpack(kept)
+        except LoaderError:
+            raise
+        except Exception as error:
+            kept.failures += 1
+            if kept.failures < TRIES:
+                raise
+            batch: Any = kept.arrival.batch
+            raise LoaderError(
+                f"microbatch {batch.microbatch} of step {batch.step} (samples "
+                f"{', '.join(keys_of(batch)[:QUOTED])}) could not be made {kept.failures} times, "
+                f"and comes again until it is: {type(error).__name__}: {error}; mend collate_fn, "
+                "or go on from a ledger beyond it"
+            ) from error
+
+
+class CountedSteps:
+    """Fetches as Fetcher does, where label tokens are known only when batches are collated.
+
+    A StepInfo is complete before its step's first microbatch is handed out: so all of the step are
+    fetched, and the ranks' counts added up. No collective is called. What comes out are the same
+    microbatches at the same positions. What was fetched of a step is kept until another step is
+    asked for: after an exception it goes on where it was.
+    """
+
+    def __init__(self, loader: BalancedLoader) -> None:
+        self._loader, self._fetcher = loader, Fetcher(loader)
+        # The position at which the step that is kept begins.
+        self._first: ResumePosition | None = None
+        self._parts: list[tuple[Place, Fetched]] = []
+        self._counted: dict[Place, Fetched] = {}
+
+    def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
+        """Return the microbatch at a position, None at the end of the run."""
+        if (found := self._counted.get(_place(at))) is not None:
+            return found
+        if self._first is None or at.place.step != self._first.place.step:
+            self._first, self._parts, self._counted = beginning(at), [], {}
+        here = self._parts[-1][1].after if self._parts else self._first
+        while not self._parts or here.place.step == at.place.step:
+            fetched = self._fetcher.fetch(here)
+            if fetched is None:
+                return None
+            if isinstance(fetched, Fetched):
+                self._parts.append((_place(here), fetched))
+            elif fetched.after.place.step != at.place.step:
+                return fetched  # the whole step, on all ranks
+            here = fetched.after
+        tokens: Counter[int] = Counter()
+        for _, part in self._parts:
+            tokens[part.info.rank] += part.info.label_tokens
+        total = self._loader.add_up_labels(at.place.step, tokens)
+        self._counted = {
+            place: replace(
+                part,
+                info=replace(
+                    part.info,
+                    rank_label_tokens=tokens[part.info.rank],
+                    step_label_tokens=total,
+                ),
+            )
+            for place, part in self._parts
+        }
+        return self._counted[_place(at)]
+
+
+def _place(at: ResumePosition) -> Place:
+    return at.place.step, at.place.microbatch, at.served
+
+
+class Microbatches:
+    """An epoch's microbatches in order; `fetch` may be repeated after any exception.
+
+    At its end the epoch is over and the next one's number is set. What was left behind, by another
+    iteration or by load_state_dict, raises RuntimeError.
     """
 
     def __init__(self, loader: BalancedLoader) -> None:
@@ -26,21 +144,14 @@ class Microbatches(Iterator[Delivered]):
     def _begin(self) -> None:
         loader = self._loader
         self._generation = loader.begin()
-        self._fetch = Fetcher(loader.receive, loader.unpack, loader.release).fetch
-        if loader.job.counts_batches:
-            self._fetch = CountedSteps(self._fetch, loader.add_up_labels).fetch
+        self._fetcher = CountedSteps(loader) if loader.job.counts_batches else Fetcher(loader)
         self._epoch = loader.epoch
         self._touched = self._over = False
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, _finalizing: Any = sys.is_finalizing) -> None:
+        # A module's names may be gone by then, and to print that error can hang.
+        if not _finalizing():
             self._loader.finish(self._generation)
-
-    def __next__(self) -> Delivered:
-        fetched = self.fetch(self._loader.position)
-        delivered = fetched.delivered
-        self._loader.position = fetched.after
-        return delivered
 
     def fetch(self, at: ResumePosition) -> Fetched:
         """Return the microbatch at a position, StopIteration at the end; see Fetcher."""
@@ -52,7 +163,7 @@ class Microbatches(Iterator[Delivered]):
         while not self._over:
             loader.check_current(self._generation)
             # An exception may have come between the end of the epoch and the next line but three.
-            fetched = self._fetch(at) if loader.epoch == self._epoch else None
+            fetched = self._fetcher.fetch(at) if loader.epoch == self._epoch else None
             if isinstance(fetched, Fetched):
                 return fetched
             if fetched is not None:  # whole steps are passed over: nothing waits to be returned
@@ -93,11 +204,9 @@ class Steps(Iterator[Step]):
         loader, parts = self._loader, self._parts
         if parts and parts[-1].after is loader.position:
             parts = self._parts = []  # of the step that was returned last
-        while not parts or not self._is_last(parts[-1].delivered.info):
+        last_rank = loader.ranks[-1]
+        while not parts or not parts[-1].info.last or parts[-1].info.rank != last_rank:
             parts.append(self._microbatches.fetch(parts[-1].after if parts else loader.position))
-        infos = tuple(part.delivered.info for part in parts)
-        step = Step(infos[0].step, tuple(part.delivered.batch for part in parts), infos)
+        infos = tuple(part.info for part in parts)
+        step = Step(infos[0].step, tuple(part.batch for part in parts), infos)
         return step, parts[-1].after
-
-    def _is_last(self, info: StepInfo) -> bool:
-        return info.last and info.rank == self._loader.ranks[-1]

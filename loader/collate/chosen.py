@@ -10,21 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ..step.info import StepInfo
-from .buffers import BufferPool
-from .fields import EVERY
-from .layouts import COLLATE_BY_LAYOUT
-from .stacking import WarmCollate
+from .layouts import COLLATE_BY_LAYOUT, EVERY
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
-Collate = Callable[[list[Any], Container[str]], Any]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -45,22 +40,35 @@ class ChosenBatch(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Makes a microbatch's batch of its samples.
+    """Makes the batch of a microbatch; ValueError for a collate_fn beside a layout.
 
-    `collate` is given the samples and the names that are wanted, and may return more. `pins`:
-    whether batches are pinned.
+    pins: whether batches are pinned.
     """
 
-    collate: Collate
+    balance: Balance
+    collate_fn: CollateFn | None
     fields: WantedFields = None
     pins: bool = False
 
+    def __post_init__(self) -> None:
+        if self.balance.layout != "torch" and self.collate_fn is not None:
+            raise ValueError(f"collate_fn belongs to layout 'torch', not {self.balance.layout!r}")
+
+    @property
+    def in_worker(self) -> CollateFn:
+        """The function that a worker collates with; it can be pickled if collate_fn can.
+
+        Fields that a function chooses, by a microbatch's info, are chosen in the trainer.
+        """
+        wanted: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
+        return self._collate(wanted)
+
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
-        return self.collate(samples, self._wanted(info))
+        return self._collate(self._wanted(info))(samples)
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
-        """Return what the process gets of a batch. Raises TypeError if that has no fields."""
+        """Return the part of a batch that the process gets; TypeError if it has no fields."""
         wanted = self._wanted(info)
         if wanted is not EVERY:
             batch = choose(batch, wanted)
@@ -70,6 +78,18 @@ class BatchMaker:
         if self.fields is None:
             return EVERY
         return self.fields(info) if callable(self.fields) else self.fields
+
+    def _collate(self, wanted: Container[str]) -> CollateFn:
+        """Return the function that makes a batch with these fields of samples, or more."""
+        balance = self.balance
+        if balance.layout == "torch":
+            if self.collate_fn is not None and self.collate_fn is not default_collate:
+                return self.collate_fn
+            return default_collate if wanted is EVERY else partial(_stacked, wanted)
+        return partial(
+            COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id,
+            dummy_tile=balance.dummy_tile, fields=wanted,
+        )  # fmt: skip
 
 
 def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
@@ -87,7 +107,7 @@ def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
 
 
 def checked_fields(fields: Any) -> WantedFields:
-    """Return what names the wanted fields; ValueError for anything else."""
+    """Return the wanted fields' names, or the function of them; ValueError for anything else."""
     if fields is None or callable(fields):
         return fields  # type: ignore[no-any-return]
     if isinstance(fields, str) or not isinstance(fields, Collection):
@@ -100,53 +120,8 @@ def checked_fields(fields: Any) -> WantedFields:
     return frozenset(fields)
 
 
-def batch_maker(
-    balance: Balance, collate_fn: CollateFn | None, fields: WantedFields, pins: bool
-) -> BatchMaker:
-    """Return what makes the batches of a layout. Raises ValueError for a collate_fn beside one."""
-    pins = pins and torch.accelerator.is_available()
-    if balance.layout == "torch":
-        made = collate_fn or default_collate
-        if made is default_collate:
-            return BatchMaker(partial(_stacked, WarmCollate()), fields, pins=pins)
-        return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
-    if collate_fn is not None:
-        raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
-    given: dict[str, Any] = {
-        "pad_id": balance.pad_id,
-        "dummy_tile": balance.dummy_tile,
-        "allocate": BufferPool().take,
-    }
-    collate = COLLATE_BY_LAYOUT[balance.layout]
-    return BatchMaker(
-        lambda samples, wanted: collate(samples, fields=wanted, **given),
-        fields,
-        pins=pins,
-    )
-
-
-def collate_in_worker(
-    balance: Balance, collate_fn: CollateFn | None, fields: WantedFields
-) -> CollateFn:
-    """Return what a worker collates with; it can be pickled if collate_fn can.
-
-    Fields that a function chooses, by a microbatch's info, are chosen in the trainer.
-    """
-    wanted: Any = EVERY if fields is None or callable(fields) else fields
-    if balance.layout == "torch":
-        made = collate_fn or default_collate
-        return made if made is not default_collate or wanted is EVERY else partial(_chosen, wanted)
-    return partial(
-        COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id, dummy_tile=balance.dummy_tile,
-        fields=wanted,
-    )  # fmt: skip
-
-
-def _chosen(wanted: Container[str], samples: list[Any]) -> Any:
-    return _stacked(default_collate, samples, wanted)
-
-
-def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
-    if wanted is not EVERY and all(type(sample) is dict for sample in samples):
+def _stacked(wanted: Container[str], samples: list[Any]) -> Any:
+    """Return default_collate's batch of the wanted fields."""
+    if all(type(sample) is dict for sample in samples):
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
-    return collate(samples)
+    return default_collate(samples)

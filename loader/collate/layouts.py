@@ -21,27 +21,153 @@ DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A mod
 over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...balancer.planning.problem.options import LayoutName
+from ...workers.arena.layout import LEAST_IN_SLOT
+from ...workers.arena.worker import this_worker
 from ...workers.sources.labels import IGNORED
-from .fields import (
-    EVERY,
-    Allocate,
-    Array,
-    Batch,
-    Sample,
-    allocate_tensor,
-    collate_images,
-    collate_others,
-    empty_array,
-    filled_tensor,
-)
+
+Sample = Mapping[str, Any]
+Batch = dict[str, Any]
+Array = npt.NDArray[Any]
+# Fields that have a meaning of their own; every other one is collated by its kind alone.
+KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
+_ATTENDED = np.array(1)
+NEEDED = ("position_ids", "cu_seq_lens", "max_length")
+
+
+class _Every(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "EVERY"
+
+
+# In place of the names of a batch's fields: all of them.
+EVERY: Container[str] = _Every()
+
+
+def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
+
+    Raises OSError where memory is short.
+    """
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
+        return np.empty(shape, dtype)
+    worker = this_worker()
+    if worker is None or nbytes < LEAST_IN_SLOT:
+        buffer = torch.empty(nbytes, dtype=torch.uint8)
+    else:
+        buffer = worker.sender.tensor(nbytes)
+    return np.ndarray(shape, dtype, buffer.numpy())
+
+
+def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+    """Return values as a tensor of that dtype, on a buffer of its own."""
+    array = empty_array((len(values),) if isinstance(values, list) else np.shape(values), dtype)
+    array[...] = values
+    return torch.from_numpy(array)
+
+
+def collate_images(
+    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
+) -> Batch:
+    """Return all tiles in one array, and their owners; empty for data without images.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
+    tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
+    if not (tiles or dummy_tile or not samples):
+        return {}
+    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+    batch: Batch = {}
+    if "pixel_values" in fields:
+        batch["pixel_values"] = _pixels(tiles, dummy_tile)
+    if "tiles_per_image" in fields:
+        every = np.concatenate([*owners, ()])
+        batch["tiles_per_image"] = filled_tensor(every, np.int32)
+    if "images_per_sample" in fields:
+        counts = [*map(len, owners)] or [0]
+        batch["images_per_sample"] = filled_tensor(counts, np.int32)
+    return batch
+
+
+def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
+    """Return all tiles in one array."""
+    held = [array for array in tiles if len(array)]
+    if held:
+        return _concatenated("pixel_values", held)
+    # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
+    side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+    return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
+
+
+def _tiles_per_image(place: int, sample: Sample) -> Array:
+    """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
+    owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
+    pixels = np.asarray(sample.get("pixel_values", ()))
+    count = len(pixels) if pixels.ndim else 1
+    if count != owned.sum():
+        raise ValueError(
+            f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
+            f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
+        )
+    return owned
+
+
+def collate_others(samples: Sequence[Sample], fields: Container[str] = EVERY) -> Batch:
+    """Return every field without a meaning of its own, collated by its kind.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
+    names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
+    batch: Batch = {}
+    for name in names:
+        missing = [place for place, sample in enumerate(samples) if name not in sample]
+        if missing:
+            raise ValueError(
+                f"field {name!r} is missing in samples {missing} of {len(samples)}; "
+                "give it to every sample, or to none"
+            )
+        batch.update(_field(name, [sample[name] for sample in samples], fields))
+    return batch
+
+
+def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tuple[str, Any]]:
+    lengths = f"{name}_lengths"
+    if all(isinstance(value, np.ndarray) and value.ndim for value in values):
+        if name in fields:
+            yield name, _concatenated(name, values)
+        if lengths in fields:
+            yield lengths, filled_tensor([len(value) for value in values], np.int32)
+    elif name not in fields:
+        return
+    elif any(isinstance(value, (str, bytes)) for value in values):
+        # Nothing of a batch lies in a payload, which other processes may be reading.
+        yield name, [value.copy() if isinstance(value, np.ndarray) else value for value in values]
+    else:
+        stacked = np.asarray(values)
+        yield name, filled_tensor(stacked, stacked.dtype)
+
+
+def _concatenated(name: str, arrays: list[Array]) -> torch.Tensor:
+    """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
+    if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+        kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
+        raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
+    joined = empty_array((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    np.concatenate(arrays, out=joined)
+    return torch.from_numpy(joined)
 
 
 def collate_padded(
@@ -49,7 +175,6 @@ def collate_padded(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    allocate: Allocate = allocate_tensor,
     fields: Container[str] = EVERY,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
@@ -65,11 +190,11 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
-    texts = _padded_texts(tokens, labels, pad_id, allocate, fields)
+    texts = _padded_texts(tokens, labels, pad_id, fields)
     return {
         **{name: torch.from_numpy(array) for name, array in texts.items()},
-        **collate_images(samples, dummy_tile, allocate, fields),
-        **collate_others(samples, allocate, fields),
+        **collate_images(samples, dummy_tile, fields),
+        **collate_others(samples, fields),
     }
 
 
@@ -77,7 +202,6 @@ def _padded_texts(
     tokens: Sequence[Array],
     labels: Sequence[Array],
     pad_id: int,
-    allocate: Allocate,
     fields: Container[str],
 ) -> dict[str, Array]:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
@@ -89,7 +213,7 @@ def _padded_texts(
         ("attention_mask", [_ATTENDED] * len(tokens), 0),
     ):
         if name in fields:
-            rows[name] = empty_array(allocate, (len(tokens), longest), np.int64)
+            rows[name] = empty_array((len(tokens), longest), np.int64)
             for row, (ids, value) in enumerate(zip(tokens, values, strict=True)):
                 rows[name][row, : len(ids)] = value
                 rows[name][row, len(ids) :] = fill
@@ -103,7 +227,6 @@ def collate_packed(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    allocate: Allocate = allocate_tensor,
     fields: Container[str] = EVERY,
 ) -> Batch:
     """Concatenate samples, without padding.
@@ -120,67 +243,33 @@ def collate_packed(
     """
     tokens, labels = _texts(samples, pad_id)
     return {
-        **_packed_texts(tokens, labels, allocate, fields),
-        **collate_images(samples, dummy_tile, allocate, fields),
-        **collate_others(samples, allocate, fields),
+        **_packed_texts(tokens, labels, fields),
+        **collate_images(samples, dummy_tile, fields),
+        **collate_others(samples, fields),
     }
 
 
 def _packed_texts(
-    tokens: Sequence[Array], labels: Sequence[Array], allocate: Allocate, fields: Container[str]
+    tokens: Sequence[Array], labels: Sequence[Array], fields: Container[str]
 ) -> Batch:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
     begins = [*accumulate(lengths, initial=0)]
     batch: Batch = {}
-    for name in ("input_ids", "labels", "position_ids"):
+    positions = [*map(np.arange, lengths)]
+    for name, parts in (("input_ids", tokens), ("labels", labels), ("position_ids", positions)):
         if name in fields:
-            row = empty_array(allocate, (1, begins[-1]), np.int64)
-            if name == "input_ids":
-                np.concatenate(tokens, out=row[0], casting="unsafe")
-            elif name == "labels":
-                _fill_packed_labels(row[0], labels, lengths)
+            row = empty_array((1, begins[-1]), np.int64)
+            np.concatenate(parts, out=row[0], casting="unsafe")
+            if name == "labels":
                 row[0, begins[:-1]] = IGNORED
-            else:
-                np.concatenate(_positions(lengths), out=row[0])
             batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
-        batch["cu_seq_lens"] = filled_tensor(allocate, begins, np.int32)
+        batch["cu_seq_lens"] = filled_tensor(begins, np.int32)
     if "max_length" in fields:
         batch["max_length"] = max(lengths)
     return batch
 
-
-def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
-    """Fill a row with labels; one without an axis goes for all tokens of its sample."""
-    if all(map(_dimensions, labels)):
-        np.concatenate(labels, out=row, casting="unsafe")
-    elif all(each is NO_LABELS for each in labels):
-        row[...] = IGNORED
-    else:
-        targets = [
-            each if each.ndim else np.broadcast_to(each, (length,))
-            for each, length in zip(labels, lengths, strict=True)
-        ]
-        np.concatenate(targets, out=row, casting="unsafe")
-
-
-# 0, 1, 2 and so on, as long as the longest sample so far.
-_counted = np.arange(1 << 12)
-
-
-def _positions(lengths: Sequence[int]) -> list[Array]:
-    """Return the positions in each sample; to copy them takes less than to compute them."""
-    global _counted
-    counted = _counted
-    if (longest := max(lengths)) > len(counted):
-        _counted = counted = np.arange(2 * longest)
-    return [counted[:length] for length in lengths]
-
-
-_dimensions = attrgetter("ndim")
-NO_LABELS = np.array(IGNORED)
-_ATTENDED = np.array(1)
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,
@@ -193,13 +282,15 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
     tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
     if not tokens:
         return [np.array([pad_id])], [np.array([IGNORED])]
-    labels = [np.asarray(s["labels"]) if "labels" in s else NO_LABELS for s in samples]
-    for place, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
+    labels = []
+    for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
+        targets = np.asarray(sample.get("labels", IGNORED))
         if targets.ndim and targets.shape != ids.shape:
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels of shape {targets.shape}; "
                 "labels are aligned with input_ids, with -100 where there is no loss"
             )
+        labels.append(targets if targets.ndim else np.full(len(ids), targets))
     return tokens, labels
 
 
@@ -219,3 +310,33 @@ def _tokens(sample: Sample, place: int) -> Array:
     if ids.ndim != 1 or not len(ids):
         raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
     return ids
+
+
+def hf_kwargs(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what keeps the samples of a packed batch apart in a Hugging Face model's forward().
+
+        model(input_ids=batch["input_ids"], labels=batch["labels"], **cp.hf_kwargs(batch))
+
+    position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
+    cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
+    use_cache=False: models keep a cache by default, in training too, and with one they take
+    positions that restart for one sequence and attend across (read in transformers 5.23,
+    masking_utils.py). No attention mask may be given beside them. Raises ValueError for a batch
+    that is not packed.
+    """
+    missing = [name for name in NEEDED if name not in batch]
+    if missing:
+        raise ValueError(
+            f"the batch has no {', '.join(missing)}, only {', '.join(map(str, batch))[:200]}: give "
+            "one of layout 'packed' (Balance(layout='packed') or collate_packed); a padded batch "
+            "goes to the model with its attention_mask instead"
+        )
+    ends, longest = batch["cu_seq_lens"], batch["max_length"]
+    return {
+        "position_ids": batch["position_ids"],
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }

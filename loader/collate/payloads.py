@@ -16,12 +16,6 @@ def payload_buffer(payload: Any) -> memoryview:
     """
     whole = memoryview(getattr(payload, "buffer", payload))
     view = whole if whole.format == "B" and whole.ndim == 1 else whole.cast("B")
-    if view.nbytes and _address(view) % _WORD_BYTES:
+    if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % _WORD_BYTES:
         return memoryview(bytearray(view))
     return view
-
-
-def _address(view: memoryview) -> int:
-    # Many times faster than .ctypes.data
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address

@@ -5,23 +5,48 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import subprocess
+import tempfile
 import weakref
+from pathlib import Path
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
-from ..step.wait_log import FIRST_LOG_S
-from .socket_directory import make_socket_directory, remove_socket_directory
+from ..step.waiting import FIRST_LOG_S
 
 logger = logging.getLogger(__name__)
 START_S = 120.0
 _CLOSE_S = 4.0
 _MESSAGE_BYTES = 4096
+PREFIX = "counterpoise-"
+# The longest path of a unix socket is 107 bytes.
+_LONGEST_DIRECTORY = 80
 # OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
 # where workers are being forked. Planning multiplies no matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+def make_socket_directory() -> str:
+    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
+    try:
+        root = tempfile.gettempdir()
+        # The kernel counts bytes, of which a letter outside ASCII has several.
+        is_short = len(os.fsencode(root)) < _LONGEST_DIRECTORY
+        return tempfile.mkdtemp(prefix=PREFIX, dir=root if is_short else "/tmp")
+    except OSError as error:
+        raise OSError(
+            f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
+            "to a directory that can be written to"
+        ) from error
+
+
+def remove_socket_directory(path: str) -> None:
+    """Remove a directory of `make_socket_directory`; anything else is left alone."""
+    if Path(path).name.startswith(PREFIX):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class EmbeddedBalancer:

@@ -1,6 +1,13 @@
-"""Makes a balanced loader's connection: in this process, to local processes, or elsewhere."""
+"""Makes a loader's connection to a balancer: one elsewhere, or one for the processes of this host.
+
+The latter are processes that share data-parallel ranks. One of them starts the balancer, a clean
+process that lives as long as its connection, and each has a pool of workers, started as torch would
+start them: anew for every run (so that they have the data set as it is then), or once if they are
+persistent.
+"""
 
 import atexit
+import logging
 import os
 import socket
 import weakref
@@ -13,20 +20,49 @@ import torch.distributed as dist
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
+from ...workers.processes.pool import Pool
 from ...workers.sources.interface import Source, source_name
-from ..balanced.fetching import MicrobatchSource
+from ..balanced.arrivals import MicrobatchSource
 from ..local.workers import WorkerStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
-from .embedded import LocalProcesses, WorkerConfig
+from .embedded import WorkerConfig, start_workers
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
-from .rendezvous import Meeting, Rendezvous, digest, open_meeting
+from .rendezvous import Rendezvous, digest, open_meeting
+
+logger = logging.getLogger(__name__)
 
 # The process that runs the balancer waits at most this long at its end: the others take their last
 # batches from it, and may be slow.
 OTHERS_S = 30.0
+
+
+class LocalProcesses:
+    """The processes of one connection: its workers, and the balancer unless others have it."""
+
+    def __init__(self, balancer: EmbeddedBalancer | None) -> None:
+        self.balancer = balancer
+        self.pool: Pool | None = None
+        self.names: tuple[str, ...] = ()
+
+    def descriptors(self) -> set[int]:
+        """Return what to poll: if one is readable, `failure` may have a reason."""
+        return {each.fileno() for each in (self.balancer, self.pool) if each is not None}
+
+    def failure(self) -> str:
+        """Return why the run cannot go on, empty while it can."""
+        reasons = (each.failure() for each in (self.balancer, self.pool) if each is not None)
+        return next(filter(None, reasons), "")
+
+    def end_workers(self) -> tuple[str, ...]:
+        """End the workers and wait until they are gone; return their names."""
+        pool, self.pool = self.pool, None
+        if pool is None:
+            return ()
+        pool.close()
+        return self.names
 
 
 class LocalConnection(Connection):
@@ -34,63 +70,67 @@ class LocalConnection(Connection):
 
     def __init__(
         self,
-        processes: LocalProcesses,
-        endpoint: str,
+        start: WorkerStart,
+        config: WorkerConfig,
+        balancer: EmbeddedBalancer | None,
         party: Party,
         job: JobSpec,
         prefetch: int,
-        peers: Rendezvous | None = None,
+        peers: Rendezvous,
     ) -> None:
-        """Make a connection to a balancer, which other processes use too if there are `peers`."""
-        self._processes = processes
+        """Make a connection; `balancer` is the one that all use, where this process has it."""
+        self._start, self._config = start, config
+        self._processes = processes = LocalProcesses(balancer)
         self._told_of_end = 0
-        shared = peers is not None and processes.balancer is not None
-        patience_s = OTHERS_S if shared else 0.0
+        patience_s = OTHERS_S if balancer is not None else 0.0
         super().__init__(
-            endpoint, party, to_json(job), prefetch, watch=processes.failure,
+            config.endpoint, party, to_json(job), prefetch, watch=processes.failure,
             peers=peers, patience_s=patience_s,
         )  # fmt: skip
-        if shared:
+        if balancer is not None:
             _shared.add(self)
 
     def finish(self) -> None:
         """End the workers, unless they are persistent; nothing in a forked copy of the trainer."""
-        if os.getpid() != self._sockets.owner:
+        if os.getpid() != self._sockets.owner or self._start.persistent:
             return
         with self._sockets.lock:
-            self._report_ended(self._processes.finish())
-            if not self._processes.are_kept():
-                self._puller.close()
+            self._end_workers()
+            self._puller.close()
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
         super().close()
-        self._processes.close()
+        self._processes.end_workers()
+        if self._processes.balancer is not None:
+            self._processes.balancer.close()
         _shared.discard(self)
 
     def _prepare_run(self) -> None:
         """Start the workers, while this connection has no sockets."""
-        if self._processes.are_kept():
+        if self._processes.pool is not None and self._start.persistent:
             return
         # Said before others start: the data may have changed, and nobody may be left who differs.
-        self._report_ended(self._processes.end_workers())
+        self._end_workers()
         if self._sockets.is_open:
             # Of a connection that is replaced nothing is read any more.
             self._await_pong(self._told_of_end)
             self.session.ended = ()
         self._sockets.suspend()
         with self._telling_peers():
-            self._processes.start_workers()
+            started = start_workers(self._start, self._config)
+            self._processes.pool, self._processes.names = started
             self._sockets.watch(self._processes.descriptors())
 
     def _await_start(self) -> None:
-        """Wait for processes that still start: the balancer, and the supervisor's workers.
+        """Wait for the balancer, if it is ours; LoaderError with its own message.
 
-        What the balancer is told has been sent meanwhile. LoaderError with a process' own message.
+        What the balancer is told has been sent meanwhile.
         """
         with self._telling_peers():
             try:
-                self._processes.wait_ready()
+                if self._processes.balancer is not None:
+                    self._processes.balancer.wait_ready()
             except Exception:
                 self._sockets.give_up()
                 raise
@@ -107,8 +147,9 @@ class LocalConnection(Connection):
                 raise LoaderError(str(error)) from error
             raise
 
-    def _report_ended(self, names: tuple[str, ...]) -> None:
-        """Tell the balancer which workers have ended."""
+    def _end_workers(self) -> None:
+        """End the workers, and tell the balancer which have ended."""
+        names = self._processes.end_workers()
         self._sockets.watch(self._processes.descriptors())
         if names:
             self._send(self.session.end_workers(names))
@@ -147,62 +188,49 @@ class ConnectionFactory:
         Processes find each other in a key-value store, whenever each of them comes. Raises
         LoaderError and ValueError that say what to do.
         """
+        ways = {"direct": "direct", "inline": "inline"}
+        job = replace(self.job, transport=ways.get(self.transport, "auto"))
         if self.balancer is not None:
-            job = to_json(self._carried_job)
-            return Connection(self.balancer, self._party(), job, self.prefetch, keys=self.keys)
+            logger.info(
+                "remote wing: goes through the balancer at %s, because balancer= was given",
+                self.balancer,
+            )
+            party = self._party()
+            return Connection(self.balancer, party, to_json(job), self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
-        if self.start.workers:
-            refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())
-        if self.place.is_alone:  # nobody to meet
-            balancer = EmbeddedBalancer(self._carried_job)
-            return self._local(self.source, balancer.endpoint, balancer)
+        refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())
         meeting = open_meeting(self.place)
         if self.start.workers == 0:
             raise ValueError(
                 "several processes share their workers, and decode each sample once: give "
                 "num_workers >= 1"
             )
-        return self._together(meeting, self.source)
+        logger.info(
+            "remote wing: goes through a balancer that is started on this host, because %d "
+            "processes share data-parallel rank %s and decode each sample once",
+            self.place.sharers, ", ".join(map(str, self.place.played)),
+        )  # fmt: skip
+        # A source is told from others of the same job without reading it; whether two that look the
+        # same are the same the workers' fingerprints say.
+        data = digest(source_name(self.source), str(len(self.source)))
+        peers = Rendezvous(meeting, self.name, self.place.played[0], data, to_json(job))
+        balancer = self._start_balancer(job, peers) if peers.claim() else None
+        endpoint = balancer.endpoint if balancer else peers.wait_for_address()
+        start = self.start
+        config = WorkerConfig(self.job, self.source, endpoint, start.begin, start.threads)
+        return LocalConnection(start, config, balancer, self._party(), job, self.prefetch, peers)
 
-    @property
-    def _carried_job(self) -> JobSpec:
-        """The job, with how payloads travel."""
-        ways = {"direct": "direct", "inline": "inline"}
-        return replace(self.job, transport=ways.get(self.transport, "auto"))
-
-    def _together(self, meeting: Meeting, source: Source) -> MicrobatchSource:
-        """Start the balancer unless another process has claimed to; workers of all connect to it.
-
-        A source is told from others of the same job without reading it; whether two that look the
-        same are the same the workers' fingerprints say.
-        """
-        data = digest(source_name(source), str(len(source)))
-        rank, job = self.place.played[0], to_json(self._carried_job)
-        peers = Rendezvous(meeting, self.name, rank, data, job)
-        if not peers.claim():
-            return self._local(source, peers.wait_for_address(), None, peers)
+    def _start_balancer(self, job: JobSpec, peers: Rendezvous) -> EmbeddedBalancer:
+        """Start the balancer for all, and tell them where it is, or why there is none."""
         try:
-            balancer = EmbeddedBalancer(self._carried_job)
+            balancer = EmbeddedBalancer(job)
             balancer.wait_ready()
         except Exception as error:
             peers.give_up(str(error))
             raise
         peers.publish(balancer.endpoint)
-        return self._local(source, balancer.endpoint, balancer, peers)
-
-    def _local(
-        self,
-        source: Source,
-        endpoint: str,
-        balancer: EmbeddedBalancer | None,
-        peers: Rendezvous | None = None,
-    ) -> LocalConnection:
-        start = self.start
-        config = WorkerConfig(self.job, source, endpoint, start.begin, start.threads)
-        processes = LocalProcesses(self.start, config, balancer)
-        job = self._carried_job
-        return LocalConnection(processes, endpoint, self._party(), job, self.prefetch, peers)
+        return balancer
 
     def _party(self) -> Party:
         """Return how this process introduces itself to the balancer."""

@@ -24,7 +24,7 @@ from ...balancer.protocol.messages import (
     PullPayloads,
 )
 
-# Returns why a payload is not what its header says, "" if it is: workers/codec/sample_layout.py.
+# Returns why a payload is not what its header says, "" if it is: workers/codec/fields.py.
 LayoutCheck = Callable[[bytes, object], str]
 Key = tuple[int, int]
 

@@ -19,9 +19,8 @@ import zmq
 
 from ...balancer.protocol.rank_session import RankSession
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import LINGER_MS
-from ...workers.processes.quiet_forks import register_quiet
+from ...balancer.transport.sockets import LINGER_MS, Link
+from ...workers.processes.start_method import register_quiet
 from ..step.errors import LoaderError
 
 

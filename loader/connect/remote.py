@@ -16,15 +16,15 @@ from typing import NoReturn
 
 from msgspec import structs
 
-from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
+from ...balancer.protocol.status_messages import ClockFilter
 from ...balancer.transport.keys import PeerKeys
-from ...workers.codec.sample_layout import why_bad_layout
+from ...workers.codec.fields import why_bad_layout
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
-from ..step.wait_log import WaitLog
+from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
 from .rank_sockets import RankSockets

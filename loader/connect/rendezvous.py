@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
@@ -37,22 +37,6 @@ POLL_S = 0.02
 DOUBT_PEERS_S = 5.0
 
 
-class Store(Protocol):
-    """The part of torch.distributed.Store that is used; `add` is atomic."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which starts at 0, and return it."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Set a key."""
-
-    def get(self, key: str, /) -> bytes:
-        """Return a key's value, once it has one."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys have a value."""
-
-
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """The store in which the processes of a loader meet; `label` names the group and its members.
@@ -60,7 +44,7 @@ class Meeting:
     process: this process' rank in the job.
     """
 
-    store: Store
+    store: Any
     label: str
     process: int
 
@@ -130,7 +114,7 @@ def open_meeting(place: Place) -> Meeting:
     return Meeting(_store_of(group), label, dist.get_rank())
 
 
-def _store_of(group: Any) -> Store:
+def _store_of(group: Any) -> Any:
     """Return the store of a process group: get_group_store is public, but not in older torch."""
     if hasattr(group, "get_group_store"):
         store = group.get_group_store()
@@ -270,10 +254,10 @@ class Rendezvous:
         return self._entries.values()
 
     def _add(self, key: str, amount: int = 1) -> int:
-        return self._store.add(f"{self._base}/{key}", amount)
+        return int(self._store.add(f"{self._base}/{key}", amount))
 
     def _has(self, key: str) -> bool:
-        return self._store.check([f"{self._base}/{key}"])
+        return bool(self._store.check([f"{self._base}/{key}"]))
 
     def _set(self, key: str, value: Mapping[str, Any]) -> None:
         self._store.set(f"{self._base}/{key}", json.dumps(value))

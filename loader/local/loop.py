@@ -22,11 +22,10 @@ from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source
 from ..balanced.arrivals import LocalArrival
 from ..resume.balanced_position import RunStart
-from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
-from ..step.label_check import COMPARED
+from ..step.labels import COMPARED, count_label_tokens_of
 from ..step.ranks import Place
-from ..step.wait_log import WaitLog
+from ..step.waiting import WaitLog
 from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts

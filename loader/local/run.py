@@ -19,7 +19,7 @@ from typing import Any
 from ...workers.batches.planned_reader import Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
-from ..plain.replacing import MOST_DEATHS
+from ..plain.restarting import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from .contents import Cell, Contents

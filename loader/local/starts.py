@@ -14,7 +14,7 @@ from ...workers.sources.interface import Source, source_name
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
-from ..step.start_lines import tell
+from ..step.waiting import tell
 from .costs import LoopCosts
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.quiet_forks import quiet_forks
-from ...workers.processes.start_method import start_method, worker_context
+from ...workers.processes.start_method import quiet_forks, start_method, worker_context
 from ...workers.sources.randomness import own_generators
-from ..plain.deaths import killed_worker
-from ..plain.replacing import Death, WorkerReplacer, refuse_restarts, shared_numbers
-from ..plain.torch_names import TorchExceptionWrapper, TorchWorkersIterator
+from ..plain.iterators import refuse_restarts, shared_numbers
+from ..plain.restarting import Death, WorkerReplacer
+from ..plain.torch_names import TorchExceptionWrapper, TorchWorkersIterator, killed_worker
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,8 @@ import torch
 from ...workers.batches.envelope import is_stateful, state_of
 from ...workers.batches.map_reader import NOT_YOUR_TURN, NumberedIndex
 from ..resume.ledger import SamplerState
-from .iteration import Iteration
-from .order import check_same_order, describe_order
-from .seeds import drawn_from, next_shuffle_seed, own_shuffler
-from .state import PlainState
+from .order import check_same_order, describe_order, drawn_from, next_shuffle_seed, own_shuffler
+from .state import Iteration, PlainState
 
 
 class Indices:
@@ -55,67 +53,51 @@ class Indices:
         yield from itertools.repeat(NOT_YOUR_TURN, current.start.turn)
         waiting = frozenset(current.start_waiting)
         top = current.start_batches + len(waiting)
-        for number, index in self._from(current, min(waiting, default=top)):
+        for number, index in _draw(self._sampler, current, min(waiting, default=top)):
             if number >= top or number in waiting:
                 current.drawn += 1
                 yield NumberedIndex(number, index) if self._numbered else index
 
-    def _from(self, current: Iteration, first: int) -> Iterator[tuple[int, Any]]:
-        """Yield batches from the number `first` on, numbered; keep what stateful samplers say."""
-        drawing = _Drawing(self._sampler, current, first)
-        indices = drawing.indices
-        if not drawing.restored:
-            _skip(indices, first)
-        _keep(current, first, drawing.state(begun=first > 0))
-        for number, index in enumerate(indices, first):
-            _keep(current, number + 1, drawing.state())
-            yield number, index
 
+def _draw(sampler: Any, current: Iteration, first: int) -> Iterator[tuple[int, Any]]:
+    """Yield a sampler's batches from the number `first` on, numbered; keep what stateful ones say.
 
-class _Drawing:
-    """One iteration over a sampler.
-
-    restored: whether the sampler itself goes on where it was; else the beginning is to be skipped.
+    What was handed out is skipped, unless the sampler itself goes on where it was. Raises
+    ValueError for a sampler that draws another order, or has fewer batches.
     """
+    # torch's own batches are cut here, so that the sampler's iterator can be seen.
+    source = drawn_from(sampler)
+    before = current.start_sampler or SamplerState(None, None)
+    by_sampler = before.sampler is not None and is_stateful(source)
+    if by_sampler:
+        source.load_state_dict(before.sampler)
+    then, current.order = current.order, describe_order(source)
+    if first and not by_sampler and before.iterator is None:
+        check_same_order(then, current.order, current.start_batches)
+    drawn: Any = _begin(source, current, first)
+    by_iterator = before.iterator is not None and is_stateful(drawn)
+    if by_iterator:
+        drawn.load_state_dict(before.iterator)
+    is_cut = source is not sampler
+    indices = _cut(drawn, sampler.batch_size, sampler.drop_last) if is_cut else drawn
+    if not (by_sampler or by_iterator):
+        skipped = sum(1 for _ in itertools.islice(indices, first))
+        if skipped < first:
+            raise ValueError(
+                f"ledger.batches says that {first} batches were handed out, and the sampler has "
+                f"only {skipped}: resume with the same sampler and data, or begin the epoch again"
+            )
 
-    def __init__(self, sampler: Any, current: Iteration, first: int) -> None:
-        # torch's own batches are cut here, so that the sampler's iterator can be seen.
-        source = self._source = drawn_from(sampler)
-        before = current.start_sampler or SamplerState(None, None)
-        by_sampler = before.sampler is not None and is_stateful(source)
-        if by_sampler:
-            source.load_state_dict(before.sampler)
-        then, current.order = current.order, describe_order(source)
-        if first and not by_sampler and before.iterator is None:
-            check_same_order(then, current.order, current.start_batches)
-        indices: Any = _begin(source, current, first)
-        self._iterator = indices
-        by_iterator = before.iterator is not None and is_stateful(indices)
-        if by_iterator:
-            indices.load_state_dict(before.iterator)
-        self.restored = by_sampler or by_iterator
-        self.indices: Iterator[Any] = indices
-        if source is not sampler:
-            self.indices = _cut(indices, sampler.batch_size, sampler.drop_last)
+    def keep(number: int, begun: bool = True) -> None:
+        # a sampler knows its place once it has begun
+        state = SamplerState(state_of(source) if begun else None, state_of(drawn))
+        if state.sampler is not None or state.iterator is not None:
+            current.sampler_states[number] = pickle.dumps(state, protocol=5)
 
-    def state(self, begun: bool = True) -> SamplerState:
-        """Return the states that there are; a sampler knows its place once it has begun."""
-        return SamplerState(state_of(self._source) if begun else None, state_of(self._iterator))
-
-
-def _skip(indices: Iterator[Any], count: int) -> None:
-    """Pass over batches that were handed out; ValueError for a sampler that has fewer."""
-    skipped = sum(1 for _ in itertools.islice(indices, count))
-    if skipped < count:
-        raise ValueError(
-            f"ledger.batches says that {count} batches were handed out, and the sampler has only "
-            f"{skipped}: resume with the same sampler and data, or begin the epoch again"
-        )
-
-
-def _keep(current: Iteration, number: int, state: SamplerState) -> None:
-    if state.sampler is not None or state.iterator is not None:
-        current.sampler_states[number] = pickle.dumps(state, protocol=5)
+    keep(first, begun=first > 0)
+    for number, index in enumerate(indices, first):
+        keep(number + 1)
+        yield number, index
 
 
 def _begin(source: Any, current: Iteration, first: int) -> Iterator[Any]:

@@ -1,9 +1,13 @@
 """torch's iterator over a map-style data set, whose workers are replaced when they die.
 
 torch keeps no task that it has given to a worker: here they are kept until their batch has come,
-so that those of a worker that has died can be given to the one in its place.
+so that those of a worker that has died can be given to the one in its place. A sample on which
+workers die again and again is given up: each worker says in shared memory which one it works on.
+torch's own report of a death, which raises in the trainer, is told off.
 """
 
+import logging
+import multiprocessing
 import queue
 import select
 import time
@@ -13,14 +17,108 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...workers.batches.envelope import Envelope
-from ...workers.batches.map_reader import NumberedIndex
+from ...workers.batches.map_reader import SEVERAL, NumberedIndex
+from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .replacing import MOST_DEATHS, Death, WorkerReplacer
+from .torch_names import ResumeIteration, child_reports, killed_worker, worker_loop
 
+logger = logging.getLogger(__name__)
+
+# A sample on which this many workers have died is given up.
+MOST_DEATHS = 3
 # Where batches are pinned, torch's thread hands them over, and has no descriptor to wait for.
 _PINNED_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker that has died and was replaced.
+
+    index: of the sample that is given up, since too many have died of it; None for none.
+    """
+
+    worker: int
+    index: int | None
+
+
+class WorkerReplacer:
+    """Replaces the workers of one iterator, `restarts` at most."""
+
+    def __init__(self, iterator: Any, context: Any, restarts: int, progress: Any) -> None:
+        """Start what replaces workers, which have just been started themselves.
+
+        progress: the number of the sample that each worker works on, plus 1; 0 for none;
+        SEVERAL where it loads several at a time.
+        """
+        self._iterator = iterator
+        self._restarts = restarts
+        self._progress = progress
+        # By the index of a sample: how many workers have died while they worked on it.
+        self._deaths: dict[int, int] = {}
+        # Those in whose place one sample is loaded at a time.
+        self._one_at_a_time: set[int] = set()
+        child_reports._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+        maker = multiprocessing.get_context() if context is None else context
+        self.template = WorkerTemplate(maker, worker_loop, _arguments(iterator))
+
+    def replace_ended(self) -> list[Death]:
+        """Replace the workers that have ended; RuntimeError, as torch's, where they are too many.
+
+        Tasks that nobody has read are forgotten: all of such a worker are to be given again.
+        """
+        workers: list[Any] = self._iterator._workers
+        ended = [number for number, each in enumerate(workers) if not each.is_alive()]
+        if len(ended) > self._restarts:
+            killed = killed_worker(workers)
+            pids = ", ".join(str(workers[number].pid) for number in ended)
+            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+        return [self._replace(number) for number in ended]
+
+    def _replace(self, worker: int) -> Death:
+        workers: list[Any] = self._iterator._workers
+        mark = self._progress[worker]
+        if mark == SEVERAL and worker not in self._one_at_a_time:
+            # Not counted: the worker in its place finds out what it has died of.
+            self._one_at_a_time.add(worker)
+        else:
+            self._restarts -= 1
+        self._progress[worker] = SEVERAL if worker in self._one_at_a_time else 0
+        index = mark - 1
+        what = f" while it worked on sample {index}" if index >= 0 else ""
+        pid = workers[worker].pid
+        logger.warning("worker %d (pid %d) has died%s, and is started again", worker, pid, what)
+        self._iterator._index_queues[worker].discard()
+        workers[worker] = self.template.start(worker)
+        if index < 0:
+            return Death(worker, None)
+        self._deaths[index] = self._deaths.get(index, 0) + 1
+        if self._deaths[index] < MOST_DEATHS:
+            return Death(worker, None)
+        # What it has cost is no other's.
+        self._restarts += MOST_DEATHS
+        del self._deaths[index]
+        return Death(worker, index)
+
+    def close(self) -> None:
+        """End what replaces workers."""
+        self.template.close()
+
+
+def _arguments(iterator: Any) -> list[tuple[Any, ...]]:
+    """Return the arguments that torch's iterator has given each of its workers."""
+    return [
+        (
+            iterator._dataset_kind, iterator._dataset, iterator._index_queues[number],
+            iterator._worker_result_queue, iterator._workers_done_event, iterator._auto_collation,
+            iterator._collate_fn, iterator._drop_last, iterator._base_seed,
+            iterator._worker_init_fn, number, iterator._num_workers,
+            iterator._persistent_workers, iterator._shared_seed,
+        )
+        for number in range(iterator._num_workers)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +150,10 @@ class RestartingIterator(WorkersIterator):
         # By its number: a task that is under way; what a batch lacks; what takes a batch's place.
         self._given: dict[int, Any] = {}
         self._holes: dict[int, tuple[SkippedSample, ...]] = {}
-        self._instead: deque[tuple[int, Any]] = deque()
+        self._instead: deque[tuple[Any, Any]] = deque()
+        self._resumes = not first_iter
         super()._reset(loader, first_iter)
+        self._resumes = False
 
     def _next_index(self) -> Any:
         self._asked = super()._next_index()  # type: ignore[no-untyped-call]
@@ -80,7 +180,9 @@ class RestartingIterator(WorkersIterator):
                 continue
             number, data = found
             if not isinstance(number, int):
-                return True, found  # a worker goes on to the next iteration
+                if self._resumes:
+                    return True, found  # a worker goes on to the next iteration
+                continue  # one for which another has answered
             if self._given.pop(number, None) is None:
                 continue  # made twice
             holes = self._holes.pop(number, ())
@@ -97,6 +199,8 @@ class RestartingIterator(WorkersIterator):
         for death in replacer.replace_ended():
             self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
             self._give_again(death)
+            if self._resumes:  # one that is new does not have to go on; the dead may have answered
+                self._instead.append((ResumeIteration(), None))
 
     def _give_again(self, death: Death) -> None:
         """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""
@@ -125,7 +229,9 @@ class RestartingIterator(WorkersIterator):
             self._instead.append((number, Envelope(None, place, 0, (hole,), empty=True)))
             return None
         self._holes[number] = (*self._holes.get(number, ()), hole)
-        self._given[number] = NumberedIndex(task.number, rest) if _is_numbered(task) else rest
+        self._given[number] = (
+            NumberedIndex(task.number, rest) if isinstance(task, NumberedIndex) else rest
+        )
         return self._given[number]
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
@@ -139,10 +245,6 @@ class RestartingIterator(WorkersIterator):
         super()._shutdown_workers()
         if replacer is not None and self.is_own():
             replacer.close()
-
-
-def _is_numbered(task: Any) -> bool:
-    return isinstance(task, NumberedIndex)
 
 
 def _indexes(task: Any) -> Sequence[Any]:

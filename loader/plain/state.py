@@ -1,18 +1,218 @@
-"""Holds the position of a plain loader: of the iteration that is under way, or of the next one."""
+"""Holds the position of a plain loader: of the iteration that is under way, or of the next one.
 
+An iteration is counted without its iterator and workers, so that the loader can hold it while torch
+ends those in its own time. The order is the sampler's business, and a stream's its own: what is
+checked of a ledger is what would change the meaning of its position.
+"""
+
+import contextlib
 import logging
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...workers.batches.envelope import StartPosition
-from ...workers.sources.error_policy import OnError
-from ..resume.ledger import PlainLedger, write_ledger
-from ..step.skipped import LeftOut
-from .iteration import Iteration
-from .position import is_stream, known_data, read_position, reads_again
-from .seeds import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
+from torch.utils.data import IterableDataset, IterDataPipe, SequentialSampler
+
+from ...workers.batches.envelope import Envelope, ReaderPosition, StartPosition
+from ...workers.sources.data_identity import KnownData
+from ...workers.sources.failures import OnError
+from ..resume.ledger import (
+    PlainLedger,
+    SamplerState,
+    check_same,
+    check_same_data,
+    read_ledger,
+    write_ledger,
+)
+from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
+from .skipped import LeftOut
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Iteration:
+    """The position in one iteration.
+
+    start_batches, start_waiting: where it began: batches handed out before, and the numbers of
+    batches before those that had not been (with in_order=False); batches, waiting: the same now.
+    seed: of the shuffle; worker_seed: of the workers, as torch draws it; None while undecided.
+    start: where the readers begin; readers: where they are, packed, by number; turn: the reader
+    whose batch comes next; live: asks the only reader, where it is in this process.
+    start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
+    packed, by the number of the batch that comes next; drawn: how many batches it has given.
+    order: what decides the sampler's order; samples: of the data set when it began; loads: how many
+    ledgers had been loaded then.
+    readers_count: how many there are; inline: whether the only one is in this process;
+    persistent: whether they are workers that go on to the next iteration.
+    """
+
+    stream: bool = False
+    start_batches: int = 0
+    start_waiting: tuple[int, ...] = ()
+    seed: int | None = None
+    worker_seed: int | None = None
+    start: StartPosition = field(default_factory=StartPosition)
+    start_sampler: SamplerState | None = None
+    begun: bool = False
+    batches: int = 0
+    waiting: list[int] = field(default_factory=list)
+    turn: int = 0
+    readers: dict[int, bytes] = field(default_factory=dict)
+    live: Callable[[], ReaderPosition] | None = None
+    drawn: int = 0
+    order: str | None = None
+    samples: int | None = None
+    loads: int = 0
+    sampler_states: dict[int, bytes] = field(default_factory=dict)
+    readers_count: int = 1
+    inline: bool = False
+    persistent: bool = False
+
+    def __post_init__(self) -> None:
+        self.batches, self.waiting = self.start_batches, list(self.start_waiting)
+        self.turn = self.start.turn
+        self.readers |= {n: reader.pack() for n, reader in enumerate(self.start.readers)}
+
+    @property
+    def next_number(self) -> int:
+        """The lowest number of a batch that has not been handed out."""
+        return self.waiting[0] if self.waiting else self.batches
+
+    def done(self, count: int) -> None:
+        """Note that the first `count` batches are done, in the sampler's order."""
+        self.batches = self.start_batches + count
+        self.waiting = list(self.start_waiting[count:])
+        self._forget()
+
+    def done_number(self, number: int) -> None:
+        """Note that the batch of a number is done, whatever came before it."""
+        top = self.batches + len(self.waiting)
+        if number < top:
+            self.waiting.remove(number)
+        else:
+            self.waiting += range(top, number)
+        self.batches += 1
+        self._forget()
+
+    def heard(self, envelope: Envelope) -> None:
+        """Note how far a reader is."""
+        self.turn = envelope.reader + 1
+        if envelope.position is not None:
+            self.readers[envelope.reader] = envelope.position
+
+    def positions(self, count: int) -> tuple[ReaderPosition, ...]:
+        """Return the positions of `count` readers; none if no reader has said anything."""
+        if self.live is not None:
+            return (ReaderPosition.unpack(self.live().pack()),)
+        if not self.readers:
+            return ()
+        beginning = ReaderPosition()
+        return tuple(
+            ReaderPosition.unpack(self.readers[n]) if n in self.readers else beginning
+            for n in range(count)
+        )
+
+    def following(self, finished: bool) -> "Iteration":
+        """Return the next iteration, not begun; `finished` says that this one is at its end.
+
+        Readers that stay keep their data sets as they are, and workers their generators.
+        """
+        if not self.inline and not self.persistent:
+            return Iteration()
+        positions = self.positions(self.readers_count)
+        # Workers state their positions before they find the end; others are not to look for it.
+        found = self.inline or not finished
+        over = [replace(each, over=True, ended=each.ended or found) for each in positions]
+        workers = self.worker_seed if self.persistent else None
+        return Iteration(
+            worker_seed=workers, readers={n: each.pack() for n, each in enumerate(over)}
+        )
+
+    def _forget(self) -> None:
+        for number in [n for n in self.sampler_states if n < self.next_number]:
+            del self.sampler_states[number]
+
+
+def is_stream(dataset: Any) -> bool:
+    """Return whether each worker reads a data set from the beginning, as its own stream."""
+    return isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
+
+
+def known_data(dataset: Any) -> KnownData:
+    """Return a dataset with its length, if it is map-style and has one; streams only guess it."""
+    samples = None
+    if not isinstance(dataset, IterableDataset):
+        with contextlib.suppress(TypeError, NotImplementedError):  # of a base class, or no length
+            samples = len(dataset)
+    return KnownData(dataset, samples)
+
+
+def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger:
+    """Return the ledger in `state`; ValueError if this loader cannot go on there.
+
+    growing: whether the data may have become more since.
+    """
+    ledger = read_ledger(state, PlainLedger)
+    check_same(ledger, {"batch_size": loader.batch_size})
+    _check_readers(ledger, loader)
+    _check_order(ledger, loader)
+    why_not = _why_not_grown(ledger, loader)
+    check_same_data(ledger, known_data(loader.dataset), growing, why_not)
+    return ledger
+
+
+def _check_readers(ledger: PlainLedger, loader: Any) -> None:
+    """Raise ValueError for a position in a stream that other readers cannot find again."""
+    if isinstance(loader.dataset, IterDataPipe) and ledger.batches:
+        raise ValueError(
+            f"{ledger.batches} batches of an IterDataPipe were handed out, and those that follow "
+            "cannot be found again: use an IterableDataset with state_dict and load_state_dict, "
+            "or begin the epoch again"
+        )
+    readers = max(1, loader.num_workers)
+    inside = any(reader.read and not reader.over for reader in ledger.readers)
+    if is_stream(loader.dataset) and inside and len(ledger.readers) != readers:
+        raise ValueError(
+            f"{len(ledger.readers)} readers were each at a place of their own in the stream, and "
+            f"this loader has {readers}: resume with num_workers={len(ledger.readers)}, or save "
+            "between epochs"
+        )
+
+
+def _check_order(ledger: PlainLedger, loader: Any) -> None:
+    """Raise ValueError for a position in the order of another sampler, or beyond its end.
+
+    What a sampler is seeded with is compared when it begins: see plain/order.py.
+    """
+    if not ledger.batches or ledger.order is None or ledger.sampler is not None:
+        return
+    sampler = drawn_from(loader._index_sampler)
+    now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
+    if ledger.order.partition("(")[0] != now:
+        raise ValueError(
+            f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
+            "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
+        )
+    if own_shuffler(sampler) is not None and ledger.seed is None:
+        raise ValueError("ledger.seed is None, and the order of a shuffle needs one")
+    if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
+        raise ValueError(
+            f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
+        )
+
+
+def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
+    """Return why the position cannot be gone on from in data that have grown, "" if it can."""
+    if not ledger.batches and not ledger.readers:
+        return ""
+    if type(drawn_from(loader._index_sampler)) is not SequentialSampler:
+        return "a sampler's order inside an epoch is another with more samples"
+    size = 1 if loader.batch_sampler is None else loader.batch_sampler.batch_size
+    handed_out = ledger.batches + len(ledger.waiting)
+    is_last = handed_out * size > (ledger.samples or 0)
+    return "its epoch has had its last batch" if is_last else ""
 
 
 class PlainState:
@@ -34,8 +234,16 @@ class PlainState:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            self.current = _resumed(loaded)
-            if reads_again(loaded):
+            self.current = Iteration(
+                start_batches=loaded.batches,
+                start_waiting=loaded.waiting,
+                seed=loaded.seed,
+                worker_seed=loaded.worker_seed,
+                start=StartPosition(loaded.readers, loaded.turn),
+                start_sampler=loaded.sampler,
+                order=loaded.order,
+            )
+            if any(r.read and not r.over and not r.has_state for r in loaded.readers):
                 _log.warning(
                     "%s has no state_dict, nor has its iterator: what was handed out is read again",
                     type(loader.dataset).__name__,
@@ -75,10 +283,15 @@ class PlainState:
         if self._loaded is not None:
             return write_ledger(self._loaded)
         current = self.current
-        _decide_seeds(loader, current)
+        if current.begun or current.worker_seed is not None:
+            shuffle = next_shuffle_seed()
+        else:
+            current.worker_seed, shuffle = next_seeds(loader.generator)
+        if current.seed is None and own_shuffler(drawn_from(loader._index_sampler)) is not None:
+            current.seed = shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
-        in_turns = current.readers and getattr(loader, "in_order", True)
+        in_turns = current.readers and loader.in_order
         data = known_data(loader.dataset)
         ledger = PlainLedger(
             seed=current.seed,
@@ -112,25 +325,3 @@ class PlainState:
         moved = self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None
         return PlainState(self.left_out, ledger)
-
-
-def _resumed(ledger: PlainLedger) -> Iteration:
-    return Iteration(
-        start_batches=ledger.batches,
-        start_waiting=ledger.waiting,
-        seed=ledger.seed,
-        worker_seed=ledger.worker_seed,
-        start=StartPosition(ledger.readers, ledger.turn),
-        start_sampler=ledger.sampler,
-        order=ledger.order,
-    )
-
-
-def _decide_seeds(loader: Any, current: Iteration) -> None:
-    shuffles = own_shuffler(drawn_from(loader._index_sampler)) is not None
-    if current.begun or current.worker_seed is not None:
-        shuffle = next_shuffle_seed()
-    else:
-        current.worker_seed, shuffle = next_seeds(loader.generator)
-    if shuffles and current.seed is None:
-        current.seed = shuffle

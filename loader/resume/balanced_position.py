@@ -7,9 +7,7 @@ from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
 from ...workers.sources.data_identity import KnownData
-from .ledger import BalancedLedger, write_ledger
-from .reading import check_same, read_ledger
-from .same_data import check_same_data
+from .ledger import BalancedLedger, check_same, check_same_data, read_ledger, write_ledger
 
 
 class RunStart(NamedTuple):
@@ -134,11 +132,6 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
         raise ValueError(
             f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
             "served: resume with virtual_ranks, or save when all have been"
-        )
-    if plan.accumulate != "auto" and ledger.microbatch >= plan.accumulate:
-        raise ValueError(
-            f"ledger.microbatch is {ledger.microbatch}, allowed are 0 to {plan.accumulate - 1}: a "
-            f"step has {plan.accumulate} microbatches"
         )
 
 

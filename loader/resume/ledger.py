@@ -4,16 +4,21 @@ There is one format for the three that write one; `kind` says which it was. All 
 format's version, the shuffle's seed and the data's identity; the kinds that plan also hold what
 decides the plan. A ledger says what `next()` has returned, never what was only prefetched.
 
-`reading.py` reads one back, and believes nothing in it.
+Who reads one back believes nothing in it: types and ranges of all fields are checked, and by one
+digest that none was changed; the modules of the positions compare them with the loader and its
+data. Every error is a ValueError that says what is wrong.
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from ...workers.batches.envelope import ReaderPosition
-from .digest import with_digest
+from ...workers.sources.data_identity import KnownData
 
 LEDGER_VERSION = 5
 # Whole numbers that survive JSON wherever it is read.
@@ -27,6 +32,16 @@ WRITERS: dict[Kind, str] = {
     "plain": "a DataLoader without balance",
     "sampler": "a BalancedBatchSampler",
 }
+# The field with the digest of all others, which tells whether one was changed after it was written.
+# States of users' objects are left out: they are theirs to check, and may come back as other types.
+CHECK = "check"
+# Fields that say nothing of a position, or are checked before it is read.
+_APART = ("version", "kind", CHECK)
+# Fields, here or inside readers, that hold states of users' objects: only if there are some counts.
+_STATES = ("sampler", "iterator", "dataset")
+# In errors, for the field `digest`, which no user gives.
+PLAN_OPTIONS = "ranks, budgets and other options of the plan"
+GROWING = "DataLoader(growing_data=True)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +167,141 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, ReaderPosition | SamplerState):
         return value
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def with_digest(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ledger's values with their digest.
+
+    >>> is_as_written(with_digest({"version": 3, "kind": "plain", "epoch": 7}))
+    True
+    """
+    named = {name: value for name, value in state.items() if name != CHECK}
+    return {**named, CHECK: _digest(named)}
+
+
+def is_as_written(state: Mapping[str, Any]) -> bool:
+    """Return whether no field was changed after the digest was made."""
+    return state.get(CHECK) == _digest(state)
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    named = {name: _digested(name, value) for name, value in state.items() if name not in _APART}
+    return hashlib.blake2b(json.dumps(named, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _digested(name: str, value: Any) -> Any:
+    """Return the part of a value that is the same before and after JSON, pickle or torch.save."""
+    if name in _STATES:
+        return value is None
+    if isinstance(value, Mapping):
+        return {each: _digested(each, inner) for each, inner in value.items()}
+    return [_digested("", each) for each in value] if isinstance(value, list | tuple) else value
+
+
+L = TypeVar("L", bound=Ledger)
+_KINDS: dict[str, type[Ledger]] = {
+    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
+}
+
+
+def read_ledger(state: Any, wanted: type[L]) -> L:
+    """Return the ledger in `state`; ValueError where it is none, or of another kind or version."""
+    ledger = parse_ledger(state)
+    if not isinstance(ledger, wanted):
+        raise ValueError(
+            f"the ledger's kind is {ledger.kind!r}, needed is {wanted.kind!r}: it was written by "
+            f"{WRITERS[ledger.kind]}, and only such a one can continue there"
+        )
+    if isinstance(ledger, PlannedLedger):
+        # here: a plain loop imports nothing of planning
+        from ...balancer.planning.problem.config import PLANNER_VERSION
+
+        if ledger.planner != PLANNER_VERSION:
+            raise ValueError(
+                f"the ledger's planner is {ledger.planner}, this counterpoise has "
+                f"{PLANNER_VERSION}, which plans otherwise: resume with the counterpoise that "
+                "wrote it"
+            )
+    return ledger
+
+
+def parse_ledger(state: Any) -> Ledger:
+    """Return the ledger in `state`, whichever its kind and planner; ValueError if it is none.
+
+    Also where a field is not as it was written; that it fits the data is the readers' to check.
+    """
+    version = state.get("version") if isinstance(state, dict) else None
+    if type(version) is not int:
+        raise ValueError("not a ledger of counterpoise: it has no version")
+    if version < LEDGER_VERSION:
+        raise ValueError(
+            f"the ledger was written by an older counterpoise (its version is {version}; this one "
+            f"reads {LEDGER_VERSION}), which kept other fields: start the epoch again"
+        )
+    if version > LEDGER_VERSION:
+        raise ValueError(
+            f"the ledger's version is {version}, and this counterpoise reads {LEDGER_VERSION}: "
+            "resume with the counterpoise that wrote it"
+        )
+    kind = state.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(
+            f"not a ledger of counterpoise: its kind is {kind!r}, known are {', '.join(_KINDS)}"
+        )
+    # here, as only a loop that is resumed reads one
+    from ...balancer.protocol.records import read_record
+
+    found = {name: value for name, value in state.items() if name not in ("version", "kind", CHECK)}
+    try:
+        ledger = read_record(_KINDS[kind], found, "ledger")
+    except ValueError as error:  # first, since it names the field
+        raise ValueError(f"not a ledger of counterpoise: {error}") from None
+    if not is_as_written(state):
+        raise ValueError(
+            f"the ledger is not what its digest, ledger.{CHECK}, was made of: it was changed or "
+            "damaged; load it as state_dict() returned it (set_epoch() begins another epoch)"
+        )
+    return ledger
+
+
+def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
+    """Raise ValueError with the names of fields that differ from what the loader has now."""
+    other = [name for name, value in current.items() if getattr(ledger, name) != value]
+    if other:
+        pairs = (f"{name} was {getattr(ledger, name)!r} and is {current[name]!r}" for name in other)
+        raise ValueError(
+            f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
+            f"the same {', '.join(other).replace('digest', PLAN_OPTIONS)}"
+        )
+
+
+def check_same_data(
+    ledger: Ledger, now: KnownData, growing: bool | None = None, why_not: str = ""
+) -> None:
+    """Raise ValueError, with the field, for a ledger of other data.
+
+    growing: whether the data may have become more since, None where no option says so; `why_not`
+    says why the position cannot be gone on from then, "" if it can.
+    """
+    identity = now.identity
+    if ledger.data == identity and ledger.samples == now.samples:
+        return
+    differs = f"data was {ledger.data!r} and is {identity!r}"
+    if ledger.samples != now.samples:
+        differs = f"samples was {ledger.samples} and is {now.samples}"
+    reason = f"the ledger is of other data: its {differs}"
+    if not growing or not _have_grown(ledger, now):
+        hint = f"; {GROWING} goes on where they have only become more" if growing is False else ""
+        raise ValueError(f"{reason}: resume with the same data set{hint}")
+    if why_not:
+        raise ValueError(f"{reason}, and {why_not}: begin the epoch again, or save between epochs")
+
+
+def _have_grown(ledger: Ledger, now: KnownData) -> bool:
+    """Return whether the ledger's samples are the first of those that there are now."""
+    if ledger.samples is None or now.samples is None or now.samples <= ledger.samples:
+        return False
+    first = now.identity_of_first(ledger.samples)
+    # Where the data cannot say what they were, their class is the same at least.
+    kept = first if first is not None else now.identity.partition(" ")[0]
+    return ledger.data == kept or (first is None and ledger.data.partition(" ")[0] == kept)

@@ -1,4 +1,6 @@
-"""Defines the loader's own error."""
+"""Defines the loader's own errors, and refuses two threads in next() at the same time."""
+
+import threading
 
 from ...workers.sources.visible_text import visible
 
@@ -13,3 +15,24 @@ class LoaderError(RuntimeError):
 
 class ComesAgainError(LoaderError):
     """A microbatch that could not be made a few times: it comes again if the loop goes on."""
+
+
+class OneCaller:
+    """Refuses a thread that calls next() while another, `thread`, is inside.
+
+    Another thread may call when the first has returned: prefetchers do that. There is no lock,
+    which a signal's handler that raises could leave held: the thread that it raised in comes in
+    again. Between two calls in Python neither a handler nor another thread gets its turn.
+    """
+
+    thread: int | None = None
+
+    def enter(self) -> None:
+        """Begin a call of next(); RuntimeError where another thread is in one."""
+        me = threading.get_ident()
+        if self.thread is not None and self.thread != me:
+            raise RuntimeError(
+                "two threads called next() of this loader at the same time, which would mix up "
+                "what each of them gets: let one thread call it, or hold a lock around next()"
+            )
+        self.thread = me

@@ -1,4 +1,4 @@
-"""Scales a microbatch's loss to its share of the global mean.
+"""Scales a microbatch's loss to its share of the global mean, framework by framework.
 
 Microbatches differ in samples and in label tokens, so a mean of their means weighs a token by the
 luck of its group. The one right mean divides the sum over everything by the count of everything:
@@ -7,9 +7,14 @@ luck of its group. The one right mean divides the sum over everything by the cou
 
 Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP and FSDP average
 them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
+
+What a framework divides by itself is in a table, for code and docs/loss.md; each rule was read in
+the version that it names. What a training step hands to the framework is right when, after all that
+the framework does to it, gradients are those of the mean over the global batch.
 """
 
 import math
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -20,6 +25,11 @@ Weighting = Literal["token", "sample"]
 Reduction = Literal["mean", "sum"]
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+Framework = Literal[
+    "ddp", "fsdp", "sum", "accelerate", "lightning", "fabric", "trainer", "trainer-divides",
+    "torchtitan",
+]  # fmt: skip
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
 def scale_loss(
@@ -50,7 +60,11 @@ def scale_loss(
             f"divided_by is {divided_by!r}, allowed is a positive number: what the framework "
             "divides each microbatch's loss by, such as its accumulation steps"
         )
-    here, whole = _counts(info, per)
+    if per not in WEIGHTINGS:
+        raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
+    here, whole = info.samples, info.step_samples
+    if per == "token":
+        here, whole = info.label_tokens, info.step_label_tokens
     if whole == 0:
         raise ValueError(
             f"step {info.step} has no {per}s to average over ({info.step_samples} samples, "
@@ -59,23 +73,86 @@ def scale_loss(
             "that Balance(label_tokens=...) names, or the loader with label_tokens='batch'"
         )
     if here == 0:
-        return _nothing(loss_sum, info, per)
+        if not bool(torch.isfinite(loss_sum.detach()).all()):
+            raise ValueError(
+                f"microbatch {info.microbatch} of step {info.step} has no {per}s, but its loss is "
+                f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
+            )
+        return loss_sum * 0.0
     return loss_sum * (divided_by * (info.ranks if reduction == "mean" else 1) / whole)
 
 
-def _counts(info: StepInfo, per: str) -> tuple[int, int]:
-    """Return the counts averaged over: (of the microbatch, of the global batch)."""
-    if per == "token":
-        return info.label_tokens, info.step_label_tokens
-    if per == "sample":
-        return info.samples, info.step_samples
-    raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
+@dataclass(frozen=True, slots=True)
+class LossRule:
+    """The treatment of each microbatch's loss by a framework, and so what to hand over to it.
+
+    read: the version whose source says so. divides: what it divides by before the backward pass, in
+    words; by_accumulation: whether that is its number of microbatches a step. reduction: how it
+    combines gradients over ranks. normalizes: it divides sums by the label tokens of the global
+    batch itself, so that scale_loss() must not: hand it what its own models do.
+    """
+
+    framework: Framework
+    read: str
+    divides: str
+    by_accumulation: bool
+    reduction: Reduction
+    normalizes: bool = False
+    accumulate: int = 1
+
+    def scale(
+        self, loss_sum: torch.Tensor, info: StepInfo, per: Weighting = "token"
+    ) -> torch.Tensor:
+        """Return what to hand to the framework for a microbatch's sum of losses; see scale_loss.
+
+        Raises ValueError for a framework that normalizes the loss itself, and as scale_loss does.
+        """
+        if self.normalizes:
+            raise ValueError(
+                f"{self.framework!r} divides by the label tokens of the global batch itself "
+                f"({self.divides}): leave scale_loss() and this out, or gradients are divided twice"
+            )
+        divisor = self.accumulate if self.by_accumulation else 1
+        return scale_loss(loss_sum, info, per, self.reduction, divided_by=divisor)
 
 
-def _nothing(loss_sum: torch.Tensor, info: StepInfo, per: str) -> torch.Tensor:
-    if not bool(torch.isfinite(loss_sum.detach()).all()):
+_RULES = (
+    LossRule("ddp", "torch 2.13", "nothing", False, "mean"),
+    LossRule("fsdp", "torch 2.13", "nothing", False, "mean"),
+    LossRule("sum", "-", "nothing", False, "sum"),
+    LossRule("accelerate", "1.15", "gradient_accumulation_steps, in backward()", True, "mean"),
+    LossRule("lightning", "2.6", "accumulate_grad_batches, in the closure", True, "mean"),
+    LossRule("fabric", "2.6", "nothing", False, "mean"),
+    LossRule(
+        "trainer", "transformers 5.23", "num_items_in_batch, the label tokens of all ranks", False,
+        "mean", normalizes=True,
+    ),
+    LossRule(
+        "trainer-divides", "transformers 5.23", "gradient_accumulation_steps, in training_step()",
+        True, "mean",
+    ),
+    LossRule(
+        "torchtitan", "0.3", "global_valid_tokens, summed over ranks", False, "sum",
+        normalizes=True,
+    ),
+)  # fmt: skip
+RULES: dict[Framework, LossRule] = {rule.framework: rule for rule in _RULES}
+
+
+def loss_rule(framework: Framework, accumulate: int = 1) -> LossRule:
+    """Return what a framework does to a loss, with its number of microbatches a step.
+
+    accumulate: what the framework is told (gradient_accumulation_steps, accumulate_grad_batches),
+    which must be the loader's. Raises ValueError for a framework that is not in the table.
+
+    >>> loss_rule("lightning", accumulate=4).divides
+    'accumulate_grad_batches, in the closure'
+    """
+    if framework not in RULES:
         raise ValueError(
-            f"microbatch {info.microbatch} of step {info.step} has no {per}s, but its loss is "
-            f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
+            f"framework is {framework!r}, allowed are {', '.join(map(repr, FRAMEWORKS))}: for any "
+            'other, "ddp" where it averages gradients over ranks, and scale_loss(divided_by=)'
         )
-    return loss_sum * 0.0
+    if type(accumulate) is not int or accumulate < 1:
+        raise ValueError(f"accumulate is {accumulate!r}, allowed is a positive integer")
+    return replace(RULES[framework], accumulate=accumulate)

@@ -2,15 +2,32 @@
 
 A loader may be made before torch.distributed is initialised: its constructor only checks that its
 arguments agree with each other.
+
+A `Topology` says how a job's processes are laid out, and which of them share a data-parallel index.
+Processes of one index (the tensor, context or pipeline ranks of one replica) train on the same
+samples; those of different indexes never do. A dimension belongs to one or the other by its name.
+In units (sched.runtime.Units) the ranks of encoders and generator work for all data-parallel
+indexes, and get the batches of each.
 """
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch.distributed as dist
 
-from .topology import Topology, UnitTopology, as_topology
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# Dimensions whose processes get different samples; so do all that begin with "dp_".
+DATA_DIMS = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard")
+# Dimensions whose processes share their samples.
+SHARING_DIMS = ("tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline", "model")
+# Of those, the ones whose processes hold different layers.
+PIPELINE_DIMS = ("pp", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,181 @@ class Place:
         shared = f", shared by {self.sharers} processes" if self.sharers > 1 else ""
         ranks = ", ".join(map(str, self.played))
         return f"data-parallel rank {ranks} of {self.ranks}{shared}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """An arrangement of processes; wrong values raise ValueError.
+
+    dims: a DeviceMesh with named dimensions; or the size of each dimension by its name, in the
+        order of torch's `init_device_mesh`: the last varies fastest from rank to rank. Megatron's
+        default order is {"pp": ..., "dp": ..., "cp": ..., "tp": ...}.
+    data: the dimensions whose processes get different samples. By default those that are named
+        dp, ddp, fsdp, hsdp, data, batch, replicate or shard, or begin with dp_; tp, cp, sp and pp
+        share theirs, and with another name in `dims` this must be given.
+
+    >>> Topology({"dp": 2, "tp": 2}).seat(rank=3, world=4)
+    Place(played=(1,), ranks=2, sharer=1, sharers=2, group=None, members=(0, 1, 2, 3))
+    """
+
+    dims: "DeviceMesh | Mapping[str, int]"
+    data: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if isinstance(self.dims, Mapping):
+            for name, size in self.dims.items():
+                if type(size) is not int or size < 1:
+                    raise ValueError(
+                        f"topology: size of {name} is {size!r}, needed is a positive integer"
+                    )
+        # Taken for one that shares, a dimension would train on fewer samples; for one of the data,
+        # on different ones where they must be the same. Neither would be noticed: so no guess.
+        if self.data is None:
+            if unknown := [
+                name for name in names if not _is_data(name) and name not in SHARING_DIMS
+            ]:
+                raise ValueError(
+                    f"topology: it is not known if processes along {', '.join(unknown)} get "
+                    "different samples: give Topology(dims, data=(...)) with the names of the "
+                    "dimensions that do"
+                )
+        elif missing := [name for name in self.data if name not in names]:
+            raise ValueError(
+                f"topology: data names {', '.join(missing)}, but the dimensions are "
+                f"{', '.join(names)}"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the dimensions."""
+        if isinstance(self.dims, Mapping):
+            return tuple(self.dims)
+        names = getattr(self.dims, "mesh_dim_names", None)
+        if names is None:
+            raise ValueError(
+                f"topology is {self.dims!r}: needed is a DeviceMesh with mesh_dim_names, or the "
+                "size of each dimension such as {'dp': 2, 'tp': 2}"
+            )
+        return tuple(names)
+
+    def check_dispatch(self) -> None:
+        """Raise ValueError for pipelines, where images cannot travel as `ImageDispatch` has them.
+
+        Features of microbatches that are still to come would be needed by first stages only, at
+        times that the schedule decides.
+        """
+        dims = self.dims
+        sizes = dims.values() if isinstance(dims, Mapping) else dims.mesh.shape
+        stages = math.prod(
+            size for name, size in zip(self.names, sizes, strict=True) if name in PIPELINE_DIMS
+        )
+        if stages > 1:
+            raise ValueError(
+                f"dispatch is 'images', and the topology has {stages} pipeline stages: images "
+                "travel between data-parallel ranks only. Use dispatch 'samples', and "
+                "Pipeline(encoders=[EncoderSpec(...)], merge=...), which encodes on all ranks of "
+                "the pipeline"
+            )
+
+    def seat(self, rank: int, world: int) -> Place:
+        """Return the coordinates of a global rank, of `world`; ValueError if it has none."""
+        shape, members = self._layout(world)
+        if rank not in members:
+            raise ValueError(
+                f"this process has global rank {rank}, and the topology has {members}: open the "
+                "loader only in processes that are in it"
+            )
+        # (number, count) of the processes along dimensions whose processes share samples, and along
+        # those of the data; the last dimension varies fastest
+        along = [(0, 1), (0, 1)]
+        coordinates = np.unravel_index(members.index(rank), shape)
+        for name, size, place in zip(self.names, shape, coordinates, strict=True):
+            is_data = _is_data(name) if self.data is None else name in self.data
+            number, count = along[is_data]
+            along[is_data] = number * size + int(place), count * size
+        (sharer, sharers), (own, ranks) = along
+        return Place((own,), ranks, sharer, sharers, members=members)
+
+    def _layout(self, world: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the sizes of the dimensions, and the global ranks, the last dimension fastest."""
+        if not isinstance(self.dims, Mapping):
+            mesh = self.dims.mesh
+            return tuple(mesh.shape), tuple(mesh.flatten().tolist())
+        shape = tuple(self.dims.values())
+        if math.prod(shape) != world:
+            sizes = " x ".join(f"{name} {size}" for name, size in self.dims.items())
+            raise ValueError(
+                f"topology: {sizes} are {math.prod(shape)} processes, but the job has {world}"
+            )
+        return shape, tuple(range(world))
+
+
+class ProcessUnits(Protocol):
+    """Units of a job, such as `sched.runtime.Units`, as far as a loader asks them."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def processes(self) -> int:
+        """The number of processes, of which each rank has one or more."""
+
+    def rank_of(self, process: int) -> int:
+        """Return the rank of a process."""
+
+    def processes_of(self, rank: int) -> range:
+        """Return the processes of a rank, which get the same samples."""
+
+    def replicas(self, rank: int) -> range:
+        """Return the data-parallel indexes of a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTopology:
+    """The processes of units: those of the language model, then of encoders and generator."""
+
+    units: ProcessUnits
+
+    def check_dispatch(self) -> None:
+        """Raise ValueError: units have ranks for the encoder already."""
+        raise ValueError(
+            "dispatch is 'images', and the topology is units, whose encoders have ranks of their "
+            "own and get the images of all: use dispatch 'samples'"
+        )
+
+    def seat(self, rank: int, world: int) -> Place:
+        """Return the coordinates of a global rank; ValueError where the job has another size."""
+        units = self.units
+        if units.processes != world:
+            raise ValueError(
+                f"topology: the units have {units.processes} processes, but the job has {world}"
+            )
+        played = [units.replicas(each) for each in range(units.ranks)]
+        own = played[units.rank_of(rank)]
+        # Those of encoders follow each replica's, so they have the same number in all of these.
+        sharing = [
+            process
+            for number, indexes in enumerate(played)
+            if own[0] in indexes
+            for process in units.processes_of(number)
+        ]
+        ranks = 1 + max(indexes[-1] for indexes in played)
+        sharer, members = sharing.index(rank), tuple(range(world))
+        return Place(tuple(own), ranks, sharer, len(sharing), members=members)
+
+
+def as_topology(topology: Any) -> Topology | UnitTopology:
+    """Return a Topology; a DeviceMesh, a mapping of sizes or units are shorthand for one."""
+    if isinstance(topology, Topology | UnitTopology):
+        return topology
+    is_units = callable(getattr(topology, "replicas", None))
+    return UnitTopology(topology) if is_units else Topology(topology)
+
+
+def _is_data(name: str) -> bool:
+    return name in DATA_DIMS or name.startswith("dp_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +285,18 @@ class RankArguments:
             return Place((self.rank,), self.ranks)
         if not has_process_group():
             self._refuse_unknown_rank()
-            return _placed(self.topology, 0, 1) if self.topology is not None else Place((0,), 1)
+            alone: Place = Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
+            return alone
         if self.topology is None:
             return _in_group(self.process_group)
-        place = _placed(self.topology, dist.get_rank(), dist.get_world_size())
+        place: Place = self.topology.seat(dist.get_rank(), dist.get_world_size())
         if self.process_group is not None:
-            _check_agreement(place, _in_group(self.process_group))
+            grouped = _in_group(self.process_group)
+            if (place.played, place.ranks) != (grouped.played, grouped.ranks):
+                raise ValueError(
+                    f"topology makes this process {place}, and process_group {grouped}: give one "
+                    "of them, or the data-parallel group of this topology"
+                )
         return place
 
     def _refuse_unknown_rank(self) -> None:
@@ -135,17 +333,3 @@ def _in_group(group: Any) -> Place:
     # torch 2.6 takes no None for the group of all processes here.
     members = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
     return Place((rank,), dist.get_world_size(group), group=group, members=members)
-
-
-def _placed(topology: Topology | UnitTopology, rank: int, world: int) -> Place:
-    """Return this process' place in a topology; the others are found in the default group."""
-    seat = topology.seat(rank, world)
-    return Place(seat.played, seat.ranks, seat.sharer, seat.sharers, members=seat.members)
-
-
-def _check_agreement(place: Place, grouped: Place) -> None:
-    if (place.played, place.ranks) != (grouped.played, grouped.ranks):
-        raise ValueError(
-            f"topology makes this process {place}, and process_group {grouped}: give one of them, "
-            "or the data-parallel group of this topology"
-        )

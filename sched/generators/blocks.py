@@ -11,13 +11,26 @@ greedy placement is 9 to 16 % slower.
 A block has times for output-layer passes on each rank, `output_at`, after the last stage's forward,
 and `input_at` and `gradient_at` for those of the input layer. They differ by rank, because the
 ranks' patterns are shifted against each other.
+
+In the blocks of 1F1B a rank's time is divided into slots of forward, backward, output. Slot n of
+rank r begins at s_r + n * interval; the n-th forward is in slot n, the n-th backward in slot n +
+d_r, where d_r is the rank's warm-up. With one chunk the pattern is that paper's Figure 9:
+
+    F_r(i) = r f + i I        B_r(i) = p f + k I + (p - 1 - r)(b + o) + i I       I = f + b + o
+
+With Megatron's warm-up of several chunks, twice as long, a rank is a whole slot ahead of the next
+rank. It has to be, because rank 0 runs a microbatch's next chunk p slots after the previous one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..ir.program import Barrier, Pass, Program
+from .interleaved import interleaved
+from .one_f_one_b import one_forward_one_backward
 
 Timed = tuple[int, int, Pass]
+Slot = Callable[[Pass], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +79,81 @@ def repeat(block: BuildingBlock) -> Program:
     """Return the program of a block: each rank's passes in the order of their nominal times."""
     rows = tuple(tuple(item for _, _, item in sorted(row)) for row in block.rows)
     return Program(rows, block.placement, block.microbatches, block.barriers, block.name)
+
+
+def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> BuildingBlock:
+    """Return 1F1B's block; F and B are in the order of `schedule("1f1b", extra_warmup=delay)`."""
+    program = one_forward_one_backward(
+        ranks=ranks, microbatches=microbatches, extra_warmup=pace.delay
+    )
+
+    def slot(item: Pass) -> int:
+        warmup = ranks - 1 - item.stage + pace.delay
+        return item.microbatch + (warmup if item.kind == "B" else 0)
+
+    return _block(program, pace, slot, pace.forward)
+
+
+def block_interleaved(
+    *, ranks: int, microbatches: int, pace: Pace, chunks: int = 2, warmup: str = "megatron"
+) -> BuildingBlock:
+    """Return interleaved 1F1B's block, with either warm-up."""
+    program = interleaved(
+        ranks=ranks,
+        microbatches=microbatches,
+        chunks=chunks,
+        warmup=warmup,
+        extra_warmup=pace.delay,
+    )
+    size = microbatches // max(1, microbatches // ranks)
+    span = max(size, ranks)  # fewer microbatches than ranks leave slots empty
+    ahead = 2 if warmup == "megatron" else 1
+
+    def slot(item: Pass) -> int:
+        chunk, rank = divmod(item.stage, ranks)
+        around, offset = divmod(item.microbatch, size)
+        begin = around * span * chunks + offset
+        if item.kind == "F":
+            return begin + chunk * span
+        first = (chunks - 1) * span + ahead * (ranks - 1 - rank) + pace.delay
+        return first + begin + (chunks - 1 - chunk) * span
+
+    interval = pace.forward + pace.backward + pace.output
+    return _block(program, pace, slot, interval if ahead == 2 else pace.forward)
+
+
+def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBlock:
+    """Return the block of a program.
+
+    `slot`: the slot of a pass. `shift`: the time from a rank's slots to those of the next rank.
+    """
+    interval = pace.forward + pace.backward + pace.output
+    room = pace.forward + pace.backward
+    last, every = program.stages - 1, range(program.microbatches)
+
+    def at(item: Pass) -> int:
+        inside = pace.forward if item.kind == "B" else 0
+        return program.placement[item.stage] * shift + slot(item) * interval + inside
+
+    def place(times: list[int]) -> tuple[tuple[int, ...], ...]:
+        """Return for each rank the first free time for other passes from each of these times on."""
+        # A slot's free time begins after its forward and backward.
+        begins = [rank * shift + room for rank in range(len(program.ranks))]
+        return tuple(
+            tuple(begin + -(-(time - begin) // interval) * interval for time in times)
+            for begin in begins
+        )
+
+    rows: list[tuple[Timed, ...]] = [
+        tuple((at(item), 2, item) for item in row) for row in program.ranks
+    ]
+    return BuildingBlock(
+        name=program.name,
+        placement=program.placement,
+        microbatches=program.microbatches,
+        rows=tuple(rows),
+        output_at=place([at(Pass(last, "F", m)) + pace.forward for m in every]),
+        input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in every]),
+        gradient_at=place([at(Pass(0, "B", m)) + pace.backward + interval for m in every]),
+        step=interval,
+    )

@@ -16,8 +16,11 @@ transfers take no time and all passes take the same time, the makespan does not 
 fewer activations, and the later microbatches enter later, which leaves room for encoder passes.
 """
 
+from collections.abc import Sequence
+
 from ..ir.program import Pass, Program, place
 from ..ir.registry import register
+from .one_f_one_b import Order, alternating
 
 
 @register("interleaved", "interleaved 1F1B over several chunks a rank (Megatron-LM)")
@@ -51,27 +54,26 @@ def interleaved(
     placement = place(ranks, chunks)
     ahead = 2 if warmup == "megatron" else 1
     rows = tuple(
-        _row(rank, ranks, microbatches, chunks, size, ahead * (ranks - 1 - rank) + extra_warmup)
+        alternating(
+            chunked_order(range(rank, ranks * chunks, ranks), size),
+            (chunks - 1) * size + ahead * (ranks - 1 - rank) + extra_warmup,
+            microbatches * chunks,
+        )
         for rank in range(ranks)
     )
     return Program(rows, placement, microbatches, name="interleaved")
 
 
-def _row(
-    rank: int, ranks: int, microbatches: int, chunks: int, size: int, ahead: int
-) -> tuple[Pass, ...]:
-    total = microbatches * chunks
-    warmup = min((chunks - 1) * size + ahead, total)
+def chunked_order(stages: Sequence[int], size: int) -> Order:
+    """Return the order of a rank with these stages: a round of `size` microbatches, chunk by chunk.
+
+    Backwards go through the chunks from the last one.
+    """
 
     def nth(kind: str, step: int) -> Pass:
-        """Return the rank's step-th forward or backward: chunk by chunk, a round at a time."""
-        around, within = divmod(step, size * chunks)
+        around, within = divmod(step, size * len(stages))
         chunk, offset = divmod(within, size)
-        chunk = chunk if kind == "F" else chunks - 1 - chunk
-        return Pass(chunk * ranks + rank, kind, around * size + offset)
+        chunk = chunk if kind == "F" else len(stages) - 1 - chunk
+        return Pass(stages[chunk], kind, around * size + offset)
 
-    row = [nth("F", step) for step in range(warmup)]
-    for step in range(total - warmup):
-        row += [nth("F", warmup + step), nth("B", step)]
-    row += [nth("B", step) for step in range(total - warmup, total)]
-    return tuple(row)
+    return nth

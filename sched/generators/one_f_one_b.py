@@ -12,6 +12,8 @@ runs the remaining backwards. It holds at most p - r microbatches. PipeDream-Flu
 al., 2021).
 """
 
+from collections.abc import Callable
+
 from ..ir.program import Pass, Program, place
 from ..ir.registry import register
 
@@ -25,14 +27,29 @@ def one_forward_one_backward(*, ranks: int, microbatches: int, extra_warmup: int
     """
     if extra_warmup < 0:
         raise ValueError(f"extra_warmup is {extra_warmup}; give 0 or more forwards")
-    rows = tuple(_row(r, ranks - 1 - r + extra_warmup, microbatches) for r in range(ranks))
+    rows = tuple(
+        alternating(plain_order(r), ranks - 1 - r + extra_warmup, microbatches)
+        for r in range(ranks)
+    )
     return Program(rows, place(ranks), microbatches, name="1f1b")
 
 
-def _row(stage: int, warmup: int, microbatches: int) -> tuple[Pass, ...]:
-    warmup = min(warmup, microbatches)
-    row = [Pass(stage, "F", m) for m in range(warmup)]
-    for m in range(microbatches - warmup):
-        row += [Pass(stage, "F", warmup + m), Pass(stage, "B", m)]
-    row += [Pass(stage, "B", m) for m in range(microbatches - warmup, microbatches)]
-    return tuple(row)
+# A rank's step-th forward ("F") or backward ("B").
+Order = Callable[[str, int], Pass]
+
+
+def plain_order(stage: int) -> Order:
+    """Return the order of a rank with one stage: microbatch by microbatch."""
+    return lambda kind, step: Pass(stage, kind, step)
+
+
+def alternating(nth: Order, warmup: int, total: int) -> tuple[Pass, ...]:
+    """Return a rank's row: `warmup` forwards, forwards and backwards in turn, the other backwards.
+
+    `total`: the number of its forwards, and of its backwards.
+    """
+    warmup = min(warmup, total)
+    row = [nth("F", step) for step in range(warmup)]
+    for step in range(total - warmup):
+        row += [nth("F", warmup + step), nth("B", step)]
+    return (*row, *(nth("B", step) for step in range(total - warmup, total)))

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 
 from ..ir.program import Barrier, Pass, Program, Where
 from ..ir.registry import register
-from .block_1f1b import block_1f1b, block_interleaved
-from .blocks import BuildingBlock, Pace, Timed, repeat
+from .blocks import BuildingBlock, Pace, Timed, block_1f1b, block_interleaved, repeat
 from .v_half import block_v_half
 
 _LAST: tuple[tuple[Where, str], ...] = (("last", "B"), ("last", "I"))

@@ -85,35 +85,35 @@ def decoder_layers(layers: Sequence[LayerCost], sizes: Sizes) -> Sizes:
     return tuple(counts)
 
 
-def megatron_layout(decoders: Sequence[int], *, mtp: int = 0) -> str:
+def megatron_layout(decoders: Sequence[int]) -> str:
     """Return Megatron's `pipeline_model_parallel_layout`.
 
     `decoders`: transformer layers of each stage, in model order (with virtual stages, pp x vpp of
-    them). `mtp`: multi-token-prediction layers, on the last stage. Raises ValueError for negative
-    counts and for an empty stage between the first and the last.
+    them). Raises ValueError for negative counts and for an empty stage between the first and the
+    last.
 
     >>> megatron_layout([3, 2, 2, 2, 0])
     'Et*3|(tt|)*3L'
     """
-    _check(decoders, mtp)
+    _check(decoders)
     if len(decoders) == 1:
-        return f"E{_repeat('t', decoders[0])}{_repeat('m', mtp)}L"
+        return f"E{_repeat('t', decoders[0])}L"
     inner = [
         f"({stage}|)*{count}" if count > 1 else f"{stage}|"
         for size, run in groupby(decoders[1:-1])
         for stage, count in [(_repeat("t", size), len(list(run)))]
     ]
-    last = f"{_repeat('t', decoders[-1])}{_repeat('m', mtp)}L"
-    return f"E{_repeat('t', decoders[0])}|{''.join(inner)}{last}"
+    last = _repeat("t", decoders[-1])
+    return f"E{_repeat('t', decoders[0])}|{''.join(inner)}{last}L"
 
 
 def _repeat(letter: str, count: int) -> str:
     return letter * count if count < 3 else f"{letter}*{count}"
 
 
-def _check(decoders: Sequence[int], mtp: int = 0) -> None:
-    if not decoders or min(*decoders, mtp) < 0:
-        raise ValueError(f"got {list(decoders)} layers a stage and {mtp} of MTP; give 0 or more")
+def _check(decoders: Sequence[int]) -> None:
+    if not decoders or min(decoders) < 0:
+        raise ValueError(f"got {list(decoders)} layers a stage; give 0 or more")
     if 0 in decoders[1:-1]:
         raise ValueError(
             f"stage {list(decoders).index(0, 1)} of {list(decoders)} has no layers; only the first "

@@ -8,27 +8,13 @@ that the paper measured as best say by how much (docs/parallelism.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ..shapes import Device, TransformerLayer, Vocabulary
 from .stage_split import LayerCost
 
 IMAGES, IMAGE_TOKENS, HANDED_TOKENS, TEXT_TOKENS = 9, 1025, 256, 4096
-DEVICE = Device()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPair:
-    """An encoder, a language model, and the paper's layout: TP, PP, DP, layers of each stage."""
-
-    encoder: str
-    language: str
-    tp: int
-    pp: int
-    dp: int
-    published: tuple[int, ...]
-
-
+_DEVICE = Device()
 ENCODERS = {
     "internvit-6b": (TransformerLayer(3200, 12800), 45),
     "eva-clip-1b": (TransformerLayer(1408, 6144), 40),
@@ -43,18 +29,6 @@ LANGUAGES = {
     "llama3-70b": (TransformerLayer(8192, 28672, 3, 2 * 1024), 80, 128256),
     "qwen1.5-110b": (TransformerLayer(8192, 49152, 3, 2 * 1024), 80, 152064),
 }
-# EVA-CLIP-4B's row sums up to ten layers fewer than the models have; 39 is read as 49.
-PAIRS = (
-    ModelPair("internvit-6b", "llama3-8b", 1, 4, 8, (16, 17, 20, 24)),
-    ModelPair("internvit-6b", "internlm2-20b", 2, 4, 4, (22, 23, 24, 24)),
-    ModelPair("internvit-6b", "yi-34b", 4, 4, 2, (28, 29, 24, 24)),
-    ModelPair("internvit-6b", "llama3-70b", 4, 8, 2, (22, 23, 13, 14, 14, 14, 13, 12)),
-    ModelPair("internvit-6b", "qwen1.5-110b", 8, 8, 1, (21, 22, 13, 13, 14, 14, 14, 14)),
-    ModelPair("eva-clip-1b", "internlm2-20b", 2, 4, 4, (43, 16, 15, 14)),
-    ModelPair("eva-clip-4b", "internlm2-20b", 2, 4, 4, (49, 22, 21, 20)),
-    ModelPair("eva-clip-8b", "internlm2-20b", 2, 4, 4, (17, 18, 23, 22)),
-    ModelPair("eva-clip-18b", "internlm2-20b", 4, 4, 4, (18, 19, 25, 34)),
-)
 
 
 def pair_layers(
@@ -65,7 +39,6 @@ def pair_layers(
     images: int = IMAGES,
     tokens: int = TEXT_TOKENS,
     encoder_percent: int = 100,
-    device: Device = DEVICE,
 ) -> tuple[LayerCost, ...]:
     """The layers of a pair, in order; the vocabulary's halves lie on the language model's ends.
 
@@ -80,19 +53,17 @@ def pair_layers(
     if min(tp, images, tokens, encoder_percent) < 1:
         raise ValueError("TP, images, tokens and the encoder's speed must be 1 or more")
     return (
-        *_encoder(encoder, language, tp, images, encoder_percent, device),
-        *_language(language, tp, tokens, device),
+        *_encoder(encoder, language, tp, images, encoder_percent),
+        *_language(language, tp, tokens),
     )
 
 
-def _encoder(
-    name: str, language: str, tp: int, images: int, percent: int, device: Device
-) -> Sequence[LayerCost]:
+def _encoder(name: str, language: str, tp: int, images: int, percent: int) -> Sequence[LayerCost]:
     shape, count = ENCODERS[name]
     tokens = images * IMAGE_TOKENS
     flops = shape.forward_flops(tokens=tokens, pairs=images * IMAGE_TOKENS**2)
-    sync = shape.parallel_ns(device, tokens=tokens, ranks=tp)
-    forward = device.compute_ns(flops) * 100 // (tp * percent)
+    sync = shape.parallel_ns(_DEVICE, tokens=tokens, ranks=tp)
+    forward = _DEVICE.compute_ns(flops) * 100 // (tp * percent)
     layer = LayerCost(
         "encoder",
         forward + sync,
@@ -102,25 +73,26 @@ def _encoder(
         _kept(shape, tokens, tp),
     )
     handed = 2 * images * HANDED_TOKENS * LANGUAGES[language][0].hidden
-    last = LayerCost("encoder", *_times(layer), shape.parameters, handed, layer.activation_bytes)
-    return [*[layer] * (count - 1), last]
+    return [*[layer] * (count - 1), replace(layer, output_bytes=handed)]
 
 
-def _language(name: str, tp: int, tokens: int, device: Device) -> Sequence[LayerCost]:
+def _language(name: str, tp: int, tokens: int) -> Sequence[LayerCost]:
     shape, count, size = LANGUAGES[name]
     words = Vocabulary(shape.hidden, size)
     # Causal attention looks at half of the pairs.
-    forward = device.compute_ns(shape.forward_flops(tokens=tokens, pairs=tokens**2 // 2)) // tp
-    sync = shape.parallel_ns(device, tokens=tokens, ranks=tp)
+    forward = _DEVICE.compute_ns(shape.forward_flops(tokens=tokens, pairs=tokens**2 // 2)) // tp
+    sync = shape.parallel_ns(_DEVICE, tokens=tokens, ranks=tp)
     kept, handed = _kept(shape, tokens, tp), 2 * tokens * shape.hidden
     times = forward + sync, 2 * forward + sync
     layer = LayerCost("language", *times, shape.parameters, handed, kept)
-    both = shape.parameters + words.parameters
-    output = device.compute_ns(words.forward_flops(tokens)) // tp
-    first = LayerCost("language", *times, both, handed, kept)
-    late = times[0] + output, times[1] + 2 * output
-    # Logits in fp32.
-    last = LayerCost("language", *late, both, handed, kept + 4 * tokens * size // tp)
+    first = replace(layer, parameters=shape.parameters + words.parameters)
+    output = _DEVICE.compute_ns(words.forward_flops(tokens)) // tp
+    last = replace(
+        first,
+        forward_ns=times[0] + output,
+        backward_ns=times[1] + 2 * output,
+        activation_bytes=kept + 4 * tokens * size // tp,  # logits in fp32
+    )
     return [first, *[layer] * (count - 2), last]
 
 
@@ -130,7 +102,3 @@ def _kept(shape: TransformerLayer, tokens: int, tp: int) -> int:
     Korthikanti et al. (2022), equation 2, with fused attention.
     """
     return shape.activation_bytes(tokens) * (10 * tp + 24) // (34 * tp)
-
-
-def _times(layer: LayerCost) -> tuple[int, int]:
-    return layer.forward_ns, layer.backward_ns

@@ -56,7 +56,8 @@ def text_lines(
     if room < 1:
         raise ValueError(f"{columns} columns are too few to draw in; give {head + 20} or more")
     tick = _tick(timeline)
-    names = [[label(slot, bare=_bare(row, timeline)) for slot in row.slots] for row in drawn]
+    alone = chunks(timeline) == 1
+    names = [[label(slot, bare=row.lane or alone) for slot in row.slots] for row in drawn]
     width = max((len(name) for row in names for name in row), default=1) + 1
     count = timeline.makespan_ns // tick
     # Unequal times have a tiny common divisor, so that a grid of ticks would be far too wide.
@@ -77,10 +78,6 @@ def text_lines(
 def _tick(timeline: Timeline) -> int:
     slots = (slot for row in rows(timeline) for slot in row.slots)
     return gcd(*(time for slot in slots for time in (slot.start_ns, slot.end_ns))) or 1
-
-
-def _bare(row: Row, timeline: Timeline) -> bool:
-    return row.lane or chunks(timeline) == 1
 
 
 def _ticks(row: Row, words: list[str], tick: int, count: int, width: int) -> Iterator[Cell]:

@@ -57,11 +57,6 @@ class Replan:
                 "window of 1 or more"
             )
 
-    @property
-    def threshold_permille(self) -> int:
-        """Return the threshold in whole thousandths, so that all machines decide alike."""
-        return round(PERMILLE * self.threshold)
-
     def worth(self, before_ns: int, after_ns: int) -> bool:
         """Return whether a plan saves enough.
 
@@ -122,12 +117,11 @@ class PlanState:
 def digest_of(programs: Mapping[int, Program]) -> str:
     """Return a digest of programs, by number of microbatches: 16 hexadecimal digits."""
     text = "\n\n".join(f"{count}\n{program}" for count, program in sorted(programs.items()))
+    return _digest(text)
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def digest_of_profile(profile: CostProfile) -> str:
-    """Return a digest of what passes cost: 16 hexadecimal digits."""
-    return hashlib.sha256(dump_profile(profile).encode()).hexdigest()[:16]
 
 
 def dump_state(state: PlanState) -> str:
@@ -162,7 +156,8 @@ def observe(
         return replace(state, window=window), None
     state = _reported(replace(state, window=()), window)
     ratio = median_low(PERMILLE * one.span_ns // max(1, one.expected_ns) for one in window)
-    if abs(ratio - state.usual) * PERMILLE <= settings.threshold_permille * state.usual:
+    # In whole thousandths, so that all machines decide alike.
+    if abs(ratio - state.usual) * PERMILLE <= round(PERMILLE * settings.threshold) * state.usual:
         return state, None
     costs = mean_costs(state.profile, window)
     state = replace(state, profile=scaled_profile(state.profile, window))
@@ -188,8 +183,8 @@ def reordered(state: PlanState, decision: Decision, step_ns: int) -> PlanState:
 
     `step_ns`: of the program, simulated with mean times, which no order changes.
     """
-    digest, measured_ns = digest_of_profile(state.profile), decision.measured_ns
-    change = PlanChange(state.steps, digest, step_ns, step_ns, measured_ns)
+    digest = _digest(dump_profile(state.profile))
+    change = PlanChange(state.steps, digest, step_ns, step_ns, decision.measured_ns)
     return replace(state, changes=(*state.changes, change))
 
 

@@ -13,6 +13,8 @@ from functools import cached_property, partial
 from statistics import median_low
 from typing import Any
 
+import msgspec
+
 from ..ir.kinds import is_kind, kind
 from ..ir.program import Pass, Program, parse_pass
 from ..simulation.cost_profile import CostFunction, CostProfile, Resources, profile_costs
@@ -150,17 +152,7 @@ def scaled_profile(profile: CostProfile, window: Sequence[Observation]) -> CostP
     for name, entries in profile.passes.items():
         rows = entries * profile.rows(name) if len(entries) == 1 else entries
         passes[name] = tuple(_entry(e, f"{row}{name}", window) for row, e in enumerate(rows))
-    return CostProfile(
-        profile.placement,
-        passes,
-        profile.ranks,
-        profile.p2p_ns,
-        profile.collectives,
-        profile.buffers,
-        profile.parameter_bytes,
-        profile.overlap,
-        profile.contention,
-    )
+    return msgspec.structs.replace(profile, passes=passes)
 
 
 def _entry(entry: CostFunction, key: Key, window: Sequence[Observation]) -> CostFunction:

@@ -1,14 +1,15 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
 from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
-from .encoders import EncoderSpec
-from .execution import PipelineStalledError
-from .links import PeerLostError
+from .encoders.placement import EncoderSpec
+from .execution.drive import PipelineStalledError
+from .links.process_groups import PeerLostError
 from .pipeline import Pipeline, StepResult
-from .stage import split
 from .stage.generator import GeneratorSpec
-from .units import Units, UnitSize
-from .vocabulary import LossOptions, VocabParallel
+from .stage.splitting import split
+from .units.layout import Units, UnitSize
+from .vocabulary.loss import LossOptions
+from .vocabulary.shard import VocabParallel
 
 __all__ = [
     "EncoderSpec",

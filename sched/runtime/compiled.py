@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ..ir.channels import crossing_results
-from ..ir.kinds import BACKWARD, Kind, Need, is_kind, kind
+from ..ir.kinds import BACKWARD, Kind, is_kind, kind
 from ..ir.program import NO_MICROBATCH, Barrier, Pass, Program
 from ..transforms.lowering import lower
 
@@ -108,9 +108,6 @@ def _collective(program: Program, barrier: Barrier) -> Collective:
     return Collective("gather", 0, communicator)
 
 
-_NAMES = {"I": "B"}
-
-
 def compile_program(
     program: Program, rank: int, input_gradient: Sequence[bool] | None = None
 ) -> tuple[Op, ...]:
@@ -138,26 +135,17 @@ def compile_program(
             f"{program.stages} stages and one for the last one's output"
         )
     program = lowered(program)
-    own = frozenset(program.ranks[rank])
-    return _Compiler(program, rank, wanted, _edge_ends(program), own).compile()
-
-
-@dataclass(frozen=True, slots=True)
-class _EdgeEnds:
-    """The program's edges: by pass the passes whose results it takes, and the ranks it sends to."""
-
-    sources: Mapping[Pass, Sequence[Pass]]
-    targets: Mapping[Pass, Sequence[int]]
-
-
-def _edge_ends(program: Program) -> _EdgeEnds:
     sources: dict[Pass, list[Pass]] = {}
     for source, target in program.edges:
         sources.setdefault(target, []).append(source)
     targets: dict[Pass, list[int]] = {}
-    for source, rank in crossing_results(program):
-        targets.setdefault(source, []).append(rank)
-    return _EdgeEnds(sources, targets)
+    for source, there in crossing_results(program):
+        targets.setdefault(source, []).append(there)
+    own, ends = frozenset(program.ranks[rank]), {"first": 0, "last": program.stages - 1}
+    facts = _Facts(program, rank, wanted, sources, targets, own, ends)
+    ops = [op for item in program.ranks[rank] if (op := facts.operation(item))]
+    read = {value for op in ops for value in op.reads}
+    return tuple(_with_frees([_without_unread(op, read) for op in ops]))
 
 
 def lowered(program: Program) -> Program:
@@ -173,105 +161,94 @@ def lowered(program: Program) -> Program:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiler:
-    """The facts that the operations of a rank follow from."""
+class _Facts:
+    """The facts that the operations of a rank follow from.
+
+    `sources`, `targets`: of the program's edges, by pass the passes whose results it takes, and the
+    ranks that it sends its own to. `own`: the rank's passes. `ends`: the stages that barriers name.
+    """
 
     program: Program
     rank: int
     wanted: tuple[bool, ...]
-    edges: _EdgeEnds
+    sources: Mapping[Pass, Sequence[Pass]]
+    targets: Mapping[Pass, Sequence[int]]
     own: frozenset[Pass]
+    ends: Mapping[str, int]
 
-    def compile(self) -> tuple[Op, ...]:
-        ops = [op for item in self.program.ranks[self.rank] if (op := self._op(item))]
-        read = {value for op in ops for value in op.reads}
-        return tuple(_with_frees([_without_unread(op, read) for op in ops]))
-
-    def _op(self, item: Pass) -> Op | None:
+    def operation(self, item: Pass) -> Op | None:
         """Return what a pass reads and writes, or None if it is left out."""
         barrier = next((b for b in self.program.barriers if b.name == item.kind), None)
         if barrier is not None:
             return self._collective(item, barrier)
         known = kind(item.kind)
         if known.role in ("send", "receive"):
-            return self._message(item, known)
+            return self._message(item, sends=known.role == "send")
         return Op(item, tuple(self._reads(item, known)), tuple(self._writes(item, known)))
 
-    def _message(self, item: Pass, known: Kind) -> Op | None:
+    def _message(self, item: Pass, *, sends: bool) -> Op | None:
         """Return the operation of a SEND or RECV: they are about the value of one pass."""
         name, ranks = item.kind[5:], self.program.placement
-        if name.startswith("X_"):
-            return self._edge_message(item, known, name)
+        if name.startswith("X_"):  # along edges; one SEND serves all ranks
+            value = Value(name, item.stage, item.microbatch)
+            source = replace(item, kind=name.removeprefix("X_"))
+            if sends:
+                return Op(item, reads=(value,), targets=tuple(self.targets[source]))
+            return Op(item, writes=(value,), source=self.program.rank_of(source))
         step = 1 if name == "F" else -1
         # SEND is named by the stage that made the value, RECV by the one that uses it.
-        away = (0, step) if known.role == "send" else (-step, -step)
-        stage, peer = item.stage + away[0], item.stage + away[1]
-        value = Value(_NAMES.get(name, name), stage, item.microbatch)
+        made, peer = (item.stage, item.stage + step) if sends else (item.stage - step,) * 2
+        value = _result(name, made, item.microbatch)
         if not self._flows(value):
             return None
-        if known.role == "send":
+        if sends:
             return Op(item, reads=(value,), targets=(ranks[peer],))
         return Op(item, writes=(value,), source=ranks[peer])
-
-    def _edge_message(self, item: Pass, known: Kind, name: str) -> Op:
-        """Return the operation of a message along edges; one SEND serves all ranks."""
-        value = Value(name, item.stage, item.microbatch)
-        source = replace(item, kind=name.removeprefix("X_"))
-        if known.role == "send":
-            return Op(item, reads=(value,), targets=tuple(self.edges.targets[source]))
-        return Op(item, writes=(value,), source=self.program.rank_of(source))
 
     def _collective(self, item: Pass, barrier: Barrier) -> Op | None:
         """Return a rank's entry into a collective: it reads the rank's contribution, if any."""
         if not self._carries(barrier):
             return None
-        stages = {"first": 0, "last": self.program.stages - 1}
         made = "C" if barrier.source == "barrier" else barrier.after
-        stage = stages.get(barrier.source, self.rank)
-        holder = self.program.placement[stage] if barrier.source in stages else self.rank
-        value = Value(_NAMES.get(made, made), stage, item.microbatch)
-        reads = (value,) if holder == self.rank else ()
+        stage, holder = self.rank, self.rank
+        if barrier.source in self.ends:
+            stage = self.ends[barrier.source]
+            holder = self.program.placement[stage]
+        reads = (_result(made, stage, item.microbatch),) if holder == self.rank else ()
         return Op(item, reads, (Value(barrier.name, self.rank, item.microbatch),))
 
     def _reads(self, item: Pass, known: Kind) -> Iterable[Value]:
-        """Yield the buffers and results that a compute pass needs."""
-        yield from (Value(b, item.stage, item.microbatch) for b in _kept(known))
-        yield from self._results(item, known)
-        for source in self.edges.sources.get(item, ()):
-            yield Value(f"X_{source.kind}", source.stage, source.microbatch)
-        yield from self._brought(item)
-
-    def _results(self, item: Pass, known: Kind) -> Iterable[Value]:
-        """Yield the results of the passes that a pass needs by its kind."""
+        """Yield what a compute pass needs: buffers, results, what edges and collectives bring."""
+        stage, microbatch = item.stage, item.microbatch
+        # Buffers that the pass ends, and some that stay.
+        for name in (*(name for name in known.frees if name not in known.takes), *known.reads):
+            yield Value(name, stage, microbatch)
         for need in known.needs:
             # What a pass of the same stage leaves behind is read as a buffer.
             kept = need.where == "same" and any(_buffers(kind(name)) for name in need.kinds)
-            if (kept and not need.result) or not (need.required or self._is_there(need, item)):
+            if kept and not need.result:
                 continue
-            stage = item.stage + {"same": 0, "previous": -1, "next": 1}[need.where]
-            if 0 <= stage < self.program.stages or known.scope == "rank":
-                value = Value(_NAMES.get(need.kinds[0], need.kinds[0]), stage, item.microbatch)
+            # What is not required is waited for where it is in the rank's list.
+            if not (need.required or any(replace(item, kind=k) in self.own for k in need.kinds)):
+                continue
+            there = stage + {"same": 0, "previous": -1, "next": 1}[need.where]
+            if 0 <= there < self.program.stages or known.scope == "rank":
+                value = _result(need.kinds[0], there, microbatch)
                 if self._flows(value):
                     yield value
-
-    def _brought(self, item: Pass) -> Iterable[Value]:
-        """Yield what the collectives of barriers bring that a pass waits for."""
-        ends = {"first": 0, "last": self.program.stages - 1}
+        for source in self.sources.get(item, ()):
+            yield Value(f"X_{source.kind}", source.stage, source.microbatch)
         for barrier in self.program.barriers:
-            at = [w for w, name in barrier.before if name == item.kind]
-            if any(ends.get(w, item.stage) == item.stage for w in at) and self._carries(barrier):
-                yield Value(barrier.name, self.rank, item.microbatch)
+            at = [self.ends.get(w, stage) for w, name in barrier.before if name == item.kind]
+            if stage in at and self._carries(barrier):
+                yield Value(barrier.name, self.rank, microbatch)
 
     def _writes(self, item: Pass, known: Kind) -> Iterable[Value]:
         yield from (Value(b, item.stage, item.microbatch) for b in _buffers(known))
-        result = Value(_NAMES.get(item.kind, item.kind), item.stage, item.microbatch)
+        result = _result(item.kind, item.stage, item.microbatch)
         if item.kind != "W" and self._flows(result):
             yield result
         yield Value(f"X_{item.kind}", item.stage, item.microbatch)
-
-    def _is_there(self, need: Need, item: Pass) -> bool:
-        """Return whether the pass that a need would wait for is in the rank's list."""
-        return any(replace(item, kind=name) in self.own for name in need.kinds)
 
     def _flows(self, value: Value) -> bool:
         """Return whether anybody wants a value: gradients of inputs are not always wanted."""
@@ -279,18 +256,16 @@ class _Compiler:
 
     def _carries(self, barrier: Barrier) -> bool:
         """Return whether a barrier carries something: one that carries gradients may not."""
-        stages = {"first": 0, "last": self.program.stages - 1}
-        if barrier.after in BACKWARD and barrier.source in stages:
-            return self.wanted[stages[barrier.source]]
+        if barrier.after in BACKWARD and barrier.source in self.ends:
+            return self.wanted[self.ends[barrier.source]]
         if any(name in BACKWARD for _, name in barrier.before):
             return self.wanted[-1]
         return True
 
 
-def _kept(known: Kind) -> Iterable[str]:
-    """Yield the names of the buffers that a pass reads: those that it ends, and some that stay."""
-    yield from (name for name in known.frees if name not in known.takes)
-    yield from known.reads
+def _result(kind: str, stage: int, microbatch: int) -> Value:
+    """Return the value that passes of a kind make: B and I make the same gradient."""
+    return Value("B" if kind == "I" else kind, stage, microbatch)
 
 
 def _buffers(known: Kind) -> tuple[str, ...]:

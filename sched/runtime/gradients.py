@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links import add_up, wait_for
+from .links.process_groups import add_up, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -156,20 +156,12 @@ _BUCKET_BYTES = 32 << 20
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """Gradients that are reduced as one tensor."""
-
-    gradients: list[Tensor]
-    flat: Tensor
-    work: dist.Work
-
-
-@dataclass(slots=True)
 class Reduction:
     """The reductions of one step. `group`: of the ranks with the same parameters, None for one."""
 
     group: dist.ProcessGroup | None
-    _buckets: list[_Bucket] = field(default_factory=list)
+    # Gradients that are reduced as one tensor, that tensor, and the sum under way.
+    _buckets: list[tuple[list[Tensor], Tensor, dist.Work]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
     def start(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -188,18 +180,16 @@ class Reduction:
         for bucket in _fill(new):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             work = dist.all_reduce(flat, group=self.group, async_op=True)
-            self._buckets.append(_Bucket(bucket, flat, work))
+            self._buckets.append((bucket, flat, work))
 
     def finish(self, deadline_s: float) -> None:
         """Wait for all reductions, and put the sums into `.grad`. Raises RuntimeError."""
         buckets, self._buckets = self._buckets, []
         self._seen.clear()
-        for bucket in buckets:
-            wait_for(bucket.work, bucket.flat, deadline_s)
-            sizes = [gradient.numel() for gradient in bucket.gradients]
-            for gradient, part in zip(
-                bucket.gradients, torch.split(bucket.flat, sizes), strict=True
-            ):
+        for gradients, flat, work in buckets:
+            wait_for(work, flat, deadline_s)
+            parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
 
 
@@ -351,9 +341,14 @@ def clip_gradients(
     # order, so parameters without a gradient count: others may have one.
     squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
     for number, parameter in unique.items():
-        if number not in counted_elsewhere:
-            groups = tuple(g for g in dividing_groups(parameter) if not _within(g, own_ranks))
-            squares[groups] = squares.get(groups, zero) + _square(parameter, zero)
+        if number in counted_elsewhere:
+            continue
+        dividing = dividing_groups(parameter)
+        outside = (g for g in dividing if not own_ranks.issuperset(dist.get_process_group_ranks(g)))
+        groups, square = tuple(outside), zero
+        if parameter.grad is not None:
+            square = gradient_of(parameter).float().pow(2).sum()
+        squares[groups] = squares.get(groups, zero) + square
     for groups, part in squares.items():
         for group in groups:
             add_up(part, [group], deadline_s)
@@ -366,13 +361,3 @@ def clip_gradients(
             local = gradient_of(parameter)
             local.mul_(factor.to(local.dtype))
     return norm
-
-
-def _square(parameter: nn.Parameter, zero: Tensor) -> Tensor:
-    """Return the sum of squares of this rank's part of a gradient."""
-    return zero if parameter.grad is None else gradient_of(parameter).float().pow(2).sum()
-
-
-def _within(group: dist.ProcessGroup, ranks: frozenset[int]) -> bool:
-    """Return whether all processes of a group are among these."""
-    return ranks.issuperset(dist.get_process_group_ranks(group))

@@ -7,14 +7,7 @@ The executor owns the order, the transfers and what is kept between passes; a pa
 and does the arithmetic. For each pass the executor waits for the values that it reads and hands
 them over by name; it stores what the part returns until the last pass that reads it.
 
-What vocabulary passes see and return, where a barrier's name means what its collective brought:
-
-    pass  given                    returns
-    S     CX: X (last stage)       S: this rank's statistics; logits: whatever it keeps
-    C     CS: all ranks' S         C: its part of dX, or None where nobody needs it
-    T     CS, logits               T: its part of dX (Algorithm 1)
-    IF    -                        IF: its part of the embedding
-    IB    CJ: d embedding          -
+What vocabulary passes see and return, `vocabulary/step.py` says.
 
 What an edge of the program takes from a pass is returned by the name `X_` and its kind: an EF
 returns X_EF, features, and a B whose features' gradients an encoder waits for returns X_B beside B.
@@ -29,12 +22,12 @@ An F gets the features of every encoder (`Joint`). The gradients of those that a
 as one value, since a pass sends one: alone as it is, several one after another, flat.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..ir.program import Pass
 from .compiled import Value
@@ -50,6 +43,17 @@ class TensorSpec:
     def empty(self, device: torch.device | str) -> Tensor:
         """Return a tensor of this shape with arbitrary content."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+    def check(self, tensor: Tensor, what: str, advice: str) -> None:
+        """Raise ValueError if a tensor is not what other ranks were promised.
+
+        `what`: how the error begins, before the tensor's shape. `advice`: what to give instead.
+        """
+        if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"{what} {tuple(tensor.shape)} {tensor.dtype}, the plan says {self.shape} "
+                f"{self.dtype}; {advice}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +126,6 @@ class ModelPart(Protocol):
         Over all ranks the sums add up to the step's loss, so only one rank returns each.
         """
 
-    def modules(self) -> Iterable[nn.Module]:
-        """Return the modules whose parameters this rank trains; each parameter on one rank."""
-
 
 class Joint(NamedTuple):
     """The features of one F, by encoder.
@@ -147,6 +148,11 @@ class Joint(NamedTuple):
 
 # By stage and microbatch of the F.
 Joints = Mapping[tuple[int, int], Joint]
+
+
+def gradient_or_zeros(leaf: Tensor) -> Tensor:
+    """Return a leaf's gradient: zeros where nothing depends on it, since another rank waits."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def pack(gradients: Sequence[Tensor]) -> Tensor:
@@ -269,15 +275,15 @@ class Reading:
         step: StepOfMicrobatches,
         input_gradient: tuple[bool, ...],
         training: bool,
-        needed: Callable[[int], frozenset[str]],
+        needed: Sequence[frozenset[str]],
     ) -> StepData:
         """Return the step for the parts, on the device. Raises ValueError for a missing field.
 
-        `needed`: the fields of a microbatch that this rank reads; others stay on the host.
+        `needed`: the fields of each microbatch that this rank reads; others stay on the host.
         """
         found = []
-        for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
-            wanted = needed(number)
+        each = zip(step.microbatches, step.infos, needed, strict=True)
+        for number, (batch, info, wanted) in enumerate(each):
             if missing := sorted(wanted - set(batch)):
                 raise ValueError(
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
-from ..replanning import PlanChange, Replan
+from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
-from .encoders import EncoderSpec, rank_encoders
-from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
+from .encoders.part import rank_encoders
+from .encoders.placement import EncoderSpec
+from .execution.board import Board
+from .execution.drive import drive, explain, timelines_folder, write_step
 from .execution.waiting import Pipelines
+from .execution.walk import Walker, walk
 from .gradients import (
     EarlierGradients,
     Reduction,
@@ -28,27 +30,21 @@ from .gradients import (
     refuse_wrapped,
     settle,
 )
-from .job import (
-    CompiledProgram,
-    Lanes,
-    NeededFields,
-    Programs,
-    Replanner,
-    UnitPrograms,
-    arrange,
-    connect,
-    reading_of,
-    report_missing_ranks,
-    start_deadline,
-    vocabulary_part,
-)
-from .links import Groups, ProcessGroupLinks
+from .job.arrangement import arrange
+from .job.lanes import Lanes
+from .job.programs import CompiledProgram, Programs
+from .job.replanning import Replanner
+from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
+from .links.process_groups import Groups
+from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
 from .parts import ModelPart, StepData, Steps, list_steps
-from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
+from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
-from .units import Units
-from .vocabulary import VocabParallel, VocabularyShard
+from .stage.modules import LossFunction, Running, StageOptions
+from .units.layout import Units
+from .units.place import replicated
+from .vocabulary.shard import VocabParallel, VocabularyShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +114,6 @@ class Pipeline:
         self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
-        beside = self._encoders, self._generator
-        self._needed = NeededFields(program.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared or {})
@@ -138,8 +132,7 @@ class Pipeline:
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        shard = [] if self._shard is None else [self._shard]
-        others = [*self._encoders.modules(), *self._generator.modules(), *shard]
+        others = self.modules()[len(self._modules) :]
         lanes, own = self._place.lanes, shared.parameters.values()
         return shared, SummedParameters(self._modules, others, lanes, late, own)
 
@@ -147,7 +140,7 @@ class Pipeline:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
-        if isinstance(self._programs, UnitPrograms) or self._generator.spec is not None:
+        if self._arranged.here is not None or self._generator.spec is not None:
             raise ValueError(
                 "plans of units and with a generator are not made again; give "
                 'replan="off", or encoders in the bubbles alone'
@@ -171,9 +164,8 @@ class Pipeline:
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
-        shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
-        beside = (*self._encoders.modules(), *self._generator.modules())
-        return (*self._modules.values(), *shard, *beside)
+        shard = () if self._shard is None else (self._shard,)
+        return (*self._modules.values(), *shard, *self._layers.values())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -182,12 +174,13 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._needed.fields_of(self._place.seat_of(rank))
+        here = self._arranged.here
+        return self._programs.fields_of(rank if here is None else here.units.seat(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._needed.fields_of(self._place.seat)
+            return self._programs.fields_of(self._place.seat)
         return self._programs.needs_of(info)
 
     def step(self, step: Steps) -> StepResult:
@@ -216,7 +209,7 @@ class Pipeline:
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
-            ProcessGroupLinks(self._groups),
+            self._groups,
             compiled.pipelines.collectives,
             reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),
@@ -293,9 +286,8 @@ class Pipeline:
             load_optimizer(self._held(), optimizer, state)
 
     def _held(self) -> HeldModules:
-        layers = {**self._encoders.named_modules(), **self._generator.named_modules()}
         elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
-        return HeldModules(self._modules, self._shard, layers, elsewhere)
+        return HeldModules(self._modules, self._shard, self._layers, elsewhere)
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
@@ -322,6 +314,11 @@ class Pipeline:
         self._groups.close()
 
     @property
+    def _layers(self) -> dict[str, nn.Module]:
+        """Return the layers of encoders, and a generator, by names that are one on all ranks."""
+        return {**self._encoders.named_modules(), **self._generator.named_modules()}
+
+    @property
     def _shard(self) -> VocabularyShard | None:
         return None if self._vocabulary is None else self._vocabulary.shard
 
@@ -338,9 +335,11 @@ class Pipeline:
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of which other ranks have copies that nobody has named."""
-        known = {id(p) for p in shared.values()}
-        others = self._arranged.copies(self._modules, self._shard, known)
-        return {**self._encoders.parameters(), **self._generator.parameters(), **others}
+        known, here = {id(p) for p in shared.values()}, self._arranged.here
+        others = {} if here is None else replicated(here, self._modules, self._shard, known)
+        layers = self._layers.items()
+        own = {f"{name}.{inside}": p for name, m in layers for inside, p in m.named_parameters()}
+        return own | others
 
     def _connect(self) -> tuple[Groups, Board, Programs]:
         """Compile a first program, and connect to the other ranks by its channels."""
@@ -355,7 +354,7 @@ class Pipeline:
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
             capture=self._generator.capture(stages.get(self._arranged.first_program.stages - 1)),
             facts=self._facts,
-            needed=self._needed,
+            placement=self._arranged.first_program.placement,
         )
         first = programs.compiled(self._arranged.first_count)
         sharers = sorted(set(self._facts.shared.values()))

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
 from .pipeline import Pipeline
-from .stage import Running
+from .stage.modules import Running
 
 _INPUT, _KEYWORDS, _LABELS = "input", "keywords", "labels"
 

@@ -124,13 +124,10 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> CostProfile((0, 1, 1, 0), {}).rows("F"), CostProfile((0, 1, 1, 0), {}).rows("S")
         (4, 2)
         """
-        per_rank = (is_kind(name) and kind(name).scope == "rank") or _is_of_ranks(name)
+        # `encoder_A` is the buffer of an encoder's layer.
+        buffer = name in _RANK_BUFFERS or name.startswith("encoder_")
+        per_rank = buffer or (is_kind(name) and kind(name).scope == "rank")
         return self.ranks if per_rank else len(self.placement)
-
-
-def _is_of_ranks(buffer: str) -> bool:
-    """Return whether a buffer's sizes are listed by rank; `encoder_A` is an encoder layer's."""
-    return buffer in _RANK_BUFFERS or buffer.startswith("encoder_")
 
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:

@@ -31,6 +31,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -94,11 +95,8 @@ def post_ahead(program: Program, ahead: int) -> Program:
 
 def _compute_indices(row: tuple[Pass, ...]) -> list[int]:
     """Return for every index of a row the number of compute passes before it."""
-    numbers, count = [], 0
-    for item in row:
-        numbers.append(count)
-        count += is_kind(item.kind) and kind(item.kind).role == "compute"
-    return numbers
+    computes = (is_kind(item.kind) and kind(item.kind).role == "compute" for item in row)
+    return list(accumulate(computes, initial=0))[:-1]
 
 
 def _earlier(numbers: list[int], index: int, ahead: int) -> int:
@@ -123,8 +121,13 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
             first[key] = min(first.get(key, consumer), consumer)
     found: dict[Place, list[Message]] = {}
     for item, place in places.items():
-        if (one := _to_neighbour(item, places, program)) is not None:
-            found.setdefault(place, []).append(one)
+        if (pair := _pair(item, program)) is None:
+            continue
+        # To the stage that needs the result, by a B or an I.
+        users = ("F",) if item.kind == "F" else BACKWARD
+        there = (places.get(Pass(pair[1].stage, name, item.microbatch)) for name in users)
+        if (reader := next(filter(None, there), None)) is not None:
+            found.setdefault(place, []).append(Message(*pair, reader))
     for source, rank in crossing_results(program):
         if source in places and (source, rank) in first:
             send = replace(source, kind=f"SEND_X_{source.kind}")
@@ -132,16 +135,6 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
             message = Message(send, receive, first[source, rank])
             found.setdefault(places[source], []).append(message)
     return found
-
-
-def _to_neighbour(item: Pass, places: dict[Pass, Place], program: Program) -> Message | None:
-    """Return the message of a stage's pass to the stage that needs its result, if there is one."""
-    if (pair := _pair(item, program)) is None:
-        return None
-    users = ("F",) if item.kind == "F" else BACKWARD
-    there = (places.get(Pass(pair[1].stage, name, item.microbatch)) for name in users)
-    consumer = next(filter(None, there), None)
-    return Message(pair[0], pair[1], consumer) if consumer else None
 
 
 def place_at_send(program: Program) -> Program:

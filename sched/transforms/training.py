@@ -87,7 +87,8 @@ def without_encoder_backward(
     """
 
     def goes(item: Pass) -> bool:
-        return is_encoder_backward(item) and (unwanted is None or unwanted(item))
+        backward = item.kind == "EB" or item.kind.startswith("EB_")
+        return backward and (unwanted is None or unwanted(item))
 
     edges = tuple(edge for edge in program.edges if not any(map(goes, edge)))
     left = replace(program, edges=edges)
@@ -99,11 +100,6 @@ def without_encoder_backward(
         return not goes(item)
 
     return replace(left, ranks=tuple(tuple(filter(stays, row)) for row in program.ranks))
-
-
-def is_encoder_backward(item: Pass) -> bool:
-    """Return whether a pass is the backward of an encoder, or of a layer of one."""
-    return item.kind == "EB" or item.kind.startswith("EB_")
 
 
 def with_whole_last_backward(program: Program, stages: Collection[int]) -> Program:

@@ -16,7 +16,11 @@ from benchmarks.runtime.contenders import CONTENDERS, PipelineCase, Span
 from benchmarks.runtime.model import PipelineSizes
 from benchmarks.runtime.rank_processes import RankProcesses
 from benchmarks.runtime.saved_bytes import SavedStorages
-from counterpoise.sched.runtime.stage import DeferredGradients, defer_linear_layers, deferring
+from counterpoise.sched.runtime.stage.deferral import (
+    DeferredGradients,
+    defer_linear_layers,
+    deferring,
+)
 
 TINY = PipelineSizes(ranks=2, microbatches=4, blocks=4, hidden=16, tokens=4, words=8)
 MS = 1_000_000

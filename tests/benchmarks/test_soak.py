@@ -53,10 +53,8 @@ def test_a_process_sees_its_own_files_and_threads() -> None:
     ("kind", "parts"),
     [
         ("plain", {"trainer", "workers"}),
-        pytest.param(
-            "balanced", {"trainer", "balancer", "supervisor", "workers"}, marks=pytest.mark.long
-        ),
-        pytest.param("small", {"trainer", "balancer", "workers"}, marks=pytest.mark.long),
+        pytest.param("balanced", {"trainer", "workers"}, marks=pytest.mark.long),
+        pytest.param("small", {"trainer", "workers"}, marks=pytest.mark.long),
         pytest.param("remade", {"trainer"}, marks=pytest.mark.long),
     ],
 )

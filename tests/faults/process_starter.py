@@ -8,6 +8,7 @@ pidfd of each.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -22,9 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from counterpoise.workers.processes.supervisor import die_with
-
 REQUEST_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
 PRELOADED = (
     "counterpoise.tools.services.balancer",
     "tests.faults.trainer",
@@ -90,6 +90,14 @@ class ProcessStarter:
         """End the forking process, and with it all that it has started."""
         self._link.close()
         self._process.wait()
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent` ends; end it now if that is too late."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def main(link: socket.socket, harness: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 import counterpoise as cp
-from counterpoise.loader.auto import late
+from counterpoise.loader import automatic
 
 from .tiny import KEPT, Texts, collate, numbers_of
 
@@ -42,7 +42,7 @@ def resumed() -> Any:
     first = [numbers_of(next(batches)) for _ in range(3)]
     state = loader.state_dict()
     again = _make(balance=cp.Balance("auto", accumulate=2), num_workers=1)
-    module: Any = late
+    module: Any = automatic
     asked, module.ask_worker = module.ask_worker, None
     try:
         again.load_state_dict(state)
@@ -131,7 +131,7 @@ def hf_resumed(folder: str, at: int, steps: int) -> Any:
     from .trainer_cases import trainer, weights
 
     made, lines = [], list[str]()
-    module: Any = late
+    module: Any = automatic
     told, module.tell = module.tell, lines.append
     for more in ({"save_strategy": "steps", "save_steps": at}, {}):
         each = trainer(folder, 3, max_steps=steps, **more)

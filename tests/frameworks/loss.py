@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.loader.collate.equivalence.causes import BORDERS
+from counterpoise.loader.collate.causes import BORDERS
 from tests.frameworks.pool import Pool
 
 CASES = "loss_cases"

@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import counterpoise as cp
-from counterpoise.loader.adapters.packed_model import check_keeps_apart, for_model
+from counterpoise.loader.adapters.trainer import check_keeps_apart, for_model
 
 from .loss_cases import Arrays
 from .tiny import KEPT, balanced, error_of, plain

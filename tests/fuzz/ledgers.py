@@ -1,7 +1,7 @@
 """Changes one to three fields of a ledger, and goes on from it: right, or an error that names one.
 
-A change is taken as it is, or written anew with right check digits: then only what the fields say
-can tell, and those are changed that can be told from the rest. A ledger that is taken must deliver
+A change is taken as it is, or written anew with the right digest: then only the loader can tell,
+and those fields are changed that it compares with its own. A ledger that is taken must deliver
 what an uninterrupted run delivers from the position that it now says.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
-from counterpoise.loader.resume.digest import with_digest
+from counterpoise.loader.resume.ledger import with_digest
 from tests.fuzz.outcomes import Outcome, Trial
 
 COUNT, STEP = 44, 8
@@ -70,7 +70,7 @@ class Kind:
     """A kind of loader, made for a number of workers.
 
     position: the fields that say where it stands in an epoch; told: those that can be told from the
-    others once the check digits are right.
+    loader once the digest is right.
     """
 
     make: Callable[[int], Any]
@@ -79,20 +79,20 @@ class Kind:
 
 
 STREAM = ("batch_size", "samples", "data")
-PLAIN = ("batches", "batch_size", "samples", "data", "order", "turn", "left_out", "waiting")
+PLAIN = ("batches", "batch_size", "samples", "data", "order", "left_out")
 KINDS = {
     "exact": Kind(
         lambda workers: balanced("exact", workers),
         ("epoch", "step", "microbatch", "served"),
         (
-            *("epoch", "start", "step", "window_step", "microbatch", "served", "samples", "data"),
-            *("mode", "samples_per_step", "seed", "shuffle", "planner", "label_tokens"),
+            *("epoch", "samples", "data", "mode", "samples_per_step", "seed", "shuffle"),
+            *("planner", "label_tokens"),
         ),
     ),
     "window": Kind(
         lambda workers: balanced("window", workers),
         ("epoch", "step", "microbatch", "served"),
-        ("served", "samples", "data", "mode", "samples_per_step", "seed", "shuffle", "digest"),
+        ("samples", "data", "mode", "samples_per_step", "seed", "shuffle", "digest"),
     ),
     "shuffled": Kind(lambda workers: plain(list(range(COUNT)), workers, True), ("batches",), PLAIN),
     "in order": Kind(lambda workers: plain(list(range(COUNT)), workers), ("batches",), PLAIN),
@@ -100,7 +100,7 @@ KINDS = {
     "sampler": Kind(
         lambda _: sampler(),
         ("epoch", "given"),
-        ("epoch", "start", "step", "before", "given", "samples", "data", "seed", "shuffle"),
+        ("epoch", "samples", "data", "seed", "shuffle"),
     ),
 }  # fmt: skip
 
@@ -196,7 +196,17 @@ def named(error: Exception, what: str) -> Outcome:
     text = str(error)
     names = {field for kind in KINDS.values() for field in kind.told} | {
         *("version", "kind", "check", "holes", "digest", "planner", "ranks", "worker_seed"),
-        *("sampler", "readers", "num_workers", "auto", "label_tokens"),
+        *(
+            "sampler",
+            "readers",
+            "num_workers",
+            "auto",
+            "label_tokens",
+            "start",
+            "step",
+            "window_step",
+        ),
+        *("microbatch", "served", "before", "given", "turn", "waiting", "batches", "epoch"),
     }
     is_named = any(re.search(rf"\b{name}\b", text) for name in names)
     return Outcome("refused" if is_named and "\n" not in text else "unclear", what, text)

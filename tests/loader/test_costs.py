@@ -14,7 +14,7 @@ from counterpoise.workers.sources.costs import (
     checked_column,
     checked_cost,
 )
-from counterpoise.workers.sources.dead_letter import read_letters
+from counterpoise.workers.sources.failures import read_letters
 from counterpoise.workers.sources.interface import Probe
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made

@@ -10,7 +10,7 @@ import pytest
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.loader.balanced import microbatches
-from counterpoise.workers.sources.dead_letter import append_letter, read_letters
+from counterpoise.workers.sources.failures import append_letter, read_letters
 from tests.loader.alarms import Alarms
 
 COUNT = 60

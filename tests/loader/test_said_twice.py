@@ -4,7 +4,7 @@ from counterpoise.balancer.planning.problem import costs as planned
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import job_spec
 from counterpoise.loader import dataloader
-from counterpoise.workers.sources import costs, error_policy, labels
+from counterpoise.workers.sources import costs, failures, labels
 
 
 def test_the_largest_cost_of_a_sample_is_what_planning_can_add_up() -> None:
@@ -21,4 +21,4 @@ def test_a_loader_holds_what_a_job_holds_where_nobody_says() -> None:
 
 
 def test_a_job_takes_the_error_policies_that_can_be_balanced() -> None:
-    assert {*job_spec.ON_ERROR} == {*error_policy.ON_ERROR} - {"refill"}
+    assert {*job_spec.ON_ERROR} == {*failures.ON_ERROR} - {"refill"}

@@ -149,9 +149,9 @@ EQUIVALENTS: dict[str, str] = {
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (
         "the pieces of columns that follow are padding as well"
     ),
-    f"{_VOCABULARY}/part:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
+    f"{_VOCABULARY}/step:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
     "return MicrobatchLabels(torch.empty(0), 1.0)": _ELSEWHERE,
-    f"{_VOCABULARY}/part:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
+    f"{_VOCABULARY}/step:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
     "return MicrobatchLabels(torch.empty(1), 0.0)": _ELSEWHERE,
     "sched/checking/completeness:_stages: for node, own in zip(nodes[wrong].tolist(), "
     "home[wrong].tolist(), strict=True): -> "

@@ -98,8 +98,6 @@ TRIED = (
             "logits",
             "loss",
             "output_passes",
-            "parallel",
-            "part",
             "shard",
             "step",
         ),

@@ -23,12 +23,13 @@ from counterpoise.balancer.protocol.messages import (
     Probed,
     ProbeDone,
     RankHello,
+    Welcome,
     WorkerHello,
     WorkerReady,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import MAX_FRAMES, WireError, decode, encode
-from counterpoise.balancer.protocol.worker_session import OpenSource, WorkerSession
+from counterpoise.balancer.protocol.worker_session import WorkerSession
 from counterpoise.workers.codec.frames import encode as encode_sample
 
 # Room for an order is made when a worker says how many samples there are: here, not too much.
@@ -133,7 +134,7 @@ class Cluster:
             message = decode(encode(effect.message), len(effect.payloads))
             if effect.peer in self.workers:
                 action = self.workers[effect.peer].handle(message)
-                if isinstance(action, OpenSource):
+                if isinstance(action, Welcome):
                     self._say(effect.peer, WorkerReady(COUNT, "honest", action.number))
             elif effect.peer in self.ranks:
                 self.ranks[effect.peer].handle(message, effect.payloads)

@@ -16,10 +16,10 @@ from counterpoise.balancer.transport.keys import peer_keys, server_keys
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
-from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.heartbeats import Identity
 from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.format_registry import open_source
+from counterpoise.workers.sources.registry import open_source
 
 LIMIT_S = 20
 SAMPLES = 12

@@ -27,10 +27,10 @@ from counterpoise.balancer.protocol.messages import (
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.heartbeats import Identity
 from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.format_registry import open_source
+from counterpoise.workers.sources.registry import open_source
 from tests.forking.popen import Popen
 from tests.security import raw_zmtp
 from tests.security.hostile import Mutator, Wired, corpus, introduces

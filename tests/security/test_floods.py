@@ -10,11 +10,10 @@ import zmq
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone, Ping, Pong, WorkerHello
 from counterpoise.balancer.protocol.wire import encode
-from counterpoise.balancer.server import conduct
-from counterpoise.balancer.server.conduct import PeerConduct
-from counterpoise.balancer.server.gate import ConnectionGate
+from counterpoise.balancer.server import conduct, loop
+from counterpoise.balancer.server.conduct import ConnectionGate, PeerConduct
 from counterpoise.balancer.server.loop import DISCONNECT_EVERY, open_shell
-from counterpoise.balancer.transport import disconnect, sockets
+from counterpoise.balancer.transport import sockets
 from tests.security import raw_zmtp
 from tests.security.key_party import LIMIT_S, Party, Peer
 
@@ -156,7 +155,7 @@ def test_a_connection_that_is_used_by_another_is_not_closed(monkeypatch, shell, 
     name = shell.socket.recv_multipart(copy=False)[0]
     shell.connections.note(name)
     if used:  # a later one, of the same descriptor
-        monkeypatch.setattr(disconnect, "serial_of", lambda _: 2)
+        monkeypatch.setattr(loop, "serial_of", lambda _: 2)
         shell.connections.note(name)
         monkeypatch.undo()
     shell.connections.reset(name)

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 import zmq
 
-from counterpoise.balancer.coordinator.peers import launches
+from counterpoise.balancer.coordinator.peers import admission as launches
 from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json

@@ -17,9 +17,9 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
-from counterpoise.workers.sources.format_registry import open_source
 from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.tar import array_files
+from counterpoise.workers.sources.registry import open_source
+from counterpoise.workers.tar import cache_files
 from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
@@ -145,7 +145,7 @@ def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
         "subprocess:run",
         "builtins:eval",
         "pickle:loads",
-        "counterpoise.workers.sources.transform_registry:importlib",
+        "counterpoise.workers.sources.registry:importlib",
         "counterpoise.workers.codec.objects:pickle",
         "antigravity:x",
         "os.path:os.system",
@@ -351,7 +351,7 @@ def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):
     path = kept_path(shard, "index.npz")
     with path.open("wb") as file:
         np.savez(file, stamp=np.array(identity(shard)), names=objects)
-    path.write_bytes(array_files._sealed(path.read_bytes()))
+    path.write_bytes(cache_files._sealed(path.read_bytes()))
     with WATCH as watch:
         assert TarDataset("a.tar", root=root).load(0)["txt"] == "hello"
     assert not watch.executed

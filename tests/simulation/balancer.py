@@ -1,8 +1,8 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
-from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.payload_servers import PullCredentials
+from counterpoise.balancer.coordinator.peers.records import PullCredentials
+from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.messages import Message
 from tests.simulation.watch import Watch
 from tests.simulation.world import World
@@ -32,8 +32,8 @@ class BalancerProcess:
             settings.heartbeat_timeout_s,
             self._incarnation,
             make_credentials=_credentials,
-            keeps_costs=settings.keeps_costs,
         )
+        self.coordinator.state.costs.is_used = settings.keeps_costs
         self._incarnation += 1
         self._tick(self.coordinator)
 

@@ -5,9 +5,9 @@ decoded again; a worker process is not let in while its successor is there; of t
 share a rank none is further ahead of another than it prefetches.
 """
 
-from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.run.epoch import EpochRun
+from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.messages import (
     Ack,
     Batch,

@@ -7,23 +7,25 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import (
+    Bye,
     DecodedItem,
     Message,
+    PayloadsFreed,
+    PeerRejected,
     Probed,
     SampleFailed,
+    ServePayloads,
+    StopServing,
+    UnknownPeer,
+    Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
 from counterpoise.balancer.protocol.parts import IDLE, WorkInProgress
 from counterpoise.balancer.protocol.worker_session import (
-    CarryPayloads,
-    EndWorker,
-    FreePayloads,
-    OpenSource,
     RepeatReady,
     SampleTask,
-    SayHello,
     WorkerSession,
 )
 from counterpoise.workers.daemon.results import LeaseResults
@@ -98,22 +100,22 @@ class WorkerProcess:
         if self.session.state == "joining":
             self.send_hello()
 
-    def receive(self, message: Message) -> OpenSource | EndWorker | None:
+    def receive(self, message: Message) -> Welcome | PeerRejected | Bye | None:
         """Handle a message; return the action that the cluster must do for it, if any."""
         action = self.session.handle(message)
-        if isinstance(action, SayHello):
+        if isinstance(action, UnknownPeer):
             self._free_all()
             self.send_hello()
-        elif isinstance(action, FreePayloads):
+        elif isinstance(action, PayloadsFreed):
             if self.server is not None:
                 self.server.store.free(action.serials)
-        elif isinstance(action, CarryPayloads):
+        elif isinstance(action, ServePayloads | StopServing):
             if self.server is not None:
-                self.server.carry(action.way)
+                self.server.carry(action)
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
                 self._send(self.ready)
-        else:
+        elif isinstance(action, Welcome | PeerRejected | Bye):
             return action
         return None
 

@@ -3,12 +3,18 @@
 import math
 from collections.abc import Callable
 
-from counterpoise.balancer.protocol.messages import DecodedItem, Lease, Message, Probed
+from counterpoise.balancer.protocol.messages import (
+    Bye,
+    DecodedItem,
+    Lease,
+    Message,
+    PeerRejected,
+    Probed,
+    Welcome,
+)
 from counterpoise.balancer.protocol.parts import IDLE
 from counterpoise.balancer.protocol.worker_session import (
     HEARTBEAT_S,
-    EndWorker,
-    OpenSource,
     SampleTask,
 )
 from tests.simulation.faults import Fault
@@ -119,11 +125,11 @@ class Workers:
         if self.world.traced:
             self.world.trace(worker.peer.decode(), "receives", message)
         action = worker.receive(message)
-        if isinstance(action, EndWorker):
+        if isinstance(action, PeerRejected | Bye):
             self._die(worker)
             if self._is_last(worker):
                 self.world.fail(f"{worker.party} was rejected, and no other process has its slot")
-        elif isinstance(action, OpenSource):
+        elif isinstance(action, Welcome):
             self._open(worker, action.number)
         elif isinstance(message, Lease) and not worker.busy:
             self._work(worker)

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,159 +15,102 @@ from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
 from ...workers.tar.cache_files import replace_file
-from ..console.reporting import emit, progress_console
+from ..console.reporting import emit, make_table, progress_console
 from ..inputs.cost_tables import parse_budgets
-from .model.machine import GB, MODELS, PipelineMachine
+from ..inputs.programs import Command, with_options
+from .model.pipelines import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
 from .page.steps import padded_advice
-from .scan.options import ScanOptions
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import find_tasks, reads_shards
+from .scan.sources import ScanOptions, find_tasks, reads_shards
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"
 COUNT = click.IntRange(min=1)
 
 
+def _count(name: str, what: str, default: int | None = None) -> Callable[[Command], Command]:
+    """Return an option whose value is a number of 1 or more."""
+    shown = default is not None
+    return click.option(f"--{name}", type=COUNT, default=default, show_default=shown, help=what)
+
+
+def _text(name: str, form: str, what: str, argument: str = "") -> Callable[[Command], Command]:
+    """Return an option whose value is a text, by default an empty one; form: how it is written."""
+    argument = argument or name.replace("-", "_")
+    return click.option(f"--{name}", argument, default="", metavar=form, help=what)
+
+
+def _choice(name: str, default: str, what: str, *allowed: str) -> Callable[[Command], Command]:
+    """Return an option whose value is one of a few."""
+    kind = click.Choice(allowed)
+    return click.option(f"--{name}", default=default, show_default=True, type=kind, help=what)
+
+
+_OPTIONS = (
+    click.option(
+        "--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
+        help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
+    ),
+    _count("sample", "Measure only this many samples, drawn at random."),
+    click.option("--decode", is_flag=True, help="Also decode every sample: finds damaged images."),
+    _count("jobs", "Number of scanning processes.  [default: all cores]"),
+    _text("ray", "ADDRESS", "Scan on a Ray cluster instead.", "ray_address"),
+    _count("ranks", "Data-parallel ranks.", 8),
+    _count("accumulate", "Microbatches per rank and step.", 4),
+    _count("batch-size", "Samples in a microbatch of your loop now.", 4),
+    _count("samples-per-step", "Global batch.  [default: ranks x accumulate x batch size]"),
+    _choice(
+        "mode", "auto", "Contract of a step's samples; auto recommends exact or window.",
+        "auto", *MODES,
+    ),
+    click.option(
+        "--budget", "budgets", multiple=True, metavar="NAME=MOST",
+        help="The most of a cost in a microbatch; give one for each cost.  [default: recommended]",
+    ),
+    _choice("layout", "padded", "Layout of your loop's microbatches now.", "padded", "packed"),
+    _choice(
+        "work", "packed",
+        "padded: also forecast plans for a collate_fn that pads, and print the line to change.",
+        *WORK,
+    ),
+    _count("tile-tokens", "Tokens of the LLM that cost as much as a tile.  [default: by model]"),
+    _choice("model", "6b+20b", "Encoder + LLM, to model memory and schedules.", *MODELS),
+    _count("stages", "Pipeline stages.", 4),
+    _count("tensor-parallel", "Tensor-parallel ranks of a stage.", 8),
+    _count("memory-gb", "Memory of each device.", 80),
+    _count("part", "Plan a random part of at most this many samples.", 65_536),
+    click.option("--seed", default=0, show_default=True, help="Seed of samples and plans."),
+    _count("tile-size", "Pixels of a tile.", 448),
+    _count("max-tiles", "The most tiles of an image.", 12),
+    _count("tokens-per-tile", "Tokens of a tile.", 256),
+    _count("max-tokens", "Longest sample that the transform makes."),
+    _text("tokenizer", "MODULE:NAME", "Tokenizer of the transform.  [default: a byte is a token]"),
+    click.option(
+        "--image-token-id", type=click.IntRange(min=0),
+        help="As in training, so that it can use the costs kept here; changes no figure.",
+    ),
+    _text("transform", "MODULE:NAME", "Your transform of raw samples instead of VisionLanguage."),
+    _text("cost", "MODULE:NAME", "A function of a loaded sample to its cost; all are loaded."),
+    click.option(
+        "--resource", "resources", multiple=True, metavar="NAME",
+        help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
+    ),
+    click.option(
+        "--source-field", default="source", show_default=True,
+        help="Field of a sample's JSON that names its source.",
+    ),
+    _text("cache", "FOLDER", "Folder for indexes and costs."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
+)  # fmt: skip
+
+
 @click.command("analyze")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "--out",
-    default=OUT,
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
-)
-@click.option("--sample", type=COUNT, help="Measure only this many samples, drawn at random.")
-@click.option(
-    "--decode", is_flag=True, help="Also decode every sample, which finds damaged images."
-)
-@click.option("--jobs", type=COUNT, help="Number of scanning processes.  [default: all cores]")
-@click.option("--ray", "ray_address", metavar="ADDRESS", help="Scan on a Ray cluster instead.")
-@click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
-@click.option(
-    "--accumulate", default=4, show_default=True, type=COUNT, help="Microbatches per rank and step."
-)
-@click.option(
-    "--batch-size",
-    default=4,
-    show_default=True,
-    type=COUNT,
-    help="Samples in a microbatch of your loop now.",
-)
-@click.option(
-    "--samples-per-step",
-    type=COUNT,
-    help="Global batch.  [default: ranks x accumulate x batch size]",
-)
-@click.option(
-    "--mode",
-    default="auto",
-    show_default=True,
-    type=click.Choice(("auto", *MODES)),
-    help="Contract of a step's samples; auto recommends exact or window.",
-)
-@click.option(
-    "--budget",
-    "budgets",
-    multiple=True,
-    metavar="NAME=MOST",
-    help="The most of a cost in a microbatch; give one for each cost.  [default: recommended]",
-)
-@click.option(
-    "--layout",
-    default="padded",
-    show_default=True,
-    type=click.Choice(("padded", "packed")),
-    help="Layout of your loop's microbatches now.",
-)
-@click.option(
-    "--work",
-    default="packed",
-    show_default=True,
-    type=click.Choice(WORK),
-    help="padded: also forecast plans for a collate_fn that pads, and print the line to change.",
-)
-@click.option(
-    "--tile-tokens",
-    type=COUNT,
-    help="Tokens of the LLM that cost as much as a tile in the encoder.  [default: by model]",
-)
-@click.option(
-    "--model",
-    default="6b+20b",
-    show_default=True,
-    type=click.Choice(tuple(MODELS)),
-    help="Encoder + LLM for which memory and schedules are modelled.",
-)
-@click.option("--stages", default=4, show_default=True, type=COUNT, help="Pipeline stages.")
-@click.option(
-    "--tensor-parallel",
-    default=8,
-    show_default=True,
-    type=COUNT,
-    help="Tensor-parallel ranks of a stage.",
-)
-@click.option(
-    "--memory-gb", default=80, show_default=True, type=COUNT, help="Memory of each device."
-)
-@click.option(
-    "--part",
-    default=65_536,
-    show_default=True,
-    type=COUNT,
-    help="Plan a random part of at most this many samples.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of samples drawn and of plans.")
-@click.option("--tile-size", default=448, show_default=True, type=COUNT, help="Pixels of a tile.")
-@click.option(
-    "--max-tiles", default=12, show_default=True, type=COUNT, help="The most tiles of an image."
-)
-@click.option(
-    "--tokens-per-tile", default=256, show_default=True, type=COUNT, help="Tokens of a tile."
-)
-@click.option("--max-tokens", type=COUNT, help="Longest sample that the transform makes.")
-@click.option(
-    "--tokenizer",
-    default="",
-    metavar="MODULE:NAME",
-    help="Tokenizer of the transform; by default a byte counts as a token.",
-)
-@click.option(
-    "--image-token-id",
-    type=click.IntRange(min=0),
-    help="As in training, so that it can use the costs kept here; changes no figure.",
-)
-@click.option(
-    "--transform",
-    default="",
-    metavar="MODULE:NAME",
-    help="Your transform of raw samples instead of VisionLanguage.",
-)
-@click.option(
-    "--cost",
-    default="",
-    metavar="MODULE:NAME",
-    help="A function from a loaded sample to its cost; every sample is loaded.",
-)
-@click.option(
-    "--resource",
-    "resources",
-    multiple=True,
-    metavar="NAME",
-    help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
-)
-@click.option(
-    "--source-field",
-    default="source",
-    show_default=True,
-    help="Field of a sample's JSON that names its source.",
-)
-@click.option("--cache", default="", metavar="FOLDER", help="Folder for indexes and costs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@with_options(_OPTIONS)
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
     """Forecast how much of a training step is waiting on this data, and recommend settings.
 
@@ -287,12 +231,10 @@ def _table(report: Json) -> Table:
     if any(one["other_size"] for one in found.values()):
         asked = report["plan"]["samples_per_step"]
         caption += f"\n* steps of another size than the {asked:,} samples asked for: not comparable"
-    table = Table(title=headline(report), caption=caption, title_justify="left")
-    table.add_column("strategy", vertical="bottom")
     resources = report["budgets"]["resources"]
     ratios = [f"DistRatio\n{name}" for name in resources]
-    for name in ("waiting", "samples\na step", "time", *ratios, "padding"):
-        table.add_column(name, justify="right", vertical="bottom")
+    columns = ("strategy", "waiting", "samples\na step", "time", *ratios, "padding")
+    table = make_table(headline(report), *columns, caption=caption, title_justify="left")
     whole = found["random"]["time_per_sample"]
     for name in STRATEGIES:
         one = found[name]
@@ -309,9 +251,9 @@ def _table(report: Json) -> Table:
 
 def _waits(report: Json) -> Table:
     """Return what each plan gives where ranks wait in every microbatch, and once a step."""
-    table = Table(title="waiting, by when your loop's ranks wait for each other")
-    for name in ("plan", "every microbatch (FSDP)", "once a step (DDP with no_sync)"):
-        table.add_column(name, justify="left" if name == "plan" else "right")
+    title = "waiting, by when your loop's ranks wait for each other"
+    columns = ("every microbatch (FSDP)", "once a step (DDP with no_sync)")
+    table = make_table(title, "plan", *columns)
     names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
     for key, shown in names.items():
         found = report["waits"][key]
@@ -321,9 +263,8 @@ def _waits(report: Json) -> Table:
 
 def _dispatch(found: Json) -> Table:
     """Return what it gains to spread images over ranks, wherever their samples are."""
-    table = Table(title="waiting, if whole samples are balanced, and if images travel")
-    for name in ("balanced", "encoder", "language model", "both", "time"):
-        table.add_column(name, justify="left" if name == "balanced" else "right")
+    title = "waiting, if whole samples are balanced, and if images travel"
+    table = make_table(title, "balanced", "encoder", "language model", "both", "time")
     for name, one in found.items():
         waiting = (f"{100 * one[key]:.1f} %" for key in ("encoder", "llm", "waiting"))
         table.add_row(f'dispatch="{name}"', *waiting, f"{100 * one['time']:.0f} %")
@@ -332,9 +273,9 @@ def _dispatch(found: Json) -> Table:
 
 def _alignment(found: Json) -> Table:
     """Return at how many microbatch indices only some ranks have images, and what mending costs."""
-    table = Table(title="images on some ranks only (a sharded encoder hangs there)")
-    for name in ("plan", "mixed rows", "waiting, every microbatch", "waiting, once a step"):
-        table.add_column(name, justify="left" if name == "plan" else "right")
+    title = "images on some ranks only (a sharded encoder hangs there)"
+    columns = ("mixed rows", "waiting, every microbatch", "waiting, once a step")
+    table = make_table(title, "plan", *columns)
     for name, label in (("given", "balanced"), ("aligned", 'align="tiles"')):
         one = found[name]
         shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
@@ -345,12 +286,8 @@ def _alignment(found: Json) -> Table:
 def _padded(found: Json) -> Table:
     """Return what plans of padded batches take, and the line to change in a loop that pads."""
     names = {"random": "random", "equal": 'counts="equal"', "free": 'counts="free"'}
-    table = Table(
-        title=f"a step of padded batches, over random order's ({found['steps']} steps)",
-        title_justify="left",
-    )
-    for name in names.values():
-        table.add_column(name, justify="right")
+    title = f"a step of padded batches, over random order's ({found['steps']} steps)"
+    table = make_table(title, *names.values(), title_justify="left")
     table.add_row(*(f"{100 * found['time'][name]:.0f} %" for name in names))
     return table
 

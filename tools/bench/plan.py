@@ -1,8 +1,9 @@
 """`counterpoise bench plan`: measures how even each grouping makes an epoch, and its CPU time."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import click
 import numpy as np
@@ -13,23 +14,52 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
 from ...balancer.planning.problem.options import GroupingName, Mode
 from ...balancer.planning.problem.shuffle import permutation
-from ..console.reporting import emit, progress_console
-from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from ..inputs.epoch_plans import EpochPlan, from_planner
-from .strategies import COUNT, isf_printed, published
-
-STRATEGIES = (
-    "random",
-    "length",
-    "device",
-    "isf",
-    "balanced",
-    "transformers_rebalance",
-    "megatron_dp_balanced",
+from ..console.reporting import emit, make_table, progress_console
+from ..inputs.cost_tables import (
+    CostTable,
+    EpochPlan,
+    encoder_and_llm,
+    from_planner,
+    parse_budgets,
+    read_costs,
 )
+
+# Plans an epoch of the costs, the number of which is the last argument.
+EpochPlanner = Callable[[CostTable, PlanConfig, int], EpochPlan]
+# Samples of a microbatch, where a strategy counts them.
+COUNT = 4
 # Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
 EXACT_FILL = 0.94
 _REPEAT_SAMPLES = 600_000
+
+
+def steps_of(config: PlanConfig) -> int:
+    """Return the microbatches that a rank has in a step, where budgets do not decide."""
+    return config.accumulate_from if config.accumulate == "auto" else config.accumulate
+
+
+def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
+    """Plan by a strategy that counts samples."""
+    rows = steps_of(config)
+    counted = replace(
+        config, grouping=name, partition="given", budgets=tuple(None for _ in config.budgets),
+        batch_size=COUNT, accumulate=rows, accumulate_from=1,
+        samples_per_step=config.ranks * rows * COUNT,
+    )  # fmt: skip
+    return from_planner(table, counted, epoch)
+
+
+def _isf(table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
+    return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
+
+
+STRATEGIES: dict[str, EpochPlanner] = {
+    "random": partial(_counted, "random"),
+    "length": partial(_counted, "length"),
+    "device": partial(_counted, "device"),
+    "isf": _isf,
+    "balanced": from_planner,
+}
 
 
 @click.command(
@@ -42,7 +72,7 @@ _REPEAT_SAMPLES = 600_000
 @click.option("--ranks", default=32, show_default=True)
 @click.option("--accumulate", default=16, show_default=True)
 @click.option("--mode", type=click.Choice(["window", "exact", "epoch"]), default="window")
-@click.option("--strategy", "chosen", multiple=True, type=click.Choice(STRATEGIES))
+@click.option("--strategy", "chosen", multiple=True, type=click.Choice(list(STRATEGIES)))
 @click.option("--samples", default=100_000, show_default=True, help="Without --costs: how many.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
@@ -53,12 +83,14 @@ def command(
     """Compare ways of grouping samples into microbatches over one epoch."""
     limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
     table = read_costs(costs, tuple(limits), samples, seed)
-    config = _config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
-    report = compare(table, config, chosen or STRATEGIES)
-    emit(report, as_json, _as_table(report))
+    config = make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
+    report = compare(table, config, {name: STRATEGIES[name] for name in chosen or STRATEGIES})
+    emit(report, as_json, as_table(report))
 
 
-def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dict[str, object]:
+def compare(
+    table: CostTable, config: PlanConfig, planners: Mapping[str, EpochPlanner]
+) -> dict[str, object]:
     """Return the whole report."""
     limits = budget_array(config.budgets)
     strategies: dict[str, object] = {}
@@ -74,44 +106,15 @@ def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dic
     step_of = np.empty(len(order), dtype=np.int64)
     step_of[order] = np.arange(len(order)) // config.samples_per_step
     report["shuffle_chi2"], report["shuffle_chi2_error"] = _chi2(table, step_of)
-    for name in names:
+    for name, planner in planners.items():
         progress_console.print(f"planning with {name}")
-        plan = plan_by(name, table, config, 0)
+        plan = planner(table, config, 0)
         strategies[name] = measure(table, config, plan) | {
-            "repeat_pairs": _repeats(name, table, config)
+            "repeat_pairs": _repeats(planner, table, config)
         }
-        if name == "isf" and config.mode == "epoch":
-            flushed = plan_by(name, table, config, 0, flush=True)
-            strategies["isf_flushed"] = measure(table, config, flushed)
         if name == "balanced":
             report |= _totals(table, config, plan)
     return report
-
-
-def plan_by(
-    name: str, table: CostTable, config: PlanConfig, epoch: int, flush: bool = False
-) -> EpochPlan:
-    """Plan one epoch by the strategy of that name."""
-    rows = config.accumulate_from if config.accumulate == "auto" else config.accumulate
-    if name == "isf" and config.mode == "epoch":
-        return isf_printed(table, config.budgets, config.ranks, rows, config.seed, flush, epoch)
-    if name in ("transformers_rebalance", "megatron_dp_balanced"):
-        column = config.resources.index("tokens") if "tokens" in config.resources else 0
-        budget = config.budgets[column] or 0
-        return published(
-            name, table, budget, config.ranks, rows, config.samples_per_step, config.seed, epoch
-        )
-    if name == "balanced":
-        return from_planner(table, config, epoch)
-    if name == "isf":
-        return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
-    unlimited = tuple(None for _ in config.budgets)
-    counted = replace(
-        config, grouping=cast(GroupingName, name), partition="given", budgets=unlimited,
-        batch_size=COUNT, accumulate=rows, accumulate_from=1,
-        samples_per_step=config.ranks * rows * COUNT,
-    )  # fmt: skip
-    return from_planner(table, counted, epoch)
 
 
 def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, object]:
@@ -122,19 +125,21 @@ def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
     loads = group_loads(table.costs, group_of, len(plan.groups))
     rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
     side = loads[rows]
-    encoder, llm = token_time(table, side)
+    tiles, llm = encoder_and_llm(table.resources, side)
+    encoder = tiles * metrics.TILE_TOKENS
     step_of_group = np.full(len(plan.groups), -1, dtype=np.int64)
     step_of_group[rows] = plan.step_of_row[: len(rows), None]
     step_of = np.where(group_of >= 0, step_of_group[group_of], -1)
     chi2, error = _chi2(table, step_of)
     lengths = table.costs[:, -1]
+    padded = [lengths[group].tolist() for group in plan.groups[:50_000]]
     limits = budget_array(config.budgets)
     return {
         "dist_ratio": {
             name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
         },
         "efficiency": metrics.efficiency(encoder, llm),
-        "pad_ratio": _pad_ratio(table, plan),
+        "pad_ratio": metrics.pad_ratio(padded),
         "left_over": plan.left_over,
         "over_budget": int((loads > limits).any(axis=1).sum()),
         "groups": len(plan.groups),
@@ -168,16 +173,11 @@ def _totals(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
     }
 
 
-def _pad_ratio(table: CostTable, plan: EpochPlan) -> float:
-    lengths = table.costs[:, -1].tolist()
-    return metrics.pad_ratio([[lengths[k] for k in group] for group in plan.groups[:50_000]])
-
-
 def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:
     return metrics.chi_square(metrics.kinds(table.costs[:, -1], table.sources), step_of)
 
 
-def _repeats(name: str, table: CostTable, config: PlanConfig) -> float:
+def _repeats(planner: EpochPlanner, table: CostTable, config: PlanConfig) -> float:
     """Return the share of co-packed pairs repeated in the next epoch, on a prefix of the samples.
 
     A smaller set repeats more, so a prefix gives an upper bound.
@@ -187,12 +187,13 @@ def _repeats(name: str, table: CostTable, config: PlanConfig) -> float:
     )
     if config.samples_per_step > len(some.costs):
         some = table
-    return metrics.repeat_pairs(*(plan_by(name, some, config, epoch).groups for epoch in (0, 1)))
+    return metrics.repeat_pairs(*(planner(some, config, epoch).groups for epoch in (0, 1)))
 
 
-def _config(
+def make_config(
     table: CostTable, budgets: tuple[int, ...], ranks: int, accumulate: int, mode: Mode, seed: int
 ) -> PlanConfig:
+    """Return steps of as many samples as nearly full microbatches hold."""
     bound = least_groups(table.costs, budget_array(budgets))
     fill = EXACT_FILL if mode == "exact" else 0.97
     size = max(1, int(fill * ranks * accumulate * len(table.costs) / bound))
@@ -208,22 +209,12 @@ def _config(
     )
 
 
-def _as_table(report: dict[str, object]) -> Table:
+def as_table(report: dict[str, object]) -> Table:
+    """Return the strategies' figures as a table."""
     title = f"{report['samples']:,} samples, {report['mode']} mode"
-    shown = Table(title=title, caption=f"plain shuffle: chi2 {report['shuffle_chi2']:.3f}")
-    columns = (
-        "strategy",
-        "tiles",
-        "tokens",
-        "efficiency",
-        "padding",
-        "left over",
-        "chi2",
-        "repeat",
-        "s",
-    )
-    for column in columns:
-        shown.add_column(column, justify="left" if column == "strategy" else "right")
+    columns = ("tiles", "tokens", "efficiency", "padding", "left over", "chi2", "repeat", "s")
+    shown = make_table(title, "strategy", *columns)
+    shown.caption = f"plain shuffle: chi2 {report['shuffle_chi2']:.3f}"
     strategies = report["strategies"]
     if isinstance(strategies, dict):
         for name, one in strategies.items():

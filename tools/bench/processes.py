@@ -6,13 +6,10 @@ None of these systems has the heap of another.
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
-
-# Names that our processes give themselves; those of torch's kind have none.
-_PARTS = {"cp-balancer": "balancer", "cp-supervisor": "supervisor"}
 
 
 class MeasuredProcess:
@@ -64,16 +61,6 @@ def tree(root: int) -> Iterator[int]:
                 yield from tree(int(child))
 
 
-def part_of(pid: int) -> str:
-    """Return "balancer", "supervisor" or "workers"; FileNotFoundError if the process has ended."""
-    return _PARTS.get(Path(f"/proc/{pid}/comm").read_text().strip(), "workers")
-
-
-def cpu_s(processes: Sequence[int]) -> float:
-    """Return the CPU seconds of other processes so far; ProcessLookupError if one has ended."""
-    return sum(time.clock_gettime(_clock(each)) for each in processes)
-
-
 def cpu_s_below(root: int) -> dict[int, float]:
     """Return the CPU seconds so far of each process below one, whatever loader started it."""
     found = {}
@@ -81,9 +68,6 @@ def cpu_s_below(root: int) -> dict[int, float]:
         # one that has ended since it was listed: clock_gettime says EINVAL
         with contextlib.suppress(OSError):
             if pid != root:
-                found[pid] = cpu_s([pid])
+                # the kernel's number for the CPU clock of a process
+                found[pid] = time.clock_gettime((~pid << 3) | 2)
     return found
-
-
-def _clock(process: int) -> int:
-    return (~process << 3) | 2  # the kernel's number for the CPU clock of a process

@@ -25,7 +25,7 @@ from torch.utils.data import TensorDataset
 from ...balancer import Balance
 from ...loader import DataLoader
 from ...workers.processes.clean_interpreter import clean_command
-from ..console.reporting import emit
+from ..console.reporting import emit, rounded_spread
 
 LOADERS = ("torch", "plain", "balanced")
 SAMPLES, FEATURES = 1024, 64
@@ -126,9 +126,9 @@ def _figures(mine: list[float], torchs: list[float]) -> dict[str, object]:
     ratios = [each / other for each, other in zip(mine, torchs, strict=True)]
     return {
         "milliseconds": round(median(mine), 1),
-        "milliseconds_range": [round(min(mine), 1), round(max(mine), 1)],
+        "milliseconds_range": rounded_spread(mine, 1)[1:],
         "over_torch": round(median(ratios), 3),
-        "over_torch_range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "over_torch_range": rounded_spread(ratios, 3)[1:],
         "more_than_twice_torch_ms": round(median(mine) - 2 * median(torchs), 1),
     }
 

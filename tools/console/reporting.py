@@ -1,14 +1,28 @@
-"""Prints a command's report: tables, or one JSON object as the last line; and writes plans."""
+"""Makes a command's tables and figures, and prints its report: tables, or one JSON object."""
 
 import json
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 progress_console = Console(stderr=True)
+# A table without lines.
+PLAIN: dict[str, Any] = {
+    "box": None, "pad_edge": False, "title_justify": "left", "title_style": "bold"
+}  # fmt: skip
+
+
+def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
+    """Return a table with names in the first column, and figures in the others, at their right."""
+    table = Table(title=title, **settings)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    return table
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
@@ -28,3 +42,21 @@ def write_plan(path: Path | None, plan: Mapping[str, object]) -> None:
         return
     path.write_text(json.dumps(plan, indent=1) + "\n", "utf-8")
     progress_console.print(f"wrote {path}", soft_wrap=True)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the median, the least and the most, by name.
+
+    >>> spread([3.0, 1.0, 2.0])
+    {'median': 2.0, 'low': 1.0, 'high': 3.0}
+    """
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def rounded_spread(values: Sequence[float], digits: int) -> list[float]:
+    """Return the median, the least and the most, in this order.
+
+    >>> rounded_spread([1.23, 2.0], 1)
+    [1.6, 1.2, 2.0]
+    """
+    return [round(each, digits) for each in spread(values).values()]

@@ -1,12 +1,12 @@
 """`counterpoise demo`: train a small vision-language model unbalanced and balanced, and compare.
 
-With --pipeline it is the flagship example instead, in a small form (`pipeline/`).
+With --pipeline it is the flagship example instead, in a small form (`pipeline.py`).
 """
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,16 +16,14 @@ from rich.table import Table
 
 from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
-from ...workers import SampleError, TarDataset, VisionLanguage
-from ..console.reporting import emit, progress_console
+from ...workers import SampleError, TarDataset
+from ..console.reporting import emit, make_table, progress_console
 from .data import cache_folder, ensure_demo_data
-from .measure import StepRecord, summarize
 from .model import DemoModelShape
-from .pipeline import PipelineDemo, show_pipeline, with_pipeline_options
-from .tokenizer import ClippedBytes
-from .train import train
+from .pipeline import show_pipeline, with_pipeline_options
+from .train import StepRecord, summarize, train
+from .transform import VIRTUAL_RANKS, ClippedBytes, DemoSettings, make_transform
 
-VIRTUAL_RANKS = 8
 # The most that a balanced microbatch may hold: well above a rank's average.
 BUDGETS = {"tiles": 192, "tokens": 16384}
 RUNS = ("random", "balanced")
@@ -44,33 +42,6 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DemoSettings:
-    """The settings that both runs share."""
-
-    data: str
-    seed: int = 0
-    workers: int = 2
-    epochs: int = 1
-    samples_per_step: int = 64
-    batch_size: int = 4
-    tile_size: int = 32
-    max_tiles: int = 6
-    tokens_per_tile: int = 4
-    text_limit: int = 256
-    width: int = 64
-    depth: int = 2
-
-    def __post_init__(self) -> None:
-        each = VIRTUAL_RANKS * self.batch_size
-        if self.epochs < 1 or self.samples_per_step < each or self.samples_per_step % each:
-            raise ValueError(
-                f"{self.samples_per_step} samples per step over {self.epochs} epochs: a step has "
-                f"{VIRTUAL_RANKS} ranks x {self.batch_size} samples or a multiple of it "
-                f"({each}, {2 * each}, ...), and there is at least one epoch"
-            )
-
-
 @click.command(name="demo")
 @click.option("--data", metavar="PATTERN", help="Tar shards [default: made on first use].")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
@@ -86,7 +57,7 @@ class DemoSettings:
 @click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
 @with_pipeline_options
 def command(
-    data: str | None, as_json: bool, samples: int, pipeline: PipelineDemo | None, **sizes: int
+    data: str | None, as_json: bool, samples: int, pipeline: Mapping[str, Any] | None, **sizes: int
 ) -> None:
     """Train a small vision-language model with random and with balanced microbatches.
 
@@ -148,16 +119,6 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
             records.append(record)
             progress.update(task, advance=1, live=_live(records, time.perf_counter() - started))
     return summarize(records)
-
-
-def make_transform(settings: DemoSettings) -> VisionLanguage:
-    """Return the transform that makes training samples of the demo's raw ones."""
-    return VisionLanguage(
-        ClippedBytes(settings.text_limit),
-        tile_size=settings.tile_size,
-        max_tiles=settings.max_tiles,
-        tokens_per_tile=settings.tokens_per_tile,
-    )
 
 
 def _dataset(settings: DemoSettings) -> TarDataset:
@@ -225,10 +186,7 @@ def _live(records: list[StepRecord], elapsed_s: float) -> str:
 
 
 def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title=f"Loads of {VIRTUAL_RANKS} simulated ranks")
-    table.add_column("")
-    for name in report:
-        table.add_column(name, justify="right")
+    table = make_table(f"Loads of {VIRTUAL_RANKS} simulated ranks", "", *report)
     for path, title in TITLES.items():
         table.add_row(title, *(_cell(run, path) for run in report.values()))
     return table

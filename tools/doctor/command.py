@@ -9,12 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..console.reporting import emit
-from .dead_letters import examine_dead_letters
-from .figures import job_tables, printable, report_fields
-from .finding import BAD, COLOURS, WARN, Finding
+from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
+from .files import examine_dead_letters, examine_ledger
 from .installation import examine_installation
 from .job import Examination, examine_job
-from .ledger import examine_ledger
 
 
 @click.command("doctor")

@@ -1,15 +1,42 @@
-"""Computes the figures of a running job, and lays them out as tables of workers and trainers."""
+"""Findings of the doctor, and the figures of a running job as tables of workers and trainers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
 from rich.markup import escape
 from rich.table import Table
 
-from ...balancer.protocol.clock_offset import Offset
-from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
+from ...balancer.protocol.messages import StatusReport, WorkerStatus
+from ...balancer.protocol.status_messages import Offset
 from ...workers.sources.visible_text import visible
+from ..console.reporting import PLAIN
+
+GOOD, WARN, BAD = "good", "warn", "bad"
+COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. level: good, warn (slower or risky) or bad (will fail)."""
+
+    name: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def judge(name: str, found: str, *, bad: str | bool = False, warn: str | bool = False) -> Finding:
+    """Return a finding: bad or warn if advice is given for that level, else good.
+
+    >>> judge("port", "taken", warn="choose another").level
+    'warn'
+    """
+    if bad:
+        return Finding(name, BAD, found, str(bad))
+    return Finding(name, WARN, found, str(warn)) if warn else Finding(name, GOOD, found)
+
 
 GIB = 2**30
 # Rows of a table at most; the report lists peers with problems first.
@@ -105,7 +132,7 @@ def printable(text: str) -> str:
 
 
 def _worker_table(status: StatusReport, wide: bool) -> Table:
-    table = _table(f"workers: {status.workers}")
+    table = Table(title=f"workers: {status.workers}", **PLAIN)
     table.add_column("worker", overflow="fold")
     table.add_column("state", no_wrap=True)
     names = ["decoded/s", "MB/s", "busy", "decoded", "heard", "clock"]
@@ -145,25 +172,21 @@ def _state(worker: WorkerStatus) -> str:
 
 
 def _rank_table(status: StatusReport) -> Table:
-    table = _table(f"trainer processes: {status.trainers}")
+    table = Table(title=f"trainer processes: {status.trainers}", **PLAIN)
     for name in ("ranks", "state", "asked for", "since", "needs", "clock"):
         table.add_column(name, overflow="fold")
     for trainer in status.trainer_statuses[:ROWS]:
-        table.add_row(*_rank_cells(trainer))
+        is_waited_for = trainer.oldest_request_ms >= 0
+        table.add_row(
+            printable(trainer.ranks),
+            "[yellow]waits[/]" if trainer.is_waiting else printable(trainer.state),
+            f"step {trainer.step}.{trainer.microbatch}" if is_waited_for else "-",
+            seconds(trainer.oldest_request_ms),
+            printable(trainer.missing) or "-",
+            clock_text(Offset(trainer.ahead_us, trainer.error_us)),
+        )
     _add_rest(table, status.trainers)
     return table
-
-
-def _rank_cells(trainer: TrainerStatus) -> tuple[str, ...]:
-    asked = f"step {trainer.step}.{trainer.microbatch}" if trainer.oldest_request_ms >= 0 else "-"
-    state = "[yellow]waits[/]" if trainer.is_waiting else printable(trainer.state)
-    clock = clock_text(Offset(trainer.ahead_us, trainer.error_us))
-    since, needs = seconds(trainer.oldest_request_ms), printable(trainer.missing) or "-"
-    return printable(trainer.ranks), state, asked, since, needs, clock
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
 
 
 def _add_rest(table: Table, total: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
 from ...workers.arena.memory import why_no_memory_files
-from .finding import Finding, judge
+from .figures import Finding, judge
 
 GIB = 2**30
 # The longest path of a socket (Linux: 108 with the closing 0), and the characters that are added
@@ -43,6 +43,7 @@ def examine_installation(
         judge_shadow(find_spec("sched").origin if find_spec("sched") else None),  # type: ignore[union-attr]
         judge_processors(len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]),
         judge_memory(available_bytes()),
+        judge_way(os.environ.get("WORLD_SIZE", "1")),
         judge_transport(why_no_memory_files()),
         judge_shared_memory(_free_bytes("/dev/shm")),
         judge_files(soft, hard),
@@ -112,6 +113,20 @@ def judge_memory(available: int | None) -> Finding:
         "memory",
         f"{available / GIB:.1f} GiB available",
         warn=available < _MEMORY_BYTES and "lower buffer_bytes and num_workers",
+    )
+
+
+def judge_way(ranks: str) -> Finding:
+    """Return the finding about which way a loader goes from here, and why.
+
+    ranks: WORLD_SIZE, which torchrun sets. The choice itself is made in loader/assembly.py.
+    """
+    alone = ranks in ("", "1")
+    return judge(
+        "loop",
+        ("local" if alone else f"local, {ranks} ranks that meet in their process group's store")
+        + ": a loader's own workers load and collate, unless balancer= names a balancer (remote), "
+        "or processes share a data-parallel rank (tp, cp, pp: an embedded balancer)",
     )
 
 

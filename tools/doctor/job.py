@@ -1,20 +1,287 @@
-"""Asks a running job's balancer for its status, as a peer that takes no part in the run."""
+"""Asks a running job's balancer for its status, as a peer that takes no part, and judges it."""
 
 import os
 import re
 import socket
+import statistics
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...balancer.protocol.clock_offset import NOT_MEASURED, ClockFilter, Offset
-from ...balancer.protocol.messages import GetStatus, PeerRejected, StatusReport
+from ...balancer.protocol.messages import (
+    GetStatus,
+    PeerRejected,
+    StatusReport,
+    TrainerStatus,
+    WorkerStatus,
+)
+from ...balancer.protocol.records import VERSION
+from ...balancer.protocol.status_messages import NOT_MEASURED, ClockFilter, Offset
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
-from .finding import BAD, Finding
+from .figures import BAD, GIB, Finding, busy_share, clock_text, decode_rate, judge, seconds
 from .installation import find_role
-from .status import judge_status
+
+# A balancer that takes longer than this to answer is busy with something else.
+SLOW_ANSWER_S = 0.1
+# Workers send a heartbeat every second.
+SILENT_MS = 3_000
+# A worker below this share of the median speed is slow, if it decoded enough samples recently.
+SLOW_SHARE, ENOUGH_SAMPLES = 0.5, 8
+# Losses longer ago than this are listed without a warning.
+RECENT_MS = 600_000
+# Workers that are at work for this share of the time are the bottleneck.
+BUSY_SHARE = 0.8
+NAMED = 3
+
+
+def judge_status(
+    address: str, status: StatusReport, times_s: Sequence[float], clock: Offset, skew_ms: float
+) -> list[Finding]:
+    """Return the findings about a balancer's status report.
+
+    times_s: seconds that each answer took; clock: this machine's clock minus the balancer's;
+    skew_ms: the largest clock difference that is acceptable.
+    """
+    answer_s = statistics.median(times_s) if times_s else 0.0
+    return [
+        judge(
+            "balancer",
+            f"{address} answers in {1000 * answer_s:.1f} ms",
+            warn=answer_s > SLOW_ANSWER_S
+            and "it is busy or far away: expect batches to be late, too",
+        ),
+        *_workers(address, status),
+        *_versions(status),
+        *_clocks(status, clock, skew_ms),
+        _run(status),
+        *_waiting_ranks(status),
+        _payloads(status),
+        *_losses(status),
+    ]
+
+
+def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
+    ready = [worker for worker in status.worker_statuses if worker.state == "ready"]
+    # The report lists a bounded number of workers: unless it has all, who is not ready is unknown.
+    is_complete = len(status.worker_statuses) == status.workers
+    unready = status.workers - len(ready) if is_complete else 0
+    found = f"{status.workers - unready} ready" + (f", {unready} not yet" if unready else "")
+    busy = _mean_busy(status)
+    found += "" if busy is None else f", at work {busy:.0%} of the time"
+    start = f"start some: counterpoise worker {address} --root FOLDER"
+    yield judge("workers", found, bad=not status.workers and start)
+    yield from _silent_and_late(status.worker_statuses)
+    if slow := slow_workers(ready):
+        names = [f"{worker.name} ({share:.0%} of the median speed)" for worker, share in slow]
+        advice = "check its machine: other load, a slow disk, too few processors"
+        yield judge("slow workers", _join(names), warn=advice)
+    if status.rejected_workers:
+        hidden = status.turned_away - len(status.rejected_workers)
+        more = f", and {hidden} before" if hidden > 0 else ""
+        found = f"{_join(status.rejected_workers)}{more}"
+        yield judge("turned away", found, bad="fix the reason given for each")
+
+
+def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
+    """Yield findings about workers that send nothing, and about those whose lease expired."""
+    silent = [
+        f"{worker.name} ({seconds(worker.last_message_ms)})"
+        for worker in workers
+        if worker.last_message_ms > SILENT_MS
+    ]
+    if silent:
+        advice = "each is stopped, hung or cut off: check it; its work goes to others"
+        yield judge("silent workers", _join(silent), bad=advice)
+    late = [worker.name for worker in workers if worker.unresponsive]
+    if late:
+        advice = "each let a lease expire and has sent no result since: check what it is doing"
+        yield judge("late workers", _join(late), warn=advice)
+
+
+def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, float]]:
+    """Return the workers much slower than the median, slowest first, each with its share of it.
+
+    Speed is samples decoded per second of work, so a worker without work does not count as slow.
+    """
+    rates = [
+        (worker, decode_rate(worker))
+        for worker in workers
+        if worker.recent_decoded >= ENOUGH_SAMPLES
+    ]
+    known = [(worker, rate) for worker, rate in rates if rate > 0]
+    if len(known) < 2:
+        return []
+    median = statistics.median(rate for _, rate in known)
+    slow = [(worker, rate / median) for worker, rate in known if rate < SLOW_SHARE * median]
+    return sorted(slow, key=lambda each: (each[1], each[0].name))
+
+
+def _versions(status: StatusReport) -> Iterator[Finding]:
+    mine, theirs = f"counterpoise {VERSION}", status.software
+    texts = [f"the balancer has {theirs}"] if mine not in theirs.split(", ") else []
+    texts += different_software(status.worker_statuses)
+    prints = Counter(worker.fingerprint for worker in status.worker_statuses if worker.fingerprint)
+    if len(prints) > 1:
+        rare = [
+            n.name for n in status.worker_statuses if n.fingerprint == prints.most_common()[-1][0]
+        ]
+        texts.append(f"{len(prints)} fingerprints of data and transform; rare: {_join(rare)}")
+    yield judge(
+        "versions",
+        _join(texts) if texts else f"all have {mine}",
+        warn=bool(texts)
+        and "install the same versions everywhere, or samples may differ in their bytes",
+    )
+
+
+def different_software(workers: Sequence[WorkerStatus]) -> list[str]:
+    """Return a text for each worker whose versions differ from the most common ones.
+
+    >>> different_software([])
+    []
+    """
+    texts = Counter(worker.software for worker in workers if worker.software)
+    if len(texts) < 2:
+        return []
+    usual = texts.most_common(1)[0][0]
+    found = []
+    for worker in workers:
+        own = sorted(set(worker.software.split(", ")) - set(usual.split(", ")))
+        if worker.software and own:
+            found.append(f"{worker.name} has {', '.join(own)}")
+    return found
+
+
+def _clocks(status: StatusReport, clock: Offset, skew_ms: float) -> Iterator[Finding]:
+    here = Offset(-clock.ahead_us, clock.error_us)
+    peers = [("the balancer, from this machine,", here)]
+    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in status.worker_statuses]
+    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in status.trainer_statuses]
+    known = [(name, offset) for name, offset in peers if offset.is_known]
+    off = [(name, offset) for name, offset in known if offset.least_us() > 1000 * skew_ms]
+    off.sort(key=lambda each: -each[1].least_us())
+    if off:
+        found = _join([f"{name} {clock_text(offset)}" for name, offset in off])
+    else:
+        found = f"{len(known)} of {len(peers)} known, all within {skew_ms:g} ms"
+    advice = (
+        "synchronize all with one time server (chrony): times in logs and of files do not match"
+    )
+    yield judge("clocks", found, warn=bool(off) and advice)
+
+
+def _run(status: StatusReport) -> Finding:
+    if status.trouble:
+        return judge(
+            "run", status.trouble, bad="the run has ended: fix the reason, then start it again"
+        )
+    if status.epoch < 0:
+        return judge("run", f"none: waiting for {status.waiting}")
+    at = f"step {status.front}" if status.front >= 0 else "before its first planned step"
+    return judge("run", f"epoch {status.epoch}, {at}, trainer processes: {status.trainers}")
+
+
+def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
+    waiting = [trainer for trainer in status.trainer_statuses if trainer.is_waiting]
+    if waiting:
+        found = _join([waits_text(trainer) for trainer in waiting])
+        yield judge("ranks that wait", found, warn=_why_they_wait(status, waiting))
+
+
+def waits_text(trainer: TrainerStatus) -> str:
+    """Return a text that says how long a trainer has waited, and for what."""
+    needs = trainer.missing or "it has been sent and must arrive"
+    place = f"step {trainer.step}, microbatch {trainer.microbatch}"
+    return f"ranks {trainer.ranks} for {seconds(trainer.oldest_request_ms)} ({place}): {needs}"
+
+
+def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
+    """Return the advice for the first bottleneck that explains why ranks wait."""
+    busy = _mean_busy(status)
+    if not status.workers:
+        return "there are no workers: start some"
+    if any("to be planned" in trainer.missing for trainer in waiting):
+        # Samples decoded under a probe lease: their cost is known only once they are loaded.
+        if any(
+            worker.recent_decoded and not worker.recent_decode_ms
+            for worker in status.worker_statuses
+        ):
+            return "samples are decoded to be measured: give cost= a table, or the data set a probe"
+        return "costs are not known in time: run counterpoise analyze once, it writes them to files"
+    if busy is not None and busy > BUSY_SHARE:
+        return "the workers are busy all the time: add some, or make decoding cheaper"
+    if is_full(status):
+        return "the byte budget is full: raise buffer_bytes"
+    return "the workers are not busy: their disk or the network may be slow"
+
+
+def _mean_busy(status: StatusReport) -> float | None:
+    """Return the mean share of time that workers are at work, None if no worker reports it."""
+    busy = [share for worker in status.worker_statuses if (share := busy_share(worker)) is not None]
+    return statistics.fmean(busy) if busy else None
+
+
+def is_full(status: StatusReport) -> bool:
+    """Return True if the byte budget has no room for another sample."""
+    used = status.held_bytes + status.reserved_bytes
+    return status.epoch >= 0 and used + status.largest_bytes > status.budget_bytes
+
+
+def _payloads(status: StatusReport) -> Finding:
+    held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
+    found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
+    ways = sorted({worker.transport for worker in status.worker_statuses if worker.transport})
+    found += f", carried {_join(ways)}" if ways else ""
+    if any(trainer.is_waiting for trainer in status.trainer_statuses):
+        return judge("payloads", found)
+    if is_full(status):
+        found += ", full: the trainer is the bottleneck, as it should be"
+    elif status.all_decoded:
+        found += ", everything planned is decoded: the trainer is the bottleneck"
+    return judge("payloads", found)
+
+
+def _losses(status: StatusReport) -> Iterator[Finding]:
+    if status.expired:
+        recent = status.expired_ms < RECENT_MS
+        found = f"{status.expired} expired, the last {seconds(status.expired_ms)} ago"
+        advice = (
+            "a worker hung, or took longer than lease_s for a sample: check it, or raise lease_s"
+        )
+        yield judge("leases", found, warn=recent and advice)
+    if status.lost:
+        recent = status.lost_ms < RECENT_MS
+        last = f"the last {seconds(status.lost_ms)} ago: {_join(status.last_lost[::-1])}"
+        advice = "see their output, and dmesg for processes killed for lack of memory"
+        yield judge("lost workers", f"{status.lost}, {last}", warn=recent and advice)
+    if status.refused:
+        advice = (
+            "see the balancer's log for the reason: keys, versions, or a program that is not a peer"
+        )
+        yield judge("refused", f"{status.refused} messages or peers", warn=advice)
+    # Work is leased twice where a worker is slow, so this is no warning.
+    if status.dropped:
+        yield judge("dropped", f"{status.dropped} messages that arrived late or twice")
+    if status.holes:
+        texts = [f"{hole.key!r}: {hole.reason}" for hole in status.last_holes]
+        advice = (
+            "group them with counterpoise doctor --dead-letter FILE, if the loader has dead_letter="
+        )
+        yield judge("dead letters", f"{status.holes} in this run; {_join(texts)}", warn=advice)
+    if status.over_budget:
+        advice = "give larger budgets, or leave such samples out with Balance(oversize='refuse')"
+        found = f"{status.over_budget} samples of this run, in microbatches of their own"
+        yield judge("over budget", found, warn=advice)
+
+
+def _join(texts: Sequence[str]) -> str:
+    more = f"; and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return "; ".join(texts[:NAMED]) + more
+
 
 QUESTIONS = 5
 # Waiting for an answer is interrupted this often, to check for a refused handshake.

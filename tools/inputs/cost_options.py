@@ -1,19 +1,23 @@
-"""The options of the schedule commands for costs: times in milliseconds, or cost profiles."""
+"""The options of the schedule commands for costs, and the timelines that programs have by them.
+
+Costs are times in milliseconds, or cost profiles. A measured step is a file that ends in .json.
+"""
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
-from ...sched import Costs, Program
+from ...sched import Costs, Program, Timeline, simulate
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
-from .programs import Command, add_options
+from ...sched.simulation.measured import MeasuredStep, load_step
+from .programs import Command, Size, read_program, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -145,7 +149,7 @@ def with_costs(command: Command) -> Command:
         )
         for name, what, default in TIMES
     )
-    return add_options(run, (*times, *profile))
+    return with_options((*times, *profile))(run)
 
 
 def _cost_source(
@@ -192,3 +196,40 @@ def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) ->
 
 def _or(given: int | None, default: int) -> int:
     return default if given is None else given
+
+
+def is_step(target: str) -> bool:
+    """Return whether a target names a measured step: a file that ends in .json."""
+    return target.endswith(".json")
+
+
+def read_step(path: Path) -> MeasuredStep:
+    """Return the step that a file holds. Raises ValueError, with the path, if it holds none."""
+    try:
+        step = load_step(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if step.timeline.name:
+        return step
+    return replace(step, timeline=replace(step.timeline, name=path.stem))
+
+
+def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> list[Timeline]:
+    """Return the timelines of steps and programs, in order.
+
+    Programs are simulated; with a cost profile and no --holds, for the microbatches of the first
+    step that says what they held.
+    """
+    steps = {target: read_step(Path(target)) for target in targets if is_step(target)}
+    held = next((step.microbatches for step in steps.values() if step.microbatches), ())
+    if isinstance(costs, ProfiledCosts) and costs.holds == ({},) and held:
+        costs = replace(costs, holds=held)
+    return [
+        steps[target].timeline if target in steps else _simulated(target, size, costs)
+        for target in targets
+    ]
+
+
+def _simulated(target: str, size: Size, costs: CostSource) -> Timeline:
+    program = read_program(target, size)
+    return simulate(program, costs.of(program))

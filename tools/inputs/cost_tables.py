@@ -1,12 +1,15 @@
-"""Reads costs for the planning benches, from an npz file or a seeded synthetic set, and budgets."""
+"""Reads costs, from an npz file or a seeded synthetic set, and plans whole epochs of them."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.metrics import TILE_TOKENS
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
+from ...balancer.planning.problem.shuffle import permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,81 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     return budgets
 
 
-def token_time(table: CostTable, loads: Int64) -> tuple[Int64, Int64]:
-    """Return encoder and LLM work of loads (..., resources) in token equivalents: 307 a tile."""
-    names = table.resources
-    encoder = np.zeros(loads.shape[:-1], dtype=np.int64)
-    if "tiles" in names:
-        encoder = loads[..., names.index("tiles")] * TILE_TOKENS
-    others = [k for k, name in enumerate(names) if name != "tiles"]
-    llm: Int64 = loads[..., others[0]] if others else np.zeros_like(encoder)
-    return encoder, llm
+def encoder_and_llm(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
+    """Return encoder units (tiles) and language-model units (tokens, or the first other one).
+
+    >>> [part.tolist() for part in encoder_and_llm(("tiles", "tokens"), np.array([[2, 9]]))]
+    [[2], [9]]
+    """
+    encoder = np.zeros(loads.shape[:-1], np.int64)
+    if "tiles" in resources:
+        encoder = loads[..., resources.index("tiles")]
+    others = [k for k, name in enumerate(resources) if name != "tiles"]
+    if "tokens" in resources:
+        return encoder, loads[..., resources.index("tokens")]
+    return encoder, loads[..., others[0]] if others else np.zeros_like(encoder)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
+
+    step_of_row (m,): the optimizer step of each row. whole_rows: rows before the epoch's padded
+    last step. seconds: CPU time of planning; first_seconds: until the first window was planned.
+    """
+
+    groups: list[list[int]]
+    rows: Int64
+    step_of_row: Int64
+    whole_rows: int
+    left_over: int = 0
+    raised_steps: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
+def from_planner(table: CostTable, config: PlanConfig, epoch: int = 0) -> EpochPlan:
+    """Plan the epoch window by window with the product's planner."""
+    order = permutation(len(table.costs), config.seed, epoch)
+    begin = time.process_time()
+    batches, first = plan_epoch(config, table.costs[order], epoch)
+    seconds = time.process_time() - begin
+    plan = from_batches(batches, order, config)
+    return replace(plan, seconds=seconds, first_seconds=first)
+
+
+def plan_epoch(config: PlanConfig, costs: Int64, epoch: int) -> tuple[list[GlobalBatch], float]:
+    """Return all global batches of an epoch, and the CPU seconds of the first window."""
+    planner = make_planner(config)
+    start, batches, first = 0, list[GlobalBatch](), 0.0
+    begin = time.process_time()
+    while start < len(costs):
+        window = costs[start : start + planner.window_samples]
+        last = start + len(window) >= len(costs)
+        planned = planner.plan(Window(epoch, len(batches), start, window, last))
+        batches += planned.batches
+        start += planned.consumed
+        first = first or time.process_time() - begin
+    return batches, first
+
+
+def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -> EpochPlan:
+    """Return global batches as an EpochPlan; `order` maps ordinals to sample numbers."""
+    numbers = order.tolist()
+    groups = [
+        [numbers[o] for o in microbatch.ordinals]
+        for batch in batches
+        for rank in batch.ranks
+        for microbatch in rank
+    ]
+    rows, steps, made = list[Int64](), list[int](), 0
+    for batch in batches:
+        deep = len(batch.ranks[0])
+        block = np.arange(made, made + config.ranks * deep, dtype=np.int64)
+        rows.append(block.reshape(config.ranks, deep).T)
+        steps += [batch.step] * deep
+        made += config.ranks * deep
+    usual = config.accumulate_from if config.accumulate == "auto" else config.accumulate
+    whole = len(steps) - len(batches[-1].ranks[0])
+    raised = sum(len(batch.ranks[0]) > usual for batch in batches)
+    return EpochPlan(groups, np.concatenate(rows), np.array(steps), whole, raised_steps=raised)

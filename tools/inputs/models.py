@@ -1,13 +1,15 @@
-"""Reads the layers for `plan partition` and `plan recompute`: models by name, or a JSON file."""
+"""Reads what the layout planners are given: models by name or file, sizes, costs of samples."""
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import click
 import msgspec
+import numpy as np
 
 from ...sched.ir.typed_json import Whole, read_json_file
 from ...sched.planners.stage_split import LayerCost
@@ -18,7 +20,7 @@ from ...sched.planners.stage_split_models import (
     TEXT_TOKENS,
     pair_layers,
 )
-from .programs import add_options
+from .programs import with_options
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -56,14 +58,9 @@ class _LayerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cost(self) -> LayerCost:
         """Return the layer."""
-        return LayerCost(
-            self.kind,
-            self.forward_ns,
-            self.backward_ns,
-            self.parameters,
-            self.output_bytes,
-            self.activation_bytes,
-        )
+        fields = msgspec.structs.asdict(self)
+        del fields["count"]
+        return LayerCost(**fields)
 
 
 class _LayerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +98,7 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         layers = _layers(model, tp, images, tokens, encoder_speed)
         return command(setting=Setting(layers, stages, microbatches, tp), **rest)
 
-    return add_options(run, _OPTIONS)
+    return with_options(_OPTIONS)(run)
 
 
 def _layers(
@@ -119,3 +116,37 @@ def _layers(
         )
     entries = read_json_file(Path(model), _LayerFile).layers
     return tuple(layer for entry in entries for layer in [entry.cost()] * entry.count)
+
+
+def parse_sizes(text: str, what: str) -> tuple[int, ...]:
+    """Return whole numbers of 1 or more that are written with commas between them.
+
+    >>> parse_sizes("22,23", "--layers")
+    (22, 23)
+    """
+    words = text.replace(",", " ").split()
+    if not words or any(not word.isdecimal() or int(word) < 1 for word in words):
+        raise ValueError(f"{what} got {text!r}; give numbers of 1 or more such as 22,23,24")
+    return tuple(map(int, words))
+
+
+def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
+    """Return the costs of `count` samples, drawn from a data set's costs.
+
+    `path`: a folder that `counterpoise analyze` wrote, or an npz with an array of that name. Raises
+    ValueError if it does not have that resource.
+    """
+    if path.is_dir():
+        path /= "index.npz"
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}; run counterpoise analyze")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if resource not in arrays:
+                raise ValueError(f"{path} has no array {resource!r}; it has {', '.join(arrays)}")
+            costs = arrays[resource]
+    except BadZipFile as error:
+        raise ValueError(f"{path} is no npz file: {error}") from None
+    if costs.ndim != 1 or costs.dtype.kind not in "iu" or not len(costs) or costs.min() < 0:
+        raise ValueError(f"{path}: {resource} must be a row of whole numbers of 0 or more")
+    return [int(cost) for cost in np.random.default_rng(seed).choice(costs, count)]

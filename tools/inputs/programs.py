@@ -6,7 +6,7 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,12 @@ def with_size(command: Command) -> Command:
         click.option("--microbatches", default=8, help="Microbatches of a step.  [8]"),
         click.option("--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."),
     )
-    return add_options(run, options)
+    return with_options(options)(run)
 
 
-def add_options(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
-    """Return the command with these options, in this order in its help."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in this order in its help."""
+    return lambda command: functools.reduce(lambda made, add: add(made), reversed(options), command)
 
 
 def read_program(target: str, size: Size) -> Program:

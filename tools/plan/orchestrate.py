@@ -11,8 +11,8 @@ from ...sched.planners.orchestration.models import FROZEN, PRESETS, preset, read
 from ...sched.planners.orchestration.search import rigid
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
-from ..console.reporting import emit, write_plan
-from ..inputs.json_files import draw_costs, parse_sizes
+from ..console.reporting import emit, make_table, write_plan
+from ..inputs.models import draw_costs, parse_sizes
 
 
 @click.command("orchestrate")
@@ -159,9 +159,8 @@ def _described(job: OrchestrationProblem, one: RankedLayout) -> dict[str, object
 
 
 def _unit_table(job: OrchestrationProblem, best: RankedLayout) -> Table:
-    table = Table(title=f"{best.simulated_ns / 1e9:.2f} s a step, simulated; modelled costs")
-    for name in ("module", "GPUs", "TP", "DP", "PP", "VPP", "GB of a GPU"):
-        table.add_column(name, justify="left" if name == "module" else "right")
+    title = f"{best.simulated_ns / 1e9:.2f} s a step, simulated; modelled costs"
+    table = make_table(title, "module", "GPUs", "TP", "DP", "PP", "VPP", "GB of a GPU")
     rows = zip(job.modules, best.layout.units, best.memory_bytes, strict=True)
     for module, unit, size in rows:
         numbers = map(str, _unit(unit).values())

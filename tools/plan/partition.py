@@ -33,7 +33,7 @@ from ...sched.planners.stage_split import (
     traffic_bytes,
     variance,
 )
-from ..console.reporting import emit, write_plan
+from ..console.reporting import emit, make_table, write_plan
 from ..inputs.models import Setting, with_model
 
 # None: Megatron's string; else what the framework calls a model's modules.
@@ -93,7 +93,10 @@ def partition_command(
 
     Example: counterpoise plan partition --model internvit-6b+internlm2-20b --tp 2 --stages 4
     """
-    setting = _asked(setting, whole_encoder)
+    if setting is None:
+        raise ValueError("give --model, and --stages")
+    if whole_encoder:
+        setting = replace(setting, layers=merge_encoder(setting.layers))
     layers, stages = setting.layers, setting.stages
     step = _step_of(setting, link, overlap)
     start = time.perf_counter()
@@ -112,14 +115,8 @@ def partition_command(
     write_plan(out, dump_split(split_of(found[0][0])))
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
     if framework is not None and not as_json:
-        click.echo(_split_text(report["split"]))
-
-
-def _asked(setting: Setting | None, whole_encoder: bool) -> Setting:
-    """Return the model to split. Raises ValueError if none is given."""
-    if setting is None:
-        raise ValueError("give --model, and --stages")
-    return replace(setting, layers=merge_encoder(setting.layers)) if whole_encoder else setting
+        split = report["split"]
+        click.echo(split if isinstance(split, str) else json.dumps(split))
 
 
 def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:
@@ -132,10 +129,6 @@ def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], 
         link_bytes_per_s=int(link * 10**9),
         overlap=overlap,
     )
-
-
-def _split_text(split: object) -> str:
-    return split if isinstance(split, str) else json.dumps(split)
 
 
 def _framework_split(framework: str | None, setting: Setting, sizes: Sizes) -> dict[str, object]:
@@ -206,9 +199,7 @@ def _method_table(rows: dict[str, dict[str, Any]]) -> Table:
 
 
 def _candidate_table(found: tuple[tuple[Sizes, int], ...]) -> Table:
-    table = Table(title="candidates, the fastest first")
-    table.add_column("layers per stage")
-    table.add_column("step, s", justify="right")
+    table = make_table("candidates, the fastest first", "layers per stage", "step, s")
     for sizes, ns in found:
         table.add_row(_words(sizes), f"{ns / 1e9:.3f}")
     return table

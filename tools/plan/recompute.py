@@ -23,9 +23,8 @@ from ...sched.planners.recompute import (
     savings,
 )
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
-from ..console.reporting import emit, write_plan
-from ..inputs.json_files import parse_sizes
-from ..inputs.models import Setting, with_model
+from ..console.reporting import emit, make_table, write_plan
+from ..inputs.models import Setting, parse_sizes, with_model
 
 GB = 10**9
 
@@ -175,9 +174,9 @@ def _policy(found: _Found) -> dict[str, Any]:
 
 
 def _table(found: _Found, usual: Sequence[Policy]) -> Table:
-    table = Table(title=f"layers to recompute within {found.limit_bytes / GB:.1f} GB a GPU")
-    for name in ("stage", "layers", "live", "recompute", "all or nothing", "predicted GB"):
-        table.add_column(name, justify="right")
+    title = f"layers to recompute within {found.limit_bytes / GB:.1f} GB a GPU"
+    columns = ("layers", "live", "recompute", "all or nothing", "predicted GB")
+    table = make_table(title, "stage", *columns)
     rows = zip(found.stages, found.plan, usual, strict=True)
     for at, (stage, policy, rough) in enumerate(rows):
         counts = (at, len(stage.layers), stage.live, len(policy.recompute), len(rough.recompute))

@@ -16,12 +16,10 @@ from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import MeasuredStep, dump_step
 from ..console.reporting import emit
-from ..inputs.cost_options import CostSource, with_costs
+from ..inputs.cost_options import CostSource, read_timelines, with_costs
 from ..inputs.programs import Size, read_program, with_size
-from ..inputs.timelines import read_timelines
-from .compare import compare_command
+from .compare import compare_command, list_table, picture, rank_table, timeline_report
 from .fill import command as fill_command
-from .reports import list_table, picture, rank_table, timeline_report
 
 FORMATS = ("csv", "svg", "trace", "html", "text", "timeline", "times")
 SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".html": "html", ".txt": "text"}

@@ -1,4 +1,4 @@
-"""`counterpoise schedule compare`: timelines of programs and measured steps beside each other."""
+"""`counterpoise schedule compare`, and the reports and tables that schedule commands print."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -6,19 +6,110 @@ from pathlib import Path
 
 import click
 from rich.table import Table
+from rich.text import Text
 
-from ...sched import Timeline
+from ...sched import Schedule, Timeline
 from ...sched.render.html import render_html
-from ...sched.render.summary import MemoryUnit, format_time
+from ...sched.render.palette import ink, paint
+from ...sched.render.picture import kind_names
+from ...sched.render.summary import (
+    BYTES,
+    CAUSES,
+    MemoryUnit,
+    bubble_words,
+    format_memory,
+    format_time,
+    peak,
+)
 from ...sched.render.svg import render_svg
-from ...sched.render.text import render_text
+from ...sched.render.text import render_text, text_lines
 from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import KindAgreement, agreement, differing_passes
-from ..console.reporting import emit
-from ..inputs.cost_options import CostSource, with_costs
+from ..console.reporting import PLAIN, emit, make_table
+from ..inputs.cost_options import CostSource, is_step, read_timelines, with_costs
 from ..inputs.programs import Size, with_size
-from ..inputs.timelines import is_step, read_timelines
-from .reports import compare_table, timeline_report
+
+
+def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
+    """Return a timeline's figures: nanoseconds, shares of time, and memory in the unit."""
+    return {
+        "name": timeline.name,
+        "ranks": len(timeline.ranks),
+        "passes": sum(map(len, timeline.ranks)),
+        "makespan_ns": timeline.makespan_ns,
+        "bubble": timeline.bubble_ratio,
+        "bubble_by_rank": list(timeline.bubble_ratios),
+        "bubbles_ns": [bubble_words(idle) for idle in timeline.bubbles],
+        "work_ns": list(timeline.work_ns),
+        f"peak_{unit.word}": peak(timeline).bytes / unit.size,
+        f"peak_{unit.word}_by_rank": [most / unit.size for most in timeline.peak_bytes],
+        "critical_path": [str(slot.what) for slot in timeline.critical],
+    }
+
+
+def list_table(found: Sequence[Schedule]) -> Table:
+    """Return the registered schedules as a table."""
+    table = Table("schedule", "description", "options", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(one.name, one.description, ", ".join(one.options))
+    return table
+
+
+def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
+    """Return a table of each rank's time by cause and its peak memory."""
+    title = f"{timeline.name}: {format_time(timeline.makespan_ns)}, "
+    title += f"{100 * timeline.bubble_ratio:.1f} % bubble; peak in {unit.word}"
+    table = make_table(title, "rank", *CAUSES[:-1], "transfer", "bubble", "peak", **PLAIN)
+    rows = zip(
+        timeline.work_ns,
+        timeline.bubbles,
+        timeline.bubble_ratios,
+        timeline.peak_bytes,
+        strict=True,
+    )
+    for rank, (work, idle, ratio, most) in enumerate(rows):
+        times = (format_time(ns) if ns else "-" for ns in (work, *bubble_words(idle).values()))
+        held = format_memory(most, unit)
+        held = held if unit.word == "bytes" else held.split()[0]
+        table.add_row(str(rank), *times, f"{100 * ratio:.1f} %", held)
+    return table
+
+
+def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
+    """Return a table of key figures, a line for each timeline."""
+    table = make_table(None, "schedule", "makespan", "against first", "bubble", "peak", **PLAIN)
+    for one in timelines:
+        table.add_row(
+            one.name,
+            format_time(one.makespan_ns),
+            f"{timelines[0].makespan_ns / max(1, one.makespan_ns):.2f}x",
+            f"{100 * one.bubble_ratio:.1f} %",
+            # A measured step may say nothing of memory.
+            format_memory(peak(one).bytes, unit) if peak(one).bytes else "-",
+        )
+    return table
+
+
+def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) -> Text:
+    """Return the timeline to scale, coloured like the other pictures.
+
+    `columns`: the terminal's width; None if there is no limit.
+    """
+    names = kind_names([timeline])
+    drawn = Text()
+    for line in text_lines(timeline, columns, unit):
+        for text, kind in line:
+            drawn.append(text, _style(kind, names))
+        drawn.append("\n")
+    drawn.rstrip()
+    return drawn
+
+
+def _style(kind: str, names: tuple[str, ...]) -> str:
+    if not kind:
+        return ""
+    fill = paint(kind, names).fill
+    return f"{ink(fill)} on {fill}"
 
 
 @click.command("compare")
@@ -69,13 +160,20 @@ def _pairs(
     ]
 
 
-def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
-    if out.suffix == ".svg":
+def draw(
+    suffix: str, timelines: list[Timeline], title: str, subtitle: str, unit: MemoryUnit = BYTES
+) -> str:
+    """Return timelines as SVG, page or trace, by the suffix of the file; "" for another one."""
+    if suffix == ".svg":
         return render_svg(timelines, title=title, unit=unit)
-    if out.suffix in (".html", ".htm"):
-        return render_html(timelines, title=title, subtitle=_subtitle(timelines), unit=unit)
-    if out.suffix == ".json":
-        return render_trace(timelines)
+    if suffix in (".html", ".htm"):
+        return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
+    return render_trace(timelines) + "\n" if suffix == ".json" else ""
+
+
+def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
+    if text := draw(out.suffix, timelines, title, _subtitle(timelines), unit):
+        return text
     if out.suffix == ".txt":
         # On one time axis: what is longer is wider.
         span = max(one.makespan_ns for one in timelines)
@@ -106,10 +204,7 @@ def _agreement_table(
     simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
 ) -> Table:
     title = f"{measured.name}: measured by simulated time ({simulated.name})"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("pass")
-    for name in ("passes", "simulated", "measured", "ratio"):
-        table.add_column(name, justify="right")
+    table = make_table(title, "pass", "passes", "simulated", "measured", "ratio", **PLAIN)
     for one in found:
         means = (ns // one.passes for ns in (one.simulated_ns, one.measured_ns))
         table.add_row(one.kind, str(one.passes), *map(format_time, means), f"{one.ratio:.2f}")

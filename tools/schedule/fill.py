@@ -26,11 +26,9 @@ from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
-from ...sched.render.html import render_html
-from ...sched.render.svg import render_svg
-from ...sched.render.trace import render_trace
 from ...sched.simulation.cost_profile import load_profile
-from ..console.reporting import emit, progress_console
+from ..console.reporting import emit, make_table, progress_console
+from .compare import draw
 
 SHOWN = 8
 # A billion parameters gathered in bf16 and their gradients scattered in fp32, at 45 GB/s.
@@ -112,8 +110,13 @@ def command(
     report = {**_report(found), "contention": asdict(setup.contention)}
     lines = [f"Contention of encoders' kernels: {setup.contention}.", best.filled.note]
     if options.executable:
-        report["kernel_level"] = finer = chosen_report(_kernel_level(setup, options).best)
-        lines.append(_gain(best, finer))
+        # Filling kernels inside passes too, which only simulation can, would hide more.
+        finer = _scan(setup, replace(options, executable=False)).best
+        report["kernel_level"] = chosen_report(finer)
+        lines.append(
+            f"Kernels inside passes, which the runtime cannot run yet, would hide "
+            f"{finer.filled.efficiency:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
+        )
     emit(report, as_json, *tables)
     for line in filter(None, () if as_json else lines):
         click.echo(line)
@@ -135,19 +138,6 @@ def chosen_report(chosen: Chosen) -> dict[str, object]:
         "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
         "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
     }
-
-
-def _kernel_level(setup: FillSetup, options: FillOptions) -> PlanScan:
-    """Fill kernels inside passes too, which only simulation can."""
-    return _scan(setup, replace(options, executable=False))
-
-
-def _gain(best: Chosen, finer: Mapping[str, object]) -> str:
-    """Return a line that says what a finer plan would add."""
-    return (
-        f"Kernels inside passes, which the runtime cannot run yet, would hide "
-        f"{finer['eff']:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
-    )
 
 
 def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
@@ -258,15 +248,10 @@ def _traced(setup: FillSetup, trace: Path) -> Host:
 
 
 def _picture(best: Chosen, out: Path) -> str:
-    timeline = fill_timeline(best.host, best.filled)
-    both = [best.host.timeline, timeline]
+    both = [best.host.timeline, fill_timeline(best.host, best.filled)]
     title = "Encoder work in the language model's bubbles"
-    if out.suffix == ".svg":
-        return render_svg(both, title=title)
-    if out.suffix in (".html", ".htm"):
-        return render_html(both, title=title, subtitle=best.filled.note)
-    if out.suffix == ".json":
-        return render_trace(both) + "\n"
+    if text := draw(out.suffix, both, title, best.filled.note):
+        return text
     if out.suffix == ".txt":
         return format_program(fill_program(best.host, best.filled)) + "\n"
     raise ValueError(f"--out got {out}; end it in .svg, .html, .json or .txt")
@@ -287,19 +272,9 @@ def _report(found: PlanScan) -> dict[str, object]:
 
 def _bubble_table(best: Chosen, simulated: bool) -> Table:
     host = best.host
-    table = Table(
-        title=f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
-    )
-    for name in (
-        "rank",
-        "all-gather",
-        "warm-up",
-        "steady",
-        "tensor",
-        "cool-down",
-        "reduce-scatter",
-    ):
-        table.add_column(name, justify="right")
+    title = f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
+    causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
+    table = make_table(title, "rank", *causes)
     for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
         parts = (
             one.gather_ns, one.warmup_ns, one.steady_ns, one.tensor_ns, one.cooldown_ns,
@@ -310,10 +285,8 @@ def _bubble_table(best: Chosen, simulated: bool) -> Table:
 
 
 def _plan_table(found: PlanScan) -> Table:
-    table = Table(title="Encoder plans, shortest step first")
-    names = ("PP", "TP", "recompute", "warm-up", "pieces", "hidden", "bound", "step", "memory")
-    for name in names:
-        table.add_column(name, justify="right")
+    columns = ("TP", "recompute", "warm-up", "pieces", "hidden", "bound", "step", "memory")
+    table = make_table("Encoder plans, shortest step first", "PP", *columns)
     for one in found.chosen[:SHOWN]:
         plan, row = one.plan, chosen_report(one)
         cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"

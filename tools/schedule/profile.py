@@ -1,6 +1,10 @@
 """`counterpoise profile`: what passes cost, from measured steps."""
 
+import os
+import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +18,8 @@ from ...sched.ir.kinds import kind
 from ...sched.render.summary import format_time
 from ...sched.simulation.fitting import FittedProfile, fit_profile
 from ...sched.simulation.measured import MeasuredStep
-from ..console.reporting import emit
-from ..inputs.timelines import read_step
-from .profile_run import measured_steps, run_until_measured
+from ..console.reporting import PLAIN, emit, make_table
+from ..inputs.cost_options import read_step
 
 
 @click.command("profile")
@@ -100,10 +103,8 @@ def _report(fitted: FittedProfile) -> dict[str, object]:
 
 
 def _table(fitted: FittedProfile) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("pass")
-    for name in ("stage", "samples", "mean", "fixed", "per 1000", "rms error", "worst"):
-        table.add_column(name, justify="right")
+    columns = ("stage", "samples", "mean", "fixed", "per 1000", "rms error", "worst")
+    table = make_table(None, "pass", *columns, **PLAIN)
     for name, rows in fitted.residuals.items():
         entries = zip(fitted.profile.passes[name], rows, strict=True)
         where = "rank " if kind(name).scope == "rank" else ""
@@ -120,3 +121,51 @@ def _table(fitted: FittedProfile) -> Table:
                 f"{100 * residual.worst:.1f} %",
             )
     return table
+
+
+# What a Pipeline reads: the folder for its steps (sched/runtime/execution/drive.py).
+VARIABLE = "COUNTERPOISE_TIMELINES"
+# A command that was asked to end has this long, seconds.
+_GRACE_S = 30.0
+_POLL_S = 0.1
+
+
+def run_until_measured(command: Sequence[str], folder: Path, steps: int) -> list[Path]:
+    """Run a command until it has measured `steps` steps, end it, and return their files in order.
+
+    The command's own output goes where ours goes. Raises ValueError if it ends before, with what it
+    ended with, and OSError if it cannot be started.
+    """
+    environment = {**os.environ, VARIABLE: str(folder)}
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        while len(found := measured_steps(folder)) < steps:
+            if process.poll() is not None:
+                found = measured_steps(folder)
+                break
+            time.sleep(_POLL_S)
+    finally:
+        _end(process)
+    if len(found) < steps:
+        raise ValueError(
+            f"{command[0]} ended with status {process.returncode} after {len(found)} measured "
+            f"steps of {steps}; run a job that trains a counterpoise Pipeline for so many steps"
+        )
+    return found[:steps]
+
+
+def measured_steps(folder: Path) -> list[Path]:
+    """Return the files of a folder's measured steps, by number."""
+    return sorted(folder.glob("step-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a command and its children to end, and end them if they do not."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

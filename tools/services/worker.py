@@ -12,18 +12,17 @@ import torch
 
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...loader.connect.memory_limit import memory_limit
-from ...workers.daemon.identity import Identity
+from ...workers.daemon.heartbeats import Identity
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.processes.pool_job import describe_error
 from ...workers.serving.address import AUTO, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
-from ...workers.sources.format_registry import open_source
+from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
+from ...workers.sources.measuring import MAX_THREADS
 from ...workers.sources.randomness import own_generators
-from ...workers.sources.thread_safety import MAX_THREADS
-from ...workers.sources.transform_registry import registered
+from ...workers.sources.registry import open_source, registered
 from ..console.signals import stop_on_signal
 from ..doctor.installation import available_bytes
 

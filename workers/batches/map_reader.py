@@ -11,8 +11,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ..sources.error_policy import OnError
-from ..sources.failures import SkippedSample, kind_of, load_with_retries
+from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, file_of, source_name
 from .envelope import (
     Envelope,

@@ -16,9 +16,8 @@ from torch.utils.data import Dataset
 
 from ..sources.interface import Source, sample_nbytes
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
-from ..sources.measuring import FailedSample, Measurer, failed_sample
+from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness
-from ..sources.thread_safety import refuse_threads
 from .map_reader import SEVERAL
 
 Collate = Callable[[list[Any]], Any]

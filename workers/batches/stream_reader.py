@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..sources.error_policy import OnError
+from ..sources.failures import OnError
 from .envelope import (
     Envelope,
     ReaderPosition,

@@ -8,10 +8,10 @@ from another host is read by this module only.
 
 import math
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
+import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -74,81 +74,65 @@ def encode_fields(fields: Fields) -> tuple[list[list[Any]], list[Buffer]]:
     return layout, aligned(contents)
 
 
-class FieldPlace(msgspec.Struct, frozen=True):
-    """A field of a layout: its kind, and where it is in a payload; a number has its value here.
-
-    count: elements; start, end: bytes, equal where there are none.
-    """
-
-    name: str
-    kind: str
-    number: int | float = 0
-    dtype: np.dtype[Any] = DTYPES["|u1"]
-    shape: tuple[int, ...] = ()
-    count: int = 0
-    start: int = 0
-    end: int = 0
-
-
-class FieldLayout(msgspec.Struct, frozen=True):
-    """A layout that was checked: its fields, and the length of its payloads."""
-
-    places: tuple[FieldPlace, ...]
-    nbytes: int
-
-    def read(self, payload: memoryview) -> dict[str, Any]:
-        """Return the fields, arrays as views of the payload; CodecError if that has another length.
-
-        A new dictionary each time, of new empty arrays: they are the caller's.
-        """
-        if len(payload) != self.nbytes:
-            raise CodecError(self._why_other_length(len(payload)))
-        return {place.name: _value(place, payload) for place in self.places}
-
-    def _why_other_length(self, given: int) -> str:
-        for place in self.places:
-            if place.end > given:
-                return f"{place.name!r} ends at byte {place.end}, the payload has {given}"
-        return f"the fields end at byte {self.nbytes}, the payload has {given}"
-
-
-def read_layout(layout: object) -> FieldLayout:
-    """Check a layout, once for all payloads that have it; CodecError for anything malformed."""
-    if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
-        raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
-    places: dict[str, FieldPlace] = {}
-    end = 0
-    for entry in layout:
-        name, kind, *rest = _entry(entry)
-        if name in places:
-            raise CodecError(f"two fields are called {name!r}")
-        if kind == "number":  # it is in the layout itself
-            places[name] = FieldPlace(name, kind, _number(rest))
-            continue
-        places[name] = place = place_after(end, name, kind, *_extent(kind, rest))
-        end = place.end or end
-    return FieldLayout(tuple(places.values()), end)
-
-
-def place_after(
-    end: int, name: str, kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> FieldPlace:
-    """Return a field that comes after those that end at byte `end`."""
-    # as Python ints: a product of hostile extents must not wrap
-    count = math.prod(shape)
-    if not count:
-        return FieldPlace(name, kind, 0, dtype, shape)
-    start = padded(end)
-    return FieldPlace(name, kind, 0, dtype, shape, count, start, start + count * dtype.itemsize)
-
-
 def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
     """Return the fields, arrays as views of the payload. Raises CodecError for anything malformed.
 
     >>> decode_fields([["label", "number", 3], ["text", "text", 3]], memoryview(b"cat"))
     {'label': 3, 'text': 'cat'}
     """
-    return read_layout(layout).read(payload)
+    if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
+        raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
+    found: dict[str, Any] = {}
+    end = 0
+    for entry in layout:
+        name, kind, *rest = _entry(entry)
+        if name in found:
+            raise CodecError(f"two fields are called {name!r}")
+        if kind == "number":  # it is in the layout itself
+            found[name] = _number(rest)
+            continue
+        dtype, shape = _extent(kind, rest)
+        # as Python ints: a product of hostile extents must not wrap
+        nbytes = math.prod(shape) * dtype.itemsize
+        start = padded(end) if nbytes else end
+        end = start + nbytes
+        if end > len(payload):
+            raise CodecError(f"{name!r} ends at byte {end}, the payload has {len(payload)}")
+        found[name] = _value(kind, dtype, shape, payload[start:end])
+    if end != len(payload):
+        raise CodecError(f"the fields end at byte {end}, the payload has {len(payload)}")
+    return found
+
+
+def why_bad_layout(header: bytes, payload: Any) -> str:
+    """Return why ranks could not read a payload (a buffer) with this header, "" if they can.
+
+    A balancer hands on what it has no use for: what is wrong would be noticed by a rank, which does
+    not know who sent it. So a balancer of workers on other hosts asks this of what they send.
+
+    >>> why_bad_layout(msgpack.packb({"fields": [["text", "text", 3]]}), b"cat")
+    ''
+    >>> why_bad_layout(msgpack.packb({"fields": [["text", "text", 3]]}), b"cats")
+    'its payload cannot be read: the fields end at byte 3, the payload has 4'
+    """
+    try:
+        described = msgpack.unpackb(header)
+        if not isinstance(described, dict) or list(described) != ["fields"]:
+            return "its header describes no fields"
+        decode_fields(described["fields"], bytes_in(getattr(payload, "buffer", payload)))
+    except CodecError as error:
+        return f"its payload cannot be read: {error!s:.300}"
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        return f"its header is none: {type(error).__name__} {error!s:.80}".rstrip()
+    return ""
+
+
+def bytes_in(payload: Any) -> memoryview:
+    """Return any contiguous buffer as bytes."""
+    view = memoryview(payload)
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def padded(size: int) -> int:
@@ -156,9 +140,17 @@ def padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def aligned(contents: Sequence[Buffer]) -> list[Buffer]:
+def aligned(contents: Iterable[Buffer]) -> list[Buffer]:
     """Return the buffers that are not empty, with zeros between them: each starts at 64 * n."""
-    return list(_with_padding(contents))
+    found: list[Buffer] = []
+    end = 0
+    for content in contents:
+        if len(content):
+            if gap := padded(end) - end:
+                found.append(bytes(gap))
+            found.append(content)
+            end += gap + len(content)
+    return found
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
@@ -167,17 +159,6 @@ def bytes_of(array: npt.NDArray[Any]) -> memoryview:
         return array.data.cast("B")
     except TypeError:  # it is empty, of complex numbers, or in another order
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _with_padding(contents: Sequence[Buffer]) -> Iterator[Buffer]:
-    end = 0
-    for content in contents:
-        if len(content) == 0:
-            continue
-        if padded(end) > end:
-            yield bytes(padded(end) - end)
-        yield content
-        end = padded(end) + len(content)
 
 
 def _is_field(value: object) -> bool:
@@ -189,6 +170,7 @@ def _is_field(value: object) -> bool:
             and DTYPES.get(value.dtype.str) == value.dtype
             and value.dtype.metadata is None
             and value.ndim <= MAX_DIMENSIONS
+            and max(value.shape, default=0) <= MAX_EXTENT  # an empty one's may be anything
         )
     return type(value) in (float, str, bytes)
 
@@ -216,33 +198,20 @@ def _extent(kind: str, rest: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]
             dtype, shape = DTYPES["|u1"], [length]
         case _:
             raise CodecError(f"no such field: {reprlib.repr(kind)} of {reprlib.repr(rest)}")
-    if len(shape) > MAX_DIMENSIONS or not all(_is_length(length) for length in shape):
+    lengths = (type(length) is int and 0 <= length <= MAX_EXTENT for length in shape)
+    if len(shape) > MAX_DIMENSIONS or not all(lengths):
         raise CodecError(f"no such shape: {reprlib.repr(shape)}")
     return dtype, tuple(shape)
 
 
-def _is_length(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_EXTENT
-
-
-def _empty(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> object:
+def _value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
     if kind == "array":
         try:
-            return np.empty(shape, dtype)
+            # An empty one is new, and the caller's.
+            return np.ndarray(shape, dtype, data) if len(data) else np.empty(shape, dtype)
         except ValueError as error:
             raise CodecError(f"no such shape: {shape}") from error
-    return "" if kind == "text" else b""
-
-
-def _value(place: FieldPlace, payload: memoryview) -> object:
-    if place.kind == "array" and place.count:
-        return np.ndarray(place.shape, place.dtype, payload, place.start)
-    if place.kind == "number":
-        return place.number
-    if not place.count:
-        return _empty(place.kind, place.dtype, place.shape)
-    data = payload[place.start : place.end]
-    if place.kind == "bytes":
+    if kind == "bytes":
         return bytes(data)
     try:
         return str(data, "utf-8", "surrogatepass")

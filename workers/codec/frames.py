@@ -9,14 +9,12 @@ workers' sources give (a dict of arrays, numbers and text), which is read withou
 come from anywhere; and `object` for anything else, which must not leave the machine.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 
-from .arrays import encode_arrays, read_arrays
-from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
+from .fields import Buffer, CodecError, bytes_in, decode_fields, encode_fields, holds_fields
 from .objects import decode_object, encode_object
 
 __all__ = [
@@ -31,10 +29,6 @@ __all__ = [
 ]
 
 Header = dict[str, Any]
-# Samples of one data set have few different headers, which are read once each: so many are
-# remembered, of at most this size.
-HEADERS_REMEMBERED = 256
-MAX_REMEMBERED_BYTES = 4096
 
 
 def encode(value: object) -> tuple[Header, list[Buffer]]:
@@ -54,13 +48,7 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
 
 
 def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
-    """Return what `encode` does, the header packed; dicts of arrays cost a part.
-
-    Raises what pickle raises for what it cannot pickle.
-    """
-    packed = encode_arrays(value)
-    if packed is not None:
-        return packed
+    """Return what `encode` does, the header packed."""
     header, buffers = encode(value)
     return msgpack.packb(header), buffers
 
@@ -75,44 +63,22 @@ def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
     >>> decode({"fields": [["label", "number", 3]]}, b"")
     {'label': 3}
     """
-    return _reader(header, allow_object)(_bytes_of(payload))
-
-
-def decode_packed(header: bytes, payload: Any, allow_object: bool = False) -> Any:
-    """Return what `decode` does, where the header is packed; one that came before costs little.
-
-    Raises what msgpack raises for a header that it has not packed, too.
-    """
-    remembered = len(header) <= MAX_REMEMBERED_BYTES
-    read = (_remembered_reader if remembered else _packed_reader)(header, allow_object)
-    return read(_bytes_of(payload))
-
-
-def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
-    """Return what reads payloads of a header."""
     match header:
         case {"fields": layout, **rest} if not rest:
-            return read_layout(layout).read
+            return decode_fields(layout, bytes_in(payload))
         case {"object": sizes, **rest} if not rest:
             if not allow_object:
                 raise CodecError("a pickled object is not taken from another host; send fields")
-            return functools.partial(decode_object, sizes)
+            return decode_object(sizes, bytes_in(payload))
     raise CodecError("a header has one of 'fields' and 'object'")
 
 
-def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:
-    layout = read_arrays(header)
-    return layout.read if layout is not None else _reader(msgpack.unpackb(header), allow_object)
+def decode_packed(header: bytes, payload: Any, allow_object: bool = False) -> Any:
+    """Return what `decode` does, where the header is packed.
 
-
-_remembered_reader = functools.lru_cache(HEADERS_REMEMBERED)(_packed_reader)
-
-
-def _bytes_of(payload: Any) -> memoryview:
-    view = memoryview(payload)
-    if view.format == "B" and view.ndim == 1:
-        return view
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    Raises what msgpack raises for a header that it has not packed, too.
+    """
+    return decode(msgpack.unpackb(header), payload, allow_object)
 
 
 def payload_of(buffers: Sequence[Buffer]) -> bytearray:

@@ -112,16 +112,11 @@ def tensor_on(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> torch.Tensor:
     """Return a tensor whose memory is the buffer."""
-    flat = flat_tensor(memoryview(buffer), dtype)
+    view = memoryview(buffer)
+    if view.readonly:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
+            flat = torch.frombuffer(view, dtype=dtype)
+    else:
+        flat = torch.frombuffer(view, dtype=dtype)
     return flat.as_strided(shape, strides or _strides_of(shape))
-
-
-def flat_tensor(
-    view: memoryview, dtype: torch.dtype, count: int = -1, start: int = 0
-) -> torch.Tensor:
-    """Return a tensor of one dimension on a part of a buffer; count -1: all from byte `start`."""
-    if not view.readonly:
-        return torch.frombuffer(view, dtype=dtype, count=count, offset=start)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
-        return torch.frombuffer(view, dtype=dtype, count=count, offset=start)

@@ -1,7 +1,7 @@
 """Runs a worker: takes leases from the balancer, works on them sample by sample, sends the results.
 
-The handler does the work on a sample: one for sources, another for loops without balancing. A
-thread with a socket of its own sends heartbeats, since a decode can take long.
+The handler does the work on a sample (source_handler.py). A thread with a socket of its own sends
+heartbeats, since a decode can take long.
 """
 
 import _thread
@@ -15,41 +15,34 @@ import zmq
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
+    Bye,
     DecodedItem,
     DecodeDone,
     Message,
+    PayloadsFreed,
+    PeerRejected,
     Probed,
     SampleFailed,
+    ServePayloads,
+    StopServing,
     UnknownPeer,
+    Welcome,
     WorkerBye,
     WorkerFailed,
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.worker_session import (
-    CarryPayloads,
-    EndWorker,
-    FreePayloads,
-    OpenSource,
-    RepeatReady,
-    SampleTask,
-    SayHello,
-    WorkerSession,
-)
+from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import LINGER_MS
-from ..processes.pool_job import describe_error
-from ..sources.failures import kind_of, reason_of
+from ...balancer.transport.sockets import LINGER_MS, Link
+from ..sources.failures import describe_error, kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
-from .activity import WorkerActivity
-from .handler import Decoded, Handler
-from .heartbeats import send_heartbeats
-from .identity import Identity
+from .heartbeats import Identity, WorkerActivity, send_heartbeats
 from .payloads import Payloads
-from .results import LeaseResults
+from .results import Decoded, LeaseResults
+from .source_handler import SourceHandler
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
@@ -65,7 +58,7 @@ IDLE_MS = 500
 def run_worker(
     endpoint: str,
     identity: Identity,
-    handler: Handler,
+    handler: SourceHandler,
     stop: Callable[[], bool] = lambda: False,
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
@@ -104,7 +97,7 @@ class _Worker:
         self,
         link: Link,
         identity: Identity,
-        handler: Handler,
+        handler: SourceHandler,
         activity: WorkerActivity,
         payloads: Payloads,
     ) -> None:
@@ -126,7 +119,7 @@ class _Worker:
             if not self.session.tasks or self.now > self.looked + LOOK_S:
                 end = self._drain()
                 if end is not None:
-                    return end.reason
+                    return end.reason if isinstance(end, PeerRejected) else ""
             tasks = self.session.tasks
             if (not tasks or tasks[0].lease != self.results.lease) and self.results:
                 self._send_results()
@@ -170,26 +163,26 @@ class _Worker:
             structs.replace(hello, transport=carried.way, address=carried.address, key=carried.key)
         )
 
-    def _drain(self) -> EndWorker | None:
+    def _drain(self) -> PeerRejected | Bye | None:
         # The heartbeats' thread hears that the balancer forgot us; this one owns the session.
         if self.activity.forgotten.is_set():
             self.activity.forgotten.clear()
-            if isinstance(self.session.handle(UnknownPeer()), SayHello):
+            if self.session.handle(UnknownPeer()) is not None:
                 self.payloads.free_all()
                 self.say_hello()
         self.looked = self.now = time.monotonic()
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
             action = self.session.handle(received[0])
-            if isinstance(action, OpenSource):
+            if isinstance(action, Welcome):
                 self._open(action.job, action.number)
-            elif isinstance(action, FreePayloads):
+            elif isinstance(action, PayloadsFreed):
                 self.payloads.free(action.serials)
-            elif isinstance(action, CarryPayloads):
-                self.payloads.carry(action.way)
+            elif isinstance(action, ServePayloads | StopServing):
+                self.payloads.carry(action)
             elif isinstance(action, RepeatReady) and self.opened is not None:
                 self._send(self.opened)
-            elif isinstance(action, EndWorker):
+            elif isinstance(action, PeerRejected | Bye):
                 return action
         return None
 

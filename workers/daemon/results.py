@@ -1,19 +1,30 @@
-"""Results of one lease that travel together.
-
-A microbatch can be used when all its samples are there, and a lease has samples of one, or of
-several that take little time: so there is no hurry before its last. But a message costs the
-balancer about as much as copying 50 KB, so what travels inline is sent when it is as large as that,
-while the next sample is decoded; and a sample that took long is not held back for others, as its
-worker may die of them.
-"""
+"""Results of a worker: a decoded sample, and those of one lease that travel together."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...balancer.protocol.clock_offset import MICROSECONDS
-from ...balancer.protocol.messages import DecodeDone, Message, ProbeDone
-from ...balancer.protocol.parts import DecodedItem, Probed
+import msgspec
+
+from ...balancer.protocol.messages import DecodeDone, Message, Probed, ProbeDone
+from ...balancer.protocol.parts import DecodedItem
+from ...balancer.protocol.status_messages import MICROSECONDS
+
+
+class Decoded(msgspec.Struct, frozen=True, gc=False):
+    """A decoded sample: its name, costs (empty if known before), layout, payload.
+
+    The payload is what `buffers` give one after the other; they may be the sample's own memory, and
+    change with it. `load_s` is how long a thread took for it before it was asked for.
+    """
+
+    key: str
+    cost: tuple[int, ...]
+    header: bytes
+    buffers: Sequence[Any]
+    load_s: float = 0.0
+
 
 # Decoded samples are sent together up to this size (of payloads that are in the message), if they
 # took no more time together than this, and the last of them no more than that.
@@ -24,7 +35,14 @@ QUICK_S = 0.01
 
 @dataclass(slots=True)
 class LeaseResults:
-    """Results of one lease that are not sent yet."""
+    """Results of one lease that are not sent yet.
+
+    A microbatch can be used when all its samples are there, and a lease has samples of one, or of
+    several that take little time: so there is no hurry before its last. But a message costs the
+    balancer about as much as copying 50 KB, so what travels inline is sent when it is as large as
+    that, while the next sample is decoded; and a sample that took long is not held back for others,
+    as its worker may die of them.
+    """
 
     lease: int = 0
     probed: list[Probed] = field(default_factory=list)

@@ -22,10 +22,9 @@ from ..sources.interface import (
     source_name,
 )
 from ..sources.labels import labels_of
-from ..sources.measuring import chosen_costs
-from ..sources.thread_safety import refuse_threads
+from ..sources.measuring import chosen_costs, refuse_threads
 from .decode_threads import DecodeThreads
-from .handler import Decoded
+from .results import Decoded
 
 
 class SourceHandler:
@@ -81,7 +80,10 @@ class SourceHandler:
             self._threads.close()
 
     def expect(self, tasks: Iterable[SampleTask]) -> None:
-        """Begin to load, in threads, the samples that are asked for next; see Handler."""
+        """Begin to load, in threads, the samples that are asked for next, in this order.
+
+        Before a task that is to be alone is asked for, nothing else may be in work.
+        """
         threads, source = self._threads, self.source
         if threads is None or source is None:
             return

@@ -1,10 +1,8 @@
 """Finds what samples cost, and what a microbatch costs, from the first samples."""
 
 from .collating import recognise_work
-from .columns import ColumnCosts, column_costs
-from .costs import FoundCosts
-from .finding import find_costs
-from .work import FoundWork
+from .costs import FoundCosts, FoundWork
+from .finding import ColumnCosts, column_costs, find_costs
 
 __all__ = [
     "ColumnCosts",

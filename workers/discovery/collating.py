@@ -4,19 +4,160 @@ Microbatches of the same sample several times say how large one of the shortest,
 of samples between is; one that mixes the shortest with the longest says how sizes add up: to the
 mean of both (packed), or to the size of the longer (padded). This needs no common unit: samples may
 be text and batches tokens. A size that is the same in all of them is no cost.
+
+What each resource is follows from the sizes alone.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts
+from .costs import FoundCosts, FoundResource, FoundWork, Recognised, ResourceWork, is_of_text
 from .fields import SampleField, find_fields
 from .finding import FIRST_SAMPLES
-from .recognising import Mixed, recognised
-from .work import FoundWork
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """The sizes that a field of the batches has.
+
+    alike: in microbatches of one sample again and again; mixed: (of one, of another, of both mixed)
+    with the share of the first; drawn: whether the same samples have another size next time.
+    """
+
+    field: SampleField
+    alike: Sequence[int]
+    mixed: Sequence[tuple[int, int, int]]
+    share: float
+    drawn: bool
+
+    @property
+    def work(self) -> Recognised:
+        """The work of the field, by all mixed microbatches together.
+
+        >>> field = SampleField((), "numbers")
+        >>> Mixed(field, (2, 8), [(2, 8, 8)], 0.5, False).work
+        'padded'
+        >>> Mixed(field, (2, 8), [(2, 8, 5)], 0.5, False).work
+        'packed'
+        """
+        if self.drawn:
+            return "unrecognised"
+        sizes = {*self.alike, *(size for triple in self.mixed for size in triple)}
+        if len(sizes) == 1:
+            return "constant"
+        unit = math.gcd(*sizes)
+        # Microbatches of one sample add up to whatever it is.
+        kinds = {self._of(*each, unit) for each in self.mixed} - {"constant"} or {"packed"}
+        return kinds.pop() if len(kinds) == 1 else "unrecognised"
+
+    def _of(self, one: int, other: int, both: int, unit: int) -> Recognised:
+        if one == other == both:
+            return "constant"
+        if both == max(one, other) and one != other:
+            return "padded"
+        apart = abs(both - (self.share * one + (1 - self.share) * other))
+        # A sum that is rounded up to a multiple is near the mean, but not on it.
+        near = unit if 4 * unit <= abs(one - other) else 0
+        return "packed" if apart <= near + 1e-6 else "unrecognised"
+
+
+def recognised(
+    found: FoundCosts, seen: Sequence[Mixed], costs: Mapping[str, Sequence[int]], count: int
+) -> FoundWork:
+    """Return what each resource is, by the fields of the batches that belong to it.
+
+    costs: for each resource those of the samples that are `alike` in `seen`; count: samples of a
+    microbatch. A field belongs to the resource of its name, or to that which it goes with.
+    """
+    varying = [each for each in seen if each.work != "constant"]
+    fields = _numbers_of(found, [e for e in varying if e.field.kind != "text"], costs)
+    # Strings that a batch has are what a loop tokenizes itself, unless it has tokens already.
+    written = [each for each in found.found if is_of_text(each) and not fields[each.name]]
+    if LLM not in fields and written:
+        for each in varying:
+            if each.field.kind == "text":
+                fields[_owner(each, written, costs).name].append(each)
+    return FoundWork(tuple(_work(name, fields[name], costs[name], count) for name in fields))
+
+
+def _numbers_of(
+    found: FoundCosts, varying: Sequence[Mixed], costs: Mapping[str, Sequence[int]]
+) -> dict[str, list[Mixed]]:
+    """Return for each resource the fields of the batches that belong to it."""
+    fields: dict[str, list[Mixed]] = {each.name: [] for each in found.found}
+    written = [each for each in found.found if is_of_text(each)]
+    for each in varying:
+        owner = _owner(each, found.found, costs)
+        # Tokens are made of all texts of a sample together.
+        for one in written if owner in written else [owner]:
+            fields[one.name].append(each)
+    return fields
+
+
+def _owner(
+    each: Mixed, resources: Sequence[FoundResource], costs: Mapping[str, Sequence[int]]
+) -> FoundResource:
+    """Return the resource of a field's name, else that which its sizes follow most nearly."""
+    last = each.field.last
+    for one in resources:
+        # The first thing of a sample need not be the first thing of a batch.
+        if not last.isdigit() and last in [name.rpartition(".")[2] for name in one.fields]:
+            return one
+    scores = [_goes_with(each.alike, costs[one.name]) for one in resources]
+    return resources[int(np.argmax(scores))]
+
+
+def _goes_with(sizes: Sequence[int], costs: Sequence[int]) -> float:
+    """Return how nearly sizes follow costs, from -1 to 1, in steps that are alike everywhere."""
+    if len(set(sizes)) == 1 or len(set(costs)) == 1:
+        return -1.0
+    return round(float(np.corrcoef(sizes, costs)[0, 1]), 6)
+
+
+def _work(name: str, fields: Sequence[Mixed], costs: Sequence[int], count: int) -> ResourceWork:
+    if not fields:
+        return ResourceWork(name, "constant")
+    largest: dict[Recognised, int] = {}
+    for each in fields:
+        largest[each.work] = largest.get(each.work, 0) + sum(each.alike)
+    work = max(largest, key=lambda kind: largest[kind])
+    if work != "padded":
+        return ResourceWork(name, work)
+    for each in fields:
+        if each.work == "padded" and (found := rounding([*each.alike], costs, count)):
+            return ResourceWork(name, work, *found)
+    return ResourceWork(name, work)
+
+
+def rounding(
+    sizes: Sequence[int], costs: Sequence[int], count: int
+) -> tuple[int, int | None] | None:
+    """Return the multiple that rows are filled up to, and the most that they have; None: neither.
+
+    >>> rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
+    (8, 24)
+    """
+    rows = [size // count for size in sizes]
+    if any(size % count for size in sizes) or not any(rows):
+        return None
+    most = max(rows)
+    # The smallest that explains all sizes: a larger one would fit by chance.
+    common = math.gcd(*rows)
+    for multiple in [k for k in range(1, min(common, 4096) + 1) if common % k == 0]:
+        filled = [-(-cost // multiple) * multiple for cost in costs]
+        if filled == rows:
+            return multiple, None
+        if [min(size, most) for size in filled] == rows and max(filled) > most:
+            return multiple, most
+    return None
+
 
 # Samples of a collated microbatch, at most: enough to tell a sum from count x largest.
 MOST_COLLATED = 4

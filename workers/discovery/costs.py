@@ -1,12 +1,98 @@
-"""`FoundCosts`: what samples cost, as it was found in the first of them, and how to measure it."""
+"""`FoundCosts`: what samples cost, as it was found in the first of them, and how to measure it.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+`FoundWork` is what a microbatch costs of each resource, as it was recognised from collate_fn.
+"""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from ...balancer.planning.problem.options import Work
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
-from .fields import KINDS, SampleField
-from .work import FoundWork
+from .fields import SampleField
+
+Recognised = Literal["padded", "packed", "constant", "unrecognised"]
+
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceWork:
+    """The cost of a microbatch in one resource, from those of its samples.
+
+    "padded": count x largest, each size rounded up to `multiple` and cut at `limit`; "packed": the
+    sum; "constant": always the same; "unrecognised": none of these, and planned as a sum.
+    """
+
+    name: str
+    work: Recognised
+    multiple: int = 1
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWork:
+    """The cost of a microbatch in each resource; a PlanConfig takes `padded`.
+
+    >>> work = FoundWork((ResourceWork("tokens", "padded", 8), ResourceWork("tiles", "packed")))
+    >>> work.padded, work.packed, work.describe()
+    (('tokens',), ('tiles',), 'tokens padded to multiples of 8, tiles add up')
+    """
+
+    found: tuple[ResourceWork, ...]
+
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The resources of which a microbatch costs count x largest."""
+        return self._names("padded")
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """The resources that add up, those that were not recognised too."""
+        return self._names("packed", "unrecognised")
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """The fields whose size is the same in every batch: no resources."""
+        return self._names("constant")
+
+    @property
+    def unrecognised(self) -> tuple[str, ...]:
+        """The resources of which it was not seen how they add up."""
+        return self._names("unrecognised")
+
+    @property
+    def work(self) -> Work:
+        """The work of the whole: "padded" where a resource is."""
+        return "padded" if self.padded else "packed"
+
+    def of(self, name: str) -> ResourceWork | None:
+        """Return what was found of one resource; None where it was not asked about."""
+        return next((each for each in self.found if each.name == name), None)
+
+    def describe(self) -> str:
+        """Return what was found in words, without what is no resource."""
+        padded = [f"{each.name} padded{_to(each)}" for each in self.found if each.work == "padded"]
+        parts = [*padded, *_listed(self._names("packed"), "add up", "adds up")]
+        unknown = self.unrecognised
+        if unknown:
+            parts.append(f"{' and '.join(unknown)} not recognised, planned as adding up")
+        return ", ".join(parts) or "nothing that varies is in the batches"
+
+    def _names(self, *kinds: Recognised) -> tuple[str, ...]:
+        return tuple(each.name for each in self.found if each.work in kinds)
+
+
+def _to(each: ResourceWork) -> str:
+    multiple = f" to multiples of {each.multiple}" if each.multiple > 1 else ""
+    return multiple + (f", at most {each.limit}" if each.limit is not None else "")
+
+
+def _listed(names: Iterable[str], many: str, one: str) -> list[str]:
+    return [f"{name} {many if name.endswith('s') else one}" for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +105,8 @@ class FoundResource:
     name: str
     field: SampleField
     fields: tuple[str, ...]
-    multiple: int = 1
-    limit: int | None = None
+    multiple: Positive = 1
+    limit: Positive | None = None
 
     def cost(self, sample: Any) -> int:
         """Return what a sample costs; ValueError where it has no such field."""
@@ -92,43 +178,16 @@ class FoundCosts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value as JSON can hold it, for a ledger."""
-        found = [
-            {**asdict(each), "field": {**asdict(each.field), "path": list(each.field.path)}}
-            | {"fields": list(each.fields)}
-            for each in self.found
-        ]
-        return {"found": found, "label_tokens": self.label_tokens}
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return built
 
     @classmethod
     def from_dict(cls, given: Any) -> "FoundCosts":
         """Return what `to_dict` gave; ValueError for anything else."""
         try:
-            found = tuple(_resource(each) for each in given["found"])
-            label_tokens = given["label_tokens"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"found costs cannot be read: {error!r:.200}") from None
-        if type(label_tokens) is not bool:
-            raise ValueError(f"found costs: label_tokens is {label_tokens!r:.80}, needed is a bool")
-        return cls(found, label_tokens)
-
-
-def _resource(given: Mapping[str, Any]) -> FoundResource:
-    field = given["field"]
-    path, kind, optional = tuple(field["path"]), field["kind"], field["optional"]
-    multiple, limit, names = given["multiple"], given["limit"], tuple(given["fields"])
-    # A ledger may be damaged: isinstance would take True for a multiple of 1.
-    is_right = (
-        all(step is None or type(step) in (str, int) for step in path)
-        and kind in KINDS
-        and type(optional) is bool
-        and all(type(name) is str for name in (given["name"], *names))
-        and type(multiple) is int
-        and multiple >= 1
-        and (limit is None or (type(limit) is int and limit >= 1))
-    )
-    if not is_right:
-        raise ValueError(f"found costs cannot be read: {given!r:.200}")
-    return FoundResource(given["name"], SampleField(path, kind, optional), names, multiple, limit)
+            return msgspec.convert(given, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"found costs cannot be read: {error!s:.200}") from None
 
 
 def is_of_text(resource: FoundResource) -> bool:

@@ -3,13 +3,58 @@
 A header is answered here only where Pillow would surely open the file and find the same. For all
 else (rare markers, damage, orientation in unusual places) the answer is None and Pillow decides,
 so no file is accepted that Pillow refuses. Opening a file with Pillow takes several times as long.
+
+An EXIF block is a small TIFF file: a list of entries (tag, type, count, value or its offset).
+Pillow reads all of it and drops what is damaged; here anything that is not as it should be is None,
+and Pillow decides.
 """
 
 import struct
 from collections.abc import Iterator
 from zlib import crc32
 
-from .exif import orientation
+WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 7: 1, 9: 4, 10: 8}  # bytes of a value, by its type
+SHORT, RATIONAL = 3, 5
+ORIENTATION = 0x0112
+# Pillow looks at these when it opens a JPEG: orientation, unit and value of the resolution.
+LOOKED_AT = {ORIENTATION: SHORT, 0x0128: SHORT, 0x011A: RATIONAL}
+ENDIAN = {b"II*\0": "<", b"MM\0*": ">"}
+
+
+def orientation(block: bytes) -> int | None:
+    r"""Return 1 to 8 from a block that begins with "Exif\0\0"; None where Pillow must look.
+
+    >>> short = (2).to_bytes(2) + bytes(2)
+    >>> entry = b"\x01\x12" + SHORT.to_bytes(2) + (1).to_bytes(4) + (6).to_bytes(2) + bytes(2)
+    >>> orientation(b"Exif\0\0MM\0*" + (8).to_bytes(4) + (1).to_bytes(2) + entry + bytes(4))
+    6
+    """
+    tiff, order = block[6:], ENDIAN.get(block[6:10])
+    if order is None or len(tiff) < 10:
+        return None
+    (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+    count = int.from_bytes(tiff[start : start + 2], "big" if order == ">" else "little")
+    entries = tiff[start + 2 : start + 2 + 12 * count]
+    if not 8 <= start <= len(tiff) - 6 - 12 * count:
+        return None
+    found, seen, stored = 1, set[int](), 0
+    for tag, kind, number, value in struct.iter_unpack(f"{order}HHI4s", entries):
+        # A type that TIFF lacks counts as too large for any file.
+        size = number * WIDTHS.get(kind, 1 << 32)
+        if size > 4:  # the value is elsewhere in the file, and this is its offset
+            (at,) = struct.unpack(f"{order}I", value)
+            stored += size
+            if at + size > len(tiff) or stored > len(tiff):
+                return None
+        if tag in LOOKED_AT:
+            # Given twice, or as another type, these are read in Pillow's own way.
+            if tag in seen or (kind, number) != (LOOKED_AT[tag], 1):
+                return None
+            seen.add(tag)
+        if tag == ORIENTATION:
+            (found,) = struct.unpack_from(f"{order}H", value)
+    return found if 1 <= found <= 8 else 1
+
 
 FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 SKIPPED = {0xC4, 0xDD, 0xFE}  # Huffman tables, restart interval, comment
@@ -65,8 +110,8 @@ def _jpeg_segments(head: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _is_harmless(kind: int, body: bytes) -> bool:
     """Return whether a segment says nothing of the size, and Pillow accepts it."""
-    if kind == TABLES:
-        return _tables(body)
+    if kind == TABLES:  # quantization tables are to be whole, and of 8 bits each
+        return len(body) % 65 == 0 and max(body[::65], default=0) < 16
     return kind in SKIPPED or (0xE0 <= kind <= 0xEF and not _matters(kind, body))
 
 
@@ -75,11 +120,6 @@ def _frame(body: bytes) -> Size | None:
     if len(body) < 6 or body[0] != 8 or body[5] not in (1, 3, 4) or len(body) != 6 + 3 * body[5]:
         return None
     return int.from_bytes(body[3:5]), int.from_bytes(body[1:3])
-
-
-def _tables(body: bytes) -> bool:
-    """Return whether quantization tables are whole, and of 8 bits each."""
-    return len(body) % 65 == 0 and max(body[::65], default=0) < 16
 
 
 def _matters(kind: int, body: bytes) -> bool:

@@ -69,11 +69,12 @@ def with_torch(image: Image.Image, *places: Pixels) -> None:
             # A copy: torch warns of memory that is read-only, as Pillow's is.
             pixels = torch.from_numpy(np.array(reduced)).permute(2, 0, 1)[None]
             sources[across, down] = pixels
-        whole = tiles.reshape(3, size, size) if rows * columns == 1 else _planes(height, width)
+        is_one = rows * columns == 1
+        whole = tiles.reshape(3, size, size) if is_one else np.empty((3, height, width), np.uint8)
         # The last row and column of a reduced picture may stand for less than a whole pixel.
         scales = height * down / image.height, width * across / image.width
         _interpolate(sources[across, down], scales, torch.from_numpy(whole)[None])
-        if rows * columns > 1:
+        if not is_one:
             squares = whole.reshape(3, rows, size, columns, size)
             tiles[...] = squares.transpose(1, 3, 0, 2, 4)
 
@@ -104,10 +105,6 @@ def with_pillow(image: Image.Image, *places: Pixels) -> None:
         for band, channel in enumerate(fitted.split()):
             squares = np.asarray(channel).reshape(rows, size, columns, size)
             tiles[:, :, band] = squares.swapaxes(1, 2)
-
-
-def _planes(height: int, width: int) -> Pixels:
-    return np.empty((3, height, width), np.uint8)
 
 
 RESIZERS: dict[str, Resizer] = {"torch": with_torch, "pillow": with_pillow}

@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 
 
-def clean_command(module: str, call: str, sys_path: Sequence[object] | None = None) -> list[str]:
+def clean_command(module: str, call: str) -> list[str]:
     """Return the command that imports `module` as `m` and evaluates `call`, "m.main(3)", say.
 
-    The new interpreter gets `sys_path` (default: this one's) and this one's flags. While it imports
-    the module it collects no garbage: there is none, and looking for it takes a twentieth longer.
+    The new interpreter gets this one's path and flags. While it imports the module it collects no
+    garbage: there is none, and looking for it takes a twentieth longer.
     """
-    path = [str(entry) for entry in (sys.path if sys_path is None else sys_path)]
+    path = [str(entry) for entry in sys.path]
     set_up = f"import gc, sys; sys.path[:] = {path!r}; gc.disable()"
     code = f"{set_up}; import {module} as m; gc.enable(); {call}"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

@@ -1,42 +1,67 @@
-"""Finds how torch's DataLoader would start workers in this interpreter."""
+"""Finds how torch's DataLoader would start workers, and what is quiet while it forks them."""
 
 import multiprocessing
-from multiprocessing.context import (
-    BaseContext,
-    DefaultContext,
-    ForkServerContext,
-    SpawnContext,
-)
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from multiprocessing import forkserver, process
+from multiprocessing.context import BaseContext, DefaultContext
 from typing import Any
 
-# Contexts that name a start method; one that a user made is used as it is.
-_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
+NO_GUARD = (
+    "a loader with workers was started while the workers' process was importing this script; put "
+    "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
+)
+_PRELOADED = f"{__package__}.fork_server"
 
 
 def start_method(context: BaseContext | None = None) -> str:
-    """Return "fork" where torch would fork, "forkserver" where it would start clean processes.
+    """Return "fork", "spawn" or "forkserver", as torch would start workers.
 
     `context` is a DataLoader's multiprocessing_context. Without one it is the interpreter's: what
     set_start_method chose, else its default ("fork" up to Python 3.13, "forkserver" after). Asking
-    does not fix the interpreter's choice. "spawn" and "forkserver" both mean our fork server.
+    does not fix the interpreter's choice.
 
     >>> start_method(multiprocessing.get_context("spawn"))
-    'forkserver'
+    'spawn'
     """
     chosen: Any = multiprocessing if context is None else context
     if isinstance(chosen, DefaultContext) or chosen is multiprocessing:
         # The first of all methods is the default, says their documentation.
-        name = chosen.get_start_method(allow_none=True) or chosen.get_all_start_methods()[0]
+        name: str = chosen.get_start_method(allow_none=True) or chosen.get_all_start_methods()[0]
     else:
         name = chosen.get_start_method()
-    return "fork" if name == "fork" else "forkserver"
+    return name
 
 
 def worker_context(context: BaseContext | None) -> BaseContext | None:
-    """Return what starts a loader's workers: our fork server for torch's own clean starts."""
-    if type(context) not in _BY_NAME or start_method(context) == "fork":
-        return context
-    # here: a loop that forks needs nothing of it
-    from .context import clean_context
+    """Return a loader's context as it is; a fork server will have imported torch (fork_server.py).
 
-    return clean_context()
+    That is not so where one runs already. RuntimeError where workers start clean, and this is one
+    that is importing a script without a main guard.
+    """
+    method = start_method(context)
+    if method != "fork" and getattr(process.current_process(), "_inheriting", False):
+        raise RuntimeError(NO_GUARD)
+    if method == "forkserver":
+        server: Any = forkserver._forkserver
+        others = [each for each in server._preload_modules if each != _PRELOADED]
+        forkserver.set_forkserver_preload([*others, _PRELOADED])
+    return context
+
+
+# ZeroMQ's threads, where there are any: who has threads registers a context without them, so a loop
+# that uses no ZeroMQ does not import it.
+_contexts: list[Callable[[], AbstractContextManager[None]]] = []
+
+
+def register_quiet(context: Callable[[], AbstractContextManager[None]]) -> None:
+    """Have a context entered while a loader forks."""
+    _contexts.append(context)
+
+
+def quiet_forks() -> ExitStack:
+    """Return a context in which workers are forked."""
+    stack = ExitStack()
+    for each in _contexts:
+        stack.enter_context(each())
+    return stack

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import struct
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,8 +106,12 @@ def _serve(
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for its workers here
     poller = select.poll()
     poller.register(requests, select.POLLIN)
-    with contextlib.suppress(OSError):  # an old kernel: the socket's end tells, too
+    try:
         poller.register(os.pidfd_open(trainer), select.POLLIN)
+    except ProcessLookupError:
+        return  # it has ended meanwhile, and the copy of its socket that is here tells nothing
+    except OSError:
+        pass  # an old kernel: where processes start clean, the socket's end tells, too
     while True:
         ready = {each for each, _ in poller.poll()}
         if requests.fileno() not in ready:
@@ -134,5 +139,7 @@ def _be_worker(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         target(*arguments)
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(code)

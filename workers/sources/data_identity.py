@@ -2,16 +2,50 @@
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
 another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
-any other dataset its class; the number of samples is compared apart. Versions of libraries and
-transforms are no part of it, as in `fingerprint.py`: they may change while a training goes on.
+torch's Subset and ConcatDataset one of their parts', of any other dataset its class; the number of
+samples is compared apart. Versions of libraries and transforms are no part of it, as in
+`fingerprint.py`: they may change while a training goes on.
 """
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .composed import is_concatenated, is_subset
 from .fingerprint import digest
+
+
+def whole_parts(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets that a dataset is made of, down to those that are made of none."""
+    if is_subset(dataset):
+        yield from whole_parts(dataset.dataset)
+    elif is_concatenated(dataset):
+        for part in dataset.datasets:
+            yield from whole_parts(part)
+    else:
+        yield dataset
+
+
+def part_at(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the dataset, made of no others, that a sample is from, and its number in there."""
+    if is_subset(dataset):
+        return part_at(dataset.dataset, int(dataset.indices[index]))
+    if is_concatenated(dataset):
+        ends = dataset.cumulative_sizes
+        part = bisect.bisect_right(ends, index)
+        return part_at(dataset.datasets[part], index - (ends[part - 1] if part else 0))
+    return dataset, index
+
+
+def is_subset(dataset: Any) -> bool:
+    """Return whether a dataset is made like torch's Subset."""
+    return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+
+
+def is_concatenated(dataset: Any) -> bool:
+    """Return whether a dataset is made like torch's ConcatDataset."""
+    return hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
+
 
 # Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
 # them.

@@ -1,20 +1,59 @@
-"""Classifies the failures of a sample, and repeats reads that the disk failed.
+"""Classifies the failures of a sample, repeats reads that the disk failed, and writes dead letters.
 
 There are three kinds. "io": the disk or the network (an OSError with an error number); the sample
 itself may be fine, so it is read again with growing pauses and then raised under every error
 policy. "data": a SampleError, or an OSError without a number, which is how decoders complain.
 "code": anything else that a transform raised. Another try changes nothing about these two.
+
+The dead-letter file has a JSON line per sample that was given up, and why. Lines are appended in
+one write each, so that several processes may share a file. A full disk may cut a line short: the
+next one then begins on a line of its own, and readers pass over the torn one.
 """
 
 import errno
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+import json
+import logging
+import os
+import stat
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from .interface import SampleError
 
+OnError = Literal["raise", "skip", "refill"]
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+BALANCED = (
+    "and cannot be balanced: a plan is made from all samples of a window, and another sample in a "
+    "hole's place would change the batches of all ranks"
+)
+
+
+def checked_on_error(on_error: str, no_refill: str = "") -> OnError:
+    """Return the policy of that name; ValueError where there is none, or it does not apply.
+
+    "raise" ends the run at the sample, "skip" leaves it out (a hole of weight 0 in a plan),
+    "refill" takes the next sample of a stream in its place. `no_refill` is the reason why there
+    can be no refill here, empty where there can.
+
+    >>> checked_on_error("skip", no_refill="got a list")
+    'skip'
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is {on_error!r}, allowed are {ON_ERROR}")
+    if on_error == "refill" and no_refill:
+        raise ValueError(
+            "on_error='refill' takes the next sample of an IterableDataset in batches of "
+            f"batch_size, {no_refill}: use on_error='skip', which leaves the sample out"
+        )
+    return on_error
+
+
 Kind = Literal["data", "io", "code"]
 T = TypeVar("T")
+_ERROR_CHARACTERS = 1000
 
 
 class DataChangedError(OSError):
@@ -37,30 +76,8 @@ _LASTING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The repeats of a failed read: `retries` at most, the n-th after backoff_s * 2**n seconds.
-
-    >>> RetryPolicy(backoff_s=0.5, backoff_max_s=3.0).pauses()
-    (0.5, 1.0, 2.0)
-    """
-
-    retries: int = 3
-    backoff_s: float = 0.1
-    backoff_max_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if self.retries < 0 or self.backoff_s < 0 or self.backoff_max_s < 0:
-            raise ValueError("retries, backoff_s and backoff_max_s must not be negative")
-
-    def pauses(self) -> tuple[float, ...]:
-        """Return the pauses before each further try, in seconds."""
-        return tuple(
-            min(self.backoff_s * 2**number, self.backoff_max_s) for number in range(self.retries)
-        )
-
-
-RETRIES = RetryPolicy()
+# A failed read is repeated so many times, each after a longer pause (seconds).
+RETRIES = (0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,7 @@ class SkippedSample:
 def load_with_retries(
     load: Callable[..., T],
     sleep: Callable[[float], None],
-    policy: RetryPolicy = RETRIES,
+    retries: Sequence[float] = RETRIES,
     source: Callable[[], str] | None = None,
     arguments: tuple[Any, ...] = (),
 ) -> T:
@@ -96,18 +113,16 @@ def load_with_retries(
     Raises the last error. With `source`, an I/O error names the file (or else what that returns)
     and how often it was tried.
     """
-    pauses, tries = None, 0
+    tries = 0
     while True:
+        tries += 1
         try:
-            tries += 1
             return load(*arguments)
         except OSError as error:
             if kind_of(error) != "io":
                 raise
-            pauses = pauses or iter(policy.pauses())
-            pause = None if isinstance(error, _LASTING) else next(pauses, None)
-            if pause is not None:
-                sleep(pause)
+            if tries <= len(retries) and not isinstance(error, _LASTING):
+                sleep(retries[tries - 1])
             elif source is None:
                 raise
             else:
@@ -135,6 +150,23 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line.
+
+    >>> describe_error(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    text = " ".join(str(error).split())[:_ERROR_CHARACTERS]
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def locate_error(error: BaseException) -> str:
+    """Return an error in one line, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return describe_error(error) + where
+
+
 def _located(error: OSError, source: str, tries: int) -> OSError:
     """Return an I/O error that also names the file (or source) and the number of tries.
 
@@ -147,3 +179,106 @@ def _located(error: OSError, source: str, tries: int) -> OSError:
     times = f"tried {tries} times" if tries > 1 else "not tried again"
     where = source if error.filename is None else error.filename
     return OSError(error.errno or errno.EIO, f"{text} ({times})", where)
+
+
+logger = logging.getLogger(__name__)
+LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A sample that was given up: its key and source, the reason, and the kind of failure."""
+
+    key: str
+    source: str
+    reason: str
+    kind: str
+
+    def line(self) -> str:
+        """Return the letter as one line of JSON.
+
+        >>> DeadLetter("a", "x.tar", "no text", "data").line()
+        '{"key": "a", "source": "x.tar", "reason": "no text", "kind": "data"}'
+        """
+        return json.dumps({**asdict(self), "reason": self.reason[:LONGEST_REASON]})
+
+
+def checked_path(path: str | Path | None) -> str | None:
+    """Return the path of a dead-letter file, made if need be; ValueError if it cannot be written.
+
+    >>> checked_path("/proc/none/letters.jsonl")
+    Traceback (most recent call last):
+    ...
+    ValueError: dead_letter='/proc/none/letters.jsonl' cannot be written (No such file or \
+directory): give the path of a file in a folder that exists and may be written to
+    """
+    if path is None:
+        return None
+    try:
+        os.close(_open_to_append(path))
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"dead_letter={os.fspath(path) if isinstance(path, Path) else path!r} cannot be written"
+            f" ({why}): give the path of a file in a folder that exists and may be written to"
+        ) from None
+    return os.fspath(path)
+
+
+def record_letter(path: str | Path, letter: DeadLetter) -> None:
+    """Append a dead letter; one that cannot be written goes to the log, and the run goes on.
+
+    Who leaves samples out wants the run to go on, and a full disk says nothing against the samples.
+    """
+    try:
+        append_letter(path, letter)
+    except OSError as error:
+        logger.warning("%s cannot be written (%s): %s", path, error.strerror, letter.line())
+
+
+def append_letter(path: str | Path, letter: DeadLetter) -> None:
+    """Append a dead letter to a file, which is made if need be; OSError if it is not whole."""
+    handle = _open_to_append(path)
+    try:
+        line = f"{letter.line()}\n".encode()
+        # Some other line was cut short: this one is to be read all the same.
+        line = line if _ends_with_a_line(handle) else b"\n" + line
+        written = os.write(handle, line)
+        if written < len(line):
+            os.write(handle, line[written:])  # says why
+    finally:
+        os.close(handle)
+
+
+def read_letters(path: str | Path) -> list[DeadLetter]:
+    """Return all whole dead letters of a file, the oldest first; none if there is no such file."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    letters = [_parsed(line) for line in data.split(b"\n")]
+    return [letter for letter in letters if letter is not None]
+
+
+def _parsed(line: bytes) -> DeadLetter | None:
+    """Return the letter of a line; None for a torn one, and for what is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    names = {field.name for field in fields(DeadLetter)}
+    if not isinstance(found, dict) or found.keys() != names:
+        return None
+    return DeadLetter(**found) if all(isinstance(v, str) for v in found.values()) else None
+
+
+def _open_to_append(path: str | Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _ends_with_a_line(handle: int) -> bool:
+    """Return whether a file is empty, or its last byte ends a line; a device is asked nothing."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return True
+    return os.pread(handle, 1, found.st_size - 1) == b"\n"

@@ -10,16 +10,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from types import FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
-from .composed import part_at, whole_parts
 from .costs import MAX_COST, CostError, checked_cost, checked_measure, checked_table
+from .data_identity import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
-from .randomness import global_randomness
+from .randomness import run_seeded
 from .visible_text import visible
 
 Sample = Any
@@ -114,21 +115,6 @@ class Source(Protocol):
         ...
 
 
-S_co = TypeVar("S_co", covariant=True)
-
-
-class MapStyle(Protocol[S_co]):
-    """A map-style dataset, as torch calls it."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def __getitem__(self, index: Any, /) -> S_co:
-        """Return one sample."""
-        ...
-
-
 class PlainSource:
     """Makes any map-style dataset a source; methods that it has (key, probe...) are used.
 
@@ -148,7 +134,7 @@ class PlainSource:
 
     def __init__(
         self,
-        dataset: MapStyle[Sample],
+        dataset: Any,
         cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
         key: Callable[[int], str] | None = None,
     ) -> None:
@@ -202,23 +188,12 @@ class PlainSource:
     @property
     def _asks_others(self) -> bool:
         """True if a data set, or a subclass, names samples or measures them its own way."""
-        kind = type(self)
-        is_own = kind.key is PlainSource.key and kind.probe is PlainSource.probe
-        return self._key is not str or not is_own
+        return self.names_samples or type(self).probe is not PlainSource.probe
 
     @property
     def uniform_cost(self) -> dict[str, int] | None:
         """The cost of each sample where no data set says one or names samples; else None."""
         return None if self.knows_costs or self._asks_others else dict(DEFAULT_COST)
-
-    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-        """Return the table's columns of these resources, each (n,); None unless it has them all.
-
-        None, too, where samples have names of their own: to name them is the data set's work.
-        """
-        table = self._table or {}
-        is_whole = not self._asks_others and all(name in table for name in resources)
-        return tuple(table[name] for name in resources) if table and is_whole else None
 
     @property
     def names_samples(self) -> bool:
@@ -230,6 +205,13 @@ class PlainSource:
         table = self._table or {}
         is_whole = bool(table) and all(name in table for name in resources)
         return tuple(table[name] for name in resources) if is_whole else None
+
+    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return what `known_costs` does; None where samples have names of their own.
+
+        To name them is the data set's work.
+        """
+        return None if self._asks_others else self.known_costs(resources)
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
@@ -273,8 +255,8 @@ class PlainSource:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""
         if self._load is not None:
             return self._load(index, epoch, seed)
-        with global_randomness(seed, epoch, self.key(index)):
-            return self.dataset[index]
+        found: Sample = run_seeded(seed, epoch, self.key(index), getitem, self.dataset, index)
+        return found
 
     def fingerprint(self) -> str:
         """Return a hash of the dataset's type and length and of the libraries' versions."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import features
 
-from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..images.decode import ImageError, decode_image, image_size, is_image, look_at
 from ..sources.costs import checked_measure
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
@@ -34,17 +34,16 @@ from ..sources.interface import (
     sample_nbytes,
 )
 from ..sources.labels import with_label_tokens
-from ..sources.randomness import generator, global_randomness
-from ..sources.transform_registry import build, registered, spec_of
-from .array_files import DamagedFileError
-from .cache_files import kept_path, remove_file
+from ..sources.randomness import generator, run_seeded
+from ..sources.registry import build, registered, spec_of
+from .cache_files import DamagedFileError, kept_path, remove_file
 from .cost_cache import CostsCache
 from .index import Member, ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
 logger = logging.getLogger(__name__)
-FORMAT = "tar"  # its name in workers/sources/format_registry.py
+FORMAT = "tar"  # its name in workers/sources/registry.py
 Transform = Callable[..., Sample]
 
 
@@ -176,16 +175,16 @@ class TarDataset:
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
         """Read, decode and transform a sample; the bytes do not depend on process or time."""
         raw = self.raw(index)
-        key = raw["__key__"]
+        key, transform = raw["__key__"], self.transform
         try:
-            if self.transform is None:
+            if transform is None:
                 return decoded(raw)
             if self._takes_rng:
-                return self.transform(raw, rng=generator(seed, epoch, key))
-            if getattr(self.transform, "deterministic", False):
-                return self.transform(raw)
-            with global_randomness(seed, epoch, key):
-                return self.transform(raw)
+                return transform(raw, rng=generator(seed, epoch, key))
+            if getattr(transform, "deterministic", False):
+                return transform(raw)
+            # A copy: what is done twice may have taken fields out.
+            return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
         except (ImageError, SampleError) as error:
             raise self._located(index, error) from error
 
@@ -326,7 +325,10 @@ class TarDataset:
         try:
             return digest(spec_of(self.transform))
         except (ValueError, TypeError):
-            return name_like(self.transform)
+            # It has no importable name; two transforms may share this one.
+            is_function = inspect.isfunction(self.transform)
+            kind: Any = self.transform if is_function else type(self.transform)
+            return f"{kind.__module__}:{kind.__qualname__}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
@@ -335,7 +337,7 @@ class TarDataset:
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
     return {
-        name: np.array(_named_image(name, value)) if is_image(name) else value
+        name: np.array(look_at(name, decode_image, value)) if is_image(name) else value
         for name, value in raw.items()
     }
 
@@ -347,19 +349,6 @@ def probed(raw: Mapping[str, Any]) -> Probe:
     pixels = sum(width * height for width, height in sizes)
     nbytes = 3 * pixels + sample_nbytes(rest)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
-
-
-def name_like(thing: Any) -> str:
-    """Return a name for a transform that has no importable one; two may share it."""
-    kind = thing if inspect.isfunction(thing) else type(thing)
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _named_image(name: str, data: Any) -> Any:
-    try:
-        return decode_image(data)
-    except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

@@ -28,18 +28,8 @@ from numpy.lib.format import (
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
 
 
-def _text(data: bytes) -> str:
-    return data.decode()
-
-
 def _array(data: bytes) -> np.ndarray[Any, Any]:
-    _refuse_boundless(data)
-    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
-
-
-def _refuse_boundless(data: bytes) -> None:
-    """Raise ValueError for an array larger than its file: numpy allocates before it reads."""
+    """Return an array; ValueError for one larger than its file: numpy allocates before it reads."""
     file = io.BytesIO(data)
     if not data.startswith(MAGIC_PREFIX):
         raise ValueError("no .npy file: it does not begin as one")
@@ -49,10 +39,12 @@ def _refuse_boundless(data: bytes) -> None:
     needed = math.prod(shape) * dtype.itemsize
     if needed > len(data):
         raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
+    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
     "npy": _array,

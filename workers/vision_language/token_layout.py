@@ -3,16 +3,186 @@
 One rule serves probing and decoding, so that the costs of the first are the sizes of the second.
 Labels are at the index of their token (the model shifts them); the first token never has one,
 since nothing comes before it.
+
+A tokenizer is any callable from text to token ids. Attributes that the byte-level one here has and
+others may have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.
+
+A sample's text comes in one of three forms, looked for in this order: `conversations` (LLaVA's
+[{"from": "human", "value": ...}], or [{"role": "user", "content": ...}]), `document` (a text with
+images in its midst), a caption (`caption` or `text` in the JSON, or a .txt member). All become
+turns; a document is one turn by the model itself.
 """
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .conversation import Turn
+from ..sources.registry import name_of
+
+_lock = threading.Lock()
+
+
+def one_at_a_time() -> threading.Lock:
+    """Return the lock under which this process calls tokenizers that others have made.
+
+    Those of Hugging Face, say, raise "Already borrowed" where two threads call one at a time.
+    """
+    return _lock
+
+
+def _renew_lock() -> None:
+    """Make another lock in a forked child: the thread that holds this one may not be there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as tokens 0..255, then the special ones. Nothing is lost, nothing is learned.
+
+    >>> tokenizer = ByteTokenizer()
+    >>> tokenizer("hé")
+    [104, 195, 169]
+    >>> tokenizer.decode([257, 104, 195, 169, 258])
+    'hé'
+    """
+
+    pad_id = 256
+    bos_id = 257
+    eos_id = 258
+    image_id = 259
+    human_id = 260
+    assistant_id = 261
+    vocab_size = 262
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the bytes of a text."""
+        return list(text.encode("utf-8", "replace"))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of the tokens that are bytes; the special ones are left out."""
+        text = bytes(int(token) for token in ids if token < self.pad_id)
+        return text.decode("utf-8", "replace")
+
+    def spec(self) -> dict[str, object]:
+        """Return what a remote worker needs to make the same tokenizer."""
+        return {"name": name_of(type(self)), "args": {}}
+
+    def array(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Return the bytes of a text as uint8 (n,), without a Python object for each."""
+        return np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+
+    def count(self, text: str) -> int:
+        """Return how many bytes a text has."""
+        return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+Role = Literal["human", "assistant", "document"]
+PLACEHOLDER = "<image>"
+ROLES: dict[str, Role] = {
+    **dict.fromkeys(("human", "user", "system", "tool"), "human"),
+    **dict.fromkeys(("gpt", "assistant", "model"), "assistant"),
+}
+CAPTIONS = ("caption", "text")
+OBJECT = (dict, Mapping)  # JSON gives a dict, which isinstance recognises faster than a Mapping
+TEXT_MEMBERS = ("txt", "text", "caption")
+
+
+class Turn(NamedTuple):
+    """A speaker, and the pieces of text between the images (one more than images).
+
+    >>> Turn("human", ("", " What is it?")).images
+    1
+    """
+
+    role: Role
+    pieces: tuple[str, ...]
+
+    @property
+    def images(self) -> int:
+        """Number of images in this turn."""
+        return len(self.pieces) - 1
+
+
+def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
+    """Return the turns of a raw sample that has `images` images; ValueError says what is wrong.
+
+    Images without any placeholder are put before the text. A sample with images and no text
+    member at all is its images; a JSON member without text is an error.
+    """
+    found = _spoken(raw)
+    if found is None:
+        if images == 0:
+            raise ValueError("no text and no image" + _members(raw))
+        found = (Turn("document", ("",)),)
+    placed = sum(len(turn.pieces) for turn in found) - len(found)
+    if placed == 0 and images:
+        first = found[0]
+        return (Turn(first.role, ("",) * images + first.pieces), *found[1:])
+    if placed != images:
+        raise ValueError(f"{placed} {PLACEHOLDER} placeholders for {images} images")
+    return found
+
+
+def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
+    if "json" in raw:
+        found = raw["json"]
+        if isinstance(found, list):
+            return _conversation(found)
+        if not isinstance(found, OBJECT):
+            raise ValueError(
+                f"the JSON member is a {type(found).__name__}, not an object or a list"
+            )
+        # null counts as absent: tables exported to JSON have every column in every row
+        if found.get("conversations") is not None:
+            return _conversation(found["conversations"])
+        for name in ("document", *CAPTIONS):
+            if found.get(name) is not None:
+                return (_document(found[name], name),)
+    for name in TEXT_MEMBERS:
+        if name in raw:
+            return (_document(raw[name], f".{name}"),)
+    if "json" in raw:
+        known = ", ".join(("conversations", "document", *CAPTIONS))
+        raise ValueError(f"no text: the JSON member has none of {known}")
+    return None
+
+
+def _conversation(spoken: Any) -> tuple[Turn, ...]:
+    if not isinstance(spoken, (list, Sequence)) or isinstance(spoken, str) or not spoken:
+        raise ValueError("conversations must be a list of at least one turn")
+    return tuple([_turn(number, turn) for number, turn in enumerate(spoken)])
+
+
+def _turn(number: int, turn: Any) -> Turn:
+    if not isinstance(turn, OBJECT):
+        raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
+    speaker = turn.get("from", turn.get("role"))
+    text = turn.get("value", turn.get("content"))
+    if not isinstance(speaker, str) or speaker not in ROLES:
+        raise ValueError(f"turn {number} is from {speaker!r}; known are {', '.join(ROLES)}")
+    if not isinstance(text, str):
+        raise ValueError(f"turn {number} has no text")
+    return Turn(ROLES[speaker], tuple(text.split(PLACEHOLDER)))
+
+
+def _document(text: Any, name: str) -> Turn:
+    if not isinstance(text, str):
+        raise ValueError(f"{name} is a {type(text).__name__}, not a text")
+    return Turn("document", tuple(text.split(PLACEHOLDER)))
+
+
+def _members(raw: Mapping[str, Any]) -> str:
+    names = ", ".join(sorted(name for name in raw if not name.startswith("__")))
+    return f" (members: {names})" if names else ""
+
 
 IGNORED = -100
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]

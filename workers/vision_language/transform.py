@@ -5,23 +5,28 @@ text the same tokens. So a probed cost is exactly the decoded sample's.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
+from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, look_at, open_image
 from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
-from ..sources.transform_registry import name_of, spec_of
-from .conversation import turns
+from ..sources.registry import name_of, spec_of
 from .tiles import cut, grid, tile_count
-from .token_layout import Markup, Tokenizer, count_tokens, lay_out
-from .tokenizer import ByteTokenizer, one_at_a_time
+from .token_layout import (
+    ByteTokenizer,
+    Markup,
+    Tokenizer,
+    count_tokens,
+    lay_out,
+    one_at_a_time,
+    turns,
+)
 
 Raw = Mapping[str, Any]
-T = TypeVar("T")
 # A tokenizer without a name is identified by the ids that it makes of this text.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
 
@@ -95,7 +100,7 @@ class VisionLanguage:
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
             spoken = turns(raw, len(names))
-            images = [_named(name, open_image, raw[name], self.max_pixels) for name in names]
+            images = [look_at(name, open_image, raw[name], self.max_pixels) for name in names]
             shapes = [self._grid(image.size) for image in images]
             tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
             places = [count * self.tokens_per_tile for count in tiles]
@@ -107,7 +112,7 @@ class VisionLanguage:
         at = 0
         for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
             try:
-                image = _named(name, opened.decode, (shape[0] * size, shape[1] * size))
+                image = look_at(name, opened.decode, (shape[0] * size, shape[1] * size))
             except ImageError as error:
                 raise SampleError(key, str(error)) from error
             cut(image, shape, pixels[at : at + count], self._resizer)
@@ -124,7 +129,7 @@ class VisionLanguage:
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
             spoken = turns(raw, len(names))
-            sizes = [_named(name, image_size, raw[name], self.max_pixels) for name in names]
+            sizes = [look_at(name, image_size, raw[name], self.max_pixels) for name in names]
             tiles = [tile_count(self._grid(size), self.thumbnail) for size in sizes]
             places = [count * self.tokens_per_tile for count in tiles]
             tokens, labelled = count_tokens(
@@ -202,14 +207,6 @@ def _check_bounds(*settings: tuple[str, int, int]) -> None:
     for name, value, top in settings:
         if not 1 <= value <= top:
             raise ValueError(f"{name} must be 1 to {top}, got {value}")
-
-
-def _named(name: str, look: Callable[..., T], *given: Any) -> T:
-    """Return look(*given); an ImageError begins with the member's name."""
-    try:
-        return look(*given)
-    except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
 
 
 def _natural(name: str) -> list[tuple[str, int]]:

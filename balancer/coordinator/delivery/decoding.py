@@ -9,9 +9,8 @@ import bisect
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from .byte_budget import ByteBudget
-from .planned_steps import PlannedSteps, Position
-from .sample import Place, Sample
+from .sample import ByteBudget, Place, Sample
+from .step import PlannedSteps, Position
 
 
 class _Waiting:

@@ -18,13 +18,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.messages import EpochPosition
-from .byte_budget import ByteBudget
 from .decoding import DecodeScheduler
-from .planned_steps import PlannedSteps, RankProgress
-from .sample import NOWHERE, ORDINAL, Payload, Sample, SampleFailure, WorkerPayloads
+from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
 from .step import (
     PendingMicrobatch,
     PendingStep,
+    PlannedSteps,
+    RankProgress,
     Ranks,
     ReadyBatch,
     fill_empty_microbatches,

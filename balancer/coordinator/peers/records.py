@@ -1,17 +1,99 @@
 """The coordinator's record of each worker and each trainer process (a *rank peer*).
 
-All times are in seconds on the coordinator's clock.
+All times are in seconds on the coordinator's clock. A worker from which ranks pull payloads says in
+its hello where it listens. It is given a token, by which ranks know it from then on, and
+credentials, which only it and the ranks are told, over their connections to the balancer. A worker
+that says hello again is another one here: nothing that it announced before is of use.
 """
 
 import math
+from collections import Counter, deque
+from collections.abc import Callable
 
 import msgspec
 
-from ...protocol.clock_offset import NOT_MEASURED, Offset
-from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
+from ...protocol.job_spec import JobSpec
+from ...protocol.messages import PayloadServer, RankHello, ServePayloads, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
-from ..delivery.planned_steps import BEGINNING, Position, RankProgress
-from .worker_stats import WorkerStats
+from ...protocol.status_messages import NOT_MEASURED, Offset
+from ..delivery.step import BEGINNING, Position, RankProgress
+
+# The recent past, in seconds, and the time between the counts that are remembered of it.
+RECENT_S = 30.0
+MARK_S = 2.0
+# The part that the last samples have in how long one takes.
+WEIGHT = 0.5
+
+
+class WorkerStats(msgspec.Struct):
+    """The counts of one worker; `since` is when it joined, times are the coordinator's.
+
+    Counted are samples `probed`, `decoded` and `failed`, `nbytes` of payload, and milliseconds at
+    each work, `probe_ms` and `decode_ms`.
+
+    >>> stats = WorkerStats(since=0.0)
+    >>> for second in range(100): stats.add(float(second), decoded=3)
+    >>> stats.done["decoded"]
+    300
+    >>> stats.recent(100.0)
+    (Counter({'decoded': 90}), 30.0)
+    """
+
+    since: float
+    # Milliseconds for one sample lately, None where that is not known.
+    probe_ms_each: float | None = None
+    decode_ms_each: float | None = None
+    done: Counter[str] = msgspec.field(default_factory=Counter)
+    _before: tuple[int, int] | None = None
+    _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
+
+    def add(self, now: float, **counts: int) -> None:
+        """Add results to the counts."""
+        self._mark(now)
+        self.done.update(counts)
+
+    def record_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
+        """Record the total time that a worker has spent on each kind of work.
+
+        The time that it reports first is left out: it may have worked for another balancer.
+        """
+        self._mark(now)
+        if self._before is None:
+            self._before = probe_ms, decode_ms
+        self.done["probe_ms"] = probe_ms - self._before[0]
+        self.done["decode_ms"] = decode_ms - self._before[1]
+
+    def note_probing(self, each_us: int) -> None:
+        """Note how long it takes to measure a sample; a negative time says that it is not known."""
+        if each_us >= 0:
+            self.probe_ms_each = _mean(self.probe_ms_each, each_us / 1000)
+
+    def note_decoding(self, each_us: int) -> None:
+        """Note how long it takes to decode a sample, as `note_probing` does."""
+        if each_us >= 0:
+            self.decode_ms_each = _mean(self.decode_ms_each, each_us / 1000)
+
+    def recent(self, now: float) -> tuple[Counter[str], float]:
+        """Return the counts of the recent past, and its length in seconds."""
+        start, before = self.since, Counter[str]()
+        for when, done in self._marks:
+            if when > now - RECENT_S:
+                break
+            start, before = when, done
+        return self.done - before, max(0.0, now - start)
+
+    def _mark(self, now: float) -> None:
+        """Remember the counts every MARK_S, as far back as `recent` needs them."""
+        if self._marks and now - self._marks[-1][0] < MARK_S:
+            return
+        self._marks.append((now, self.done.copy()))
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
+            self._marks.popleft()
+
+
+def _mean(before: float | None, new: float) -> float:
+    return new if before is None else WEIGHT * new + (1 - WEIGHT) * before
+
 
 # Position of a rank that has taken nothing.
 NOTHING = BEGINNING
@@ -75,3 +157,91 @@ class RankPeer(msgspec.Struct):
         """Return whether it plays one of a process' ranks, with the same number among sharers."""
         mine = self.hello
         return mine.sharer == hello.sharer and not set(mine.ranks).isdisjoint(hello.ranks)
+
+
+AS_ASKED = 'transport="inline" was given'
+
+
+class PullCredentials(msgspec.Struct, frozen=True):
+    """A worker's credentials for ranks: a key pair under CURVE (Z85), or only a password."""
+
+    public: bytes
+    secret: bytes
+
+
+# Makes the credentials of a worker with this public key (empty: nothing would be encrypted); None
+# if ranks may not connect to it.
+MakeCredentials = Callable[[bytes], PullCredentials | None]
+
+
+class PayloadServers:
+    """Gives workers their tokens, and finds them by these."""
+
+    def __init__(self, make_credentials: MakeCredentials | None, last_token: int) -> None:
+        """Without `make_credentials` no worker serves; `last_token` was the last one given."""
+        self._make_credentials = make_credentials
+        self._last_token = last_token
+        self._workers: dict[int, WorkerPeer] = {}
+
+    def admit(self, worker: WorkerPeer) -> None:
+        """Admit a worker that has an address as a server, if ranks may connect to it."""
+        hello = worker.hello
+        if not hello.address or self._make_credentials is None:
+            return
+        found = self._make_credentials(hello.key)
+        if found is None:
+            worker.why_inline = "the balancer has keys, and this worker would serve without"
+            return
+        self._last_token += 1
+        worker.serves = PayloadServer(
+            self._last_token, hello.address, hello.key, found.public, found.secret
+        )
+        self._workers[self._last_token] = worker
+
+    def begin_job(self) -> None:
+        """Return all workers to service, also those out of reach of a former job's ranks."""
+        for worker in self._workers.values():
+            worker.why_inline = ""
+
+    def find(self, token: int) -> WorkerPeer | None:
+        """Return the worker with a token, None if it is gone."""
+        return self._workers.get(token)
+
+    def remove(self, worker: WorkerPeer) -> None:
+        """Forget a worker that is gone."""
+        if worker.serves is not None:
+            self._workers.pop(worker.serves.token, None)
+
+
+def instruction(worker: WorkerPeer, transport: str, most_bytes: int) -> ServePayloads | None:
+    """Return what a worker is told about its payloads; None if it can only send them inline.
+
+    transport: that of the job.
+    """
+    server = worker.serves
+    if server is None or worker.why_inline:
+        return None
+    # Of a key pair the worker needs only the public key, of a password the whole.
+    secret = b"" if server.public else server.secret
+    kept_bytes = 0 if transport == "inline" else most_bytes
+    return ServePayloads(server.token, kept_bytes, server.public, secret)
+
+
+def why_not_direct(worker: WorkerPeer, job: JobSpec | None) -> str:
+    """Return why a worker cannot take part in a job whose payloads are to be pulled."""
+    if job is None or job.transport != "direct" or worker.serves is not None:
+        return ""
+    why = worker.why_inline or worker.hello.transport
+    return (
+        f'the job has transport="direct", and this worker\'s payloads travel {why:.200}: start it '
+        "with counterpoise worker --serve, or leave transport"
+    )
+
+
+def how_carried(worker: WorkerPeer, transport: str) -> str:
+    """Return how a worker's payloads travel, and why, as text."""
+    if worker.why_inline:
+        return f"inline: {worker.why_inline}"
+    if worker.serves is not None and transport == "inline":
+        return f"inline: {AS_ASKED}"
+    return worker.hello.transport

@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from ..delivery.planned_steps import Position
+from ..delivery.step import Position
 from ..delivery.tracker import BEYOND
 from .records import RankPeer
 

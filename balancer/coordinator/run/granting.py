@@ -1,7 +1,29 @@
-"""Grant leases: choose the samples that a worker probes or decodes next."""
+"""Grants leases, returns those that are lost, and gives up samples that fail or end workers.
 
-from ...protocol.messages import Lease, SampleRef
-from ..delivery.sample import Sample
+A lease is lost when its worker leaves or goes missing, when it expires, when it could not be sent,
+when its worker is idle instead of working on it, or when its worker goes on to a later lease. Each
+case has a method of `LostLeases`, and all end in `_return`.
+
+A worker without heartbeats may be dead, stopped or cut off, and nobody can know which; a lease that
+expires may have been lost on its way to the worker or back. If each of these counted, a few network
+faults at one time would give up a sample that nothing is wrong with. So there must be evidence: the
+worker came back as a new process, so the old one died; or it is alive, and has reported for as long
+as a lease lasts that it works on this sample; or nothing was received from it for that long.
+
+A lease has several samples, and a worker may work on several at a time in threads, so it is not
+certain which one it died of. The most likely is suspected and leased alone from then on, and
+workers work on nothing beside it, so that the next crash identifies it with certainty.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from ...protocol.messages import Hole, Lease, SampleRef
+from ...protocol.parts import IDLE, WorkInProgress
+from ..delivery.sample import Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker
 from .leases import GrantedLease, LeaseTable
 from .planning_feed import PlanningFeed
@@ -108,3 +130,176 @@ def lease_samples(least: int, each_ms: float | None) -> int:
         return least
     # Far below what may be infinitely many.
     return max(least, int(min(LEASE_MS / max(each_ms, 1e-3), MOST_SAMPLES)))
+
+
+# A sample on which this many workers died or hung is given up.
+MAX_CRASHES = 3
+# The last samples that were given up are remembered by name.
+HOLES_REMEMBERED = 4
+
+
+class SuspectedSample(msgspec.Struct, frozen=True):
+    """The sample that a worker worked on; `is_certain` if it was leased to be worked on alone."""
+
+    sample: Sample
+    is_certain: bool
+
+
+class MissingWorker(msgspec.Struct, frozen=True):
+    """A worker process without heartbeats, since when, and the sample that it worked on.
+
+    A new process of its name, or the time, shows that it has died.
+    """
+
+    incarnation: int
+    suspect: SuspectedSample
+    since: float
+
+
+def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Sample | None:
+    """Return the sample that a worker reports to work on, if it is on these leases."""
+    number, ordinal = now
+    found = (lease.samples.get(ordinal) for lease in leases if lease.number == number)
+    return next(found, None)
+
+
+def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
+    """Return the sample that a lost worker worked on: the one last reported, else its first."""
+    for lease in leases:
+        sample = reported_sample([lease], last)
+        if sample is not None:
+            return SuspectedSample(sample, lease.alone)
+    for lease in leases:
+        for sample in lease.samples.values():
+            return SuspectedSample(sample, lease.alone)
+    return None
+
+
+class FailedSamples:
+    """Turns samples into holes, and counts them."""
+
+    def __init__(self, feed: PlanningFeed, delivery: DeliveryTracker, on_error: str) -> None:
+        """With `on_error` "raise" a failed sample ends the run when its microbatch is due."""
+        self.feed = feed
+        self.delivery = delivery
+        self.on_error = on_error
+        self.count = 0
+        self.last: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
+
+    def give_up(self, sample: Sample, key: str, reason: str, io: bool, source: str = "") -> None:
+        """Turn a sample into a hole; an `io` error ends the run whatever `on_error` is."""
+        sample.key = sample.key or key
+        self.count += 1
+        self.last.append(Hole(sample.ordinal, sample.key, reason, source))
+        self.feed.store_failure(sample, key)
+        self.delivery.fail(sample, SampleFailure(reason, source, io or self.on_error == "raise"))
+
+    def count_crash(self, suspect: SuspectedSample) -> None:
+        """Count a worker that died or hung on a sample; give it up when there were too many.
+
+        A guess counts once, to have the sample leased alone; from then on only certainty counts.
+        """
+        sample = suspect.sample
+        if sample.crash_count and not suspect.is_certain:
+            return
+        sample.crash_count += 1
+        if sample.crash_count >= MAX_CRASHES:
+            reason = f"{MAX_CRASHES} worker processes died or hung while they worked on it"
+            self.give_up(sample, sample.key or str(sample.index), reason, io=False)
+
+
+class LostLeases:
+    """Returns the samples of lost leases, and suspects one of them where a worker died or hung."""
+
+    def __init__(
+        self,
+        leases: LeaseTable,
+        feed: PlanningFeed,
+        delivery: DeliveryTracker,
+        failed: FailedSamples,
+    ) -> None:
+        self.leases = leases
+        self.feed = feed
+        self.delivery = delivery
+        self.failed = failed
+        # By their names. One that is missing for as long as a lease lasts counts as dead.
+        self._missing: dict[str, MissingWorker] = {}
+
+    def return_worker(self, worker: bytes) -> None:
+        """Return the leases of a worker that has left."""
+        self._return(self.leases.take_of_worker(worker))
+
+    def return_missing_worker(
+        self, worker: bytes, name: str, incarnation: int, last: WorkInProgress, heard_at: float
+    ) -> None:
+        """Return the leases of a worker that is missing; it may have died on the sample `last`.
+
+        Whether it died shows when a new process has its name, or when it stays away.
+        """
+        suspect = likely_sample(self.leases.of_worker(worker), last)
+        if suspect is not None:
+            self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
+        self.return_worker(worker)
+
+    def see_worker(self, name: str, incarnation: int) -> None:
+        """Record that a worker process is alive: if it is a new one, the one before has died."""
+        missing = self._missing.get(name)
+        if missing is not None and incarnation >= missing.incarnation:
+            del self._missing[name]
+            if incarnation > missing.incarnation:
+                self.failed.count_crash(missing.suspect)
+
+    def return_undelivered(self, number: int) -> None:
+        """Return a lease that could not be sent: nobody was working on it."""
+        lease = self.leases.pop(number)
+        self._return([lease] if lease is not None else [])
+
+    def return_expired(
+        self, now: float, in_progress: Callable[[bytes], WorkInProgress] = lambda _: IDLE
+    ) -> list[GrantedLease]:
+        """Return expired leases to be worked on by others; the caller revokes them.
+
+        `in_progress` tells what a worker works on, IDLE if that is not known. A worker that is
+        alive and still works on a sample of an expired lease hangs on it.
+        """
+        expired = self.leases.take_expired(now)
+        for worker in sorted({lease.worker for lease in expired}):
+            leases = [lease for lease in expired if lease.worker == worker]
+            sample = reported_sample(leases, in_progress(worker))
+            if sample is not None:
+                self.failed.count_crash(SuspectedSample(sample, is_certain=True))
+        for name, missing in list(self._missing.items()):
+            if missing.since + self.leases.lease_s <= now:
+                del self._missing[name]
+                self.failed.count_crash(missing.suspect)
+        self._return(expired)
+        return expired
+
+    def return_idle(self, worker: bytes, since: float) -> list[GrantedLease]:
+        """Return the leases of an idle worker without a result since a time; the caller revokes."""
+        lost = self.leases.take_without_result(worker, since)
+        self._return(lost)
+        return lost
+
+    def return_skipped(self, worker: bytes, number: int) -> None:
+        """Return a worker's leases before the one of which it has shown a result."""
+        self._return(self.leases.take_skipped(worker, number))
+
+    def next_deadline(self) -> float:
+        """Return when a lease expires, or a missing worker counts as dead."""
+        since = min((missing.since for missing in self._missing.values()), default=math.inf)
+        return min(self.leases.next_deadline(), since + self.leases.lease_s)
+
+    def requeue(self, kind: str, sample: Sample) -> None:
+        """Queue a sample again that no worker has on a lease."""
+        if kind == "probe":
+            self.feed.requeue(sample)
+        else:
+            self.delivery.decoding.requeue(sample)
+
+    def _return(self, leases: Iterable[GrantedLease]) -> None:
+        """Queue what is left of leases again, in its former order."""
+        for lease in leases:
+            for sample in reversed(lease.samples.values()):
+                if not self.leases.holds_sample(sample.ordinal):  # another worker may have it
+                    self.requeue(lease.kind, sample)

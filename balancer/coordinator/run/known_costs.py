@@ -1,17 +1,26 @@
-"""Costs and sizes that samples were measured to have, by their index in the source.
+"""What is known of samples that no step has taken yet, and what is to be measured.
 
-They are kept in arrays, so that many samples take little memory, and over the epochs of a job: what
-a data set says of a sample does not depend on the epoch, so a later one is planned at once. Names
-are not kept. A sample whose name may be needed before it is decoded is measured again: one that is
-over budget, and may be refused, and one that could not be used.
+Costs and sizes are kept in arrays, so that many samples take little memory, and over the epochs of
+a job: what a data set says of a sample does not depend on the epoch, so a later one is planned at
+once. Names are not kept. A sample whose name may be needed before it is decoded is measured again:
+one that is over budget, and may be refused, and one that could not be used.
+
+A sample is an object from the time when it is first leased to be measured; one that was measured in
+an earlier epoch only when a step takes it. Where a window has a few thousand samples the object
+stays until then. In mode "epoch" all samples of the epoch are planned together, maybe a hundred
+million: there the object goes, unless there is more to know of it than its costs and its size. It
+loses the name that came with the costs; that comes again when it is decoded.
 """
 
+import itertools
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...planning.kernels.arrays import Int64, Mask
 from ...protocol.job_spec import JobSpec
+from ..delivery.sample import ORDINAL, Sample
 
 # Of data sets whose costs would take more than this, they are kept for one epoch, if at all.
 MOST_BYTES = 512 << 20
@@ -111,3 +120,150 @@ class CostMemory:
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""
         self._key, self._known = None, None
+
+
+# So many are counted together, without much memory for it.
+PART = 1 << 20
+
+
+class OpenSamples:
+    """Samples by ordinal, from `begin` up to an end that moves on.
+
+    end: the ordinal after the last that is to be measured.
+    """
+
+    def __init__(self, order: Int64, begin: int, known: KnownCosts, shrinks: bool) -> None:
+        """`order` maps an ordinal to an index in the source; `known` is what is known of those.
+
+        `shrinks` says to keep no object of a sample of which only the costs are known.
+        """
+        self._order = order
+        self._known = known
+        self._shrinks = shrinks
+        self._samples: dict[int, Sample] = {}
+        # Samples whose lease was lost; those from `_fresh` on that are not known, of which `_left`
+        # are to be measured, were on none yet.
+        self._again: deque[Sample] = deque()
+        self._fresh = self.end = begin
+        self._left = 0
+
+    @property
+    def to_probe(self) -> int:
+        """The number of samples that wait to be measured."""
+        return len(self._again) + self._left
+
+    def open(self, end: int) -> None:
+        """Add the samples before `end`: those that are not known are to be measured."""
+        self._left += self._not_known(self.end, end)
+        self.end = max(self.end, end)
+
+    def unknown(self, begin: int, end: int) -> int:
+        """Return how many of these samples, which are open, have no costs yet."""
+        objects = (self._samples.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
+        leased = sum(sample is not None and sample.cost is None for sample in objects)
+        return leased + self._not_known(max(begin, self._fresh), end)
+
+    def _not_known(self, begin: int, end: int) -> int:
+        """Return how many of these samples, which were on no lease yet, are to be measured."""
+        return sum(
+            int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
+            for at in range(begin, end, PART)
+        )
+
+    def take_fresh(self, most: int) -> list[Sample]:
+        """Take up to `most` samples out that are to be measured, and were on no lease yet."""
+        most = min(most, self._left)
+        fresh, looked_at = list[Sample](), most
+        while len(fresh) < most:
+            begin, wanted = self._fresh, most - len(fresh)
+            indexes = self._order[begin : min(begin + looked_at, self.end)]
+            places = np.flatnonzero(~self._known.are_known(indexes))[:wanted]
+            fresh += map(Sample, (begin + places).tolist(), indexes[places].tolist())
+            is_cut = len(places) == wanted
+            self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
+            looked_at *= 2  # there may be one in a million
+        self._left -= len(fresh)
+        self._samples.update(zip(map(ORDINAL, fresh), fresh, strict=True))
+        return fresh
+
+    def next_again(self) -> Sample | None:
+        """Return the first sample that is to be measured again, None if there is none.
+
+        It may be known by now.
+        """
+        return self._again[0] if self._again else None
+
+    def pop_again(self) -> None:
+        """Take the sample out that `next_again` has returned."""
+        self._again.popleft()
+
+    def probe_again(self, sample: Sample) -> None:
+        """Put a sample before all others to be measured."""
+        self._again.appendleft(sample)
+
+    def seen(self) -> list[Sample]:
+        """Return the samples that are objects, first leased first."""
+        return list(self._samples.values())
+
+    def note_measured(self, samples: Sequence[Sample]) -> None:
+        """Note the costs and sizes that samples have got."""
+        if not samples:
+            return
+        indexes = [sample.index for sample in samples]
+        nbytes = np.array([sample.nbytes for sample in samples], np.int64)
+        self._known.note(indexes, [sample.cost or () for sample in samples], nbytes)
+        if self._shrinks:
+            noted = self._known.are_known(np.array(indexes, np.int64)).tolist()
+            self._shrink(itertools.compress(samples, noted))
+
+    def _shrink(self, samples: Iterable[Sample]) -> None:
+        """Forget the objects of samples of which no more is known than what was noted."""
+        for sample in samples:
+            is_more_known = bool(sample.failure or sample.crash_count) or sample.payload is not None
+            if not is_more_known:
+                self._samples.pop(sample.ordinal, None)
+
+    def note_failed(self, sample: Sample) -> None:
+        """Note that a sample could not be used: the next run is to measure it again."""
+        self._known.note_failed(sample.index)
+
+    def costs(self, begin: int, end: int) -> Int64:
+        """Return the costs of samples (n, resources), all of which have some.
+
+        Those that are not known to later epochs are in objects.
+        """
+        indexes = self._order[begin:end]
+        costs = self._known.costs(indexes)
+        others = np.flatnonzero(~self._known.are_known(indexes))
+        if len(others):
+            found = [self._samples[begin + place].cost or () for place in others.tolist()]
+            costs[others] = np.array(found, np.int64)
+        return costs
+
+    def name(self, ordinal: int) -> str:
+        """Return what an error calls a sample."""
+        sample = self._samples.get(ordinal)
+        return repr(sample.key) if sample is not None else f"{self._order[ordinal]} of the source"
+
+    def take(self, ordinals: Sequence[int]) -> list[Sample]:
+        """Return samples that have costs, and forget them."""
+        samples = self._samples
+        new = [each for each in ordinals if each not in samples] if samples else ordinals
+        made = self._make_objects(new)
+        if len(made) == len(ordinals):
+            return made
+        samples.update(zip(new, made, strict=True))
+        return [samples.pop(ordinal) for ordinal in ordinals]
+
+    def _make_objects(self, ordinals: Sequence[int]) -> list[Sample]:
+        """Return objects of samples that are known."""
+        if not ordinals:
+            return []
+        indexes = self._order[np.array(ordinals)]
+        costs, nbytes = self._known.measured(indexes)
+        return [*map(Sample, ordinals, indexes.tolist(), itertools.repeat(""), costs, nbytes)]
+
+    def forget_before(self, end: int) -> list[Sample]:
+        """Forget all samples before an ordinal; return those that are objects."""
+        gone = [ordinal for ordinal in self._samples if ordinal < end]
+        return [self._samples.pop(ordinal) for ordinal in gone]

@@ -2,7 +2,7 @@
 
 A lease names samples and has a deadline. Every result, and each sample that the worker reports to
 have begun, renews all leases of that worker. A lease ends when all its samples are done, when it
-expires, or when its worker is lost; `lost_leases.py` returns what is left of it to be leased again.
+expires, or when its worker is lost; `granting.py` returns what is left of it to be leased again.
 
 An expired lease is *still usable*: its worker is late, not gone, and a result under it counts if it
 comes before anybody else's. This ends when the worker is lost, gets another lease, or shows a
@@ -78,9 +78,9 @@ class LeaseIndex:
         """Return how many leases a worker has."""
         return len(self._of_worker.get(worker, ()))
 
-    def workers(self) -> Iterator[tuple[bytes, int]]:
-        """Return the workers that have leases, and how many."""
-        return ((worker, len(leases)) for worker, leases in self._of_worker.items())
+    def count_per_worker(self) -> Counter[bytes]:
+        """Return how many leases each worker has."""
+        return Counter({worker: len(leases) for worker, leases in self._of_worker.items()})
 
     def with_sample(self, ordinal: int) -> list[GrantedLease]:
         """Return the leases that a sample is open on."""
@@ -144,8 +144,8 @@ class LeaseIndex:
             del self._of_sample[ordinal]
 
 
-class LeaseTable:
-    """All leases, by number. Methods named `take_...` remove and return leases."""
+class LeaseTable(LeaseIndex):
+    """All leases that have not expired. Methods named `take_...` remove and return leases."""
 
     def __init__(
         self,
@@ -157,14 +157,11 @@ class LeaseTable:
 
         `note_change` is told each worker the number of whose leases has changed.
         """
+        super().__init__(note_change)
         self.lease_s = lease_s
         self.last = last
-        self._leases = LeaseIndex(note_change)
         self._expired_but_usable = LeaseIndex()
         self._useless: list[GrantedLease] = []
-
-    def __len__(self) -> int:
-        return len(self._leases)
 
     # --- granting and results
 
@@ -186,7 +183,7 @@ class LeaseTable:
         lease.alone = len(lease.samples) == 1 and has_suspect(lease)
         if shared is not None:
             lease.shared = shared.shared = True
-        self._leases.add(lease)
+        self.add(lease)
         return lease
 
     def complete(
@@ -197,11 +194,11 @@ class LeaseTable:
         Samples that are not on this lease (any more) are left out: all, if it is not the worker's.
         """
         is_expired = number in self._expired_but_usable
-        leases = self._expired_but_usable if is_expired else self._leases
+        leases = self._expired_but_usable if is_expired else self
         lease = leases.get(number)
         if lease is None or lease.worker != worker:
             return "", {}
-        for each in self._leases.of_worker(worker):
+        for each in self.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
         found = leases.pop_samples(lease, ordinals)
         # Only then can somebody else have been leased the same samples.
@@ -217,7 +214,7 @@ class LeaseTable:
         """
         if number > self.last:
             return list(ordinals)
-        lease = self._leases.get(number) or self._expired_but_usable.get(number)
+        lease = self.get(number) or self._expired_but_usable.get(number)
         if lease is None or lease.worker != worker or lease.granted.issuperset(ordinals):
             return []
         return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
@@ -229,7 +226,7 @@ class LeaseTable:
 
     def remove_samples(self, is_useless: Callable[[Sample], bool]) -> None:
         """Take samples off all leases that nobody needs any more."""
-        for lease in list(self._leases):
+        for lease in list(self):
             for sample in [each for each in lease.samples.values() if is_useless(each)]:
                 self._remove_sample(lease, sample)
 
@@ -242,7 +239,7 @@ class LeaseTable:
 
     def take_expired(self, now: float) -> list[GrantedLease]:
         """Take the leases whose deadline has passed; they are still usable."""
-        return self._expire([held for held in self._leases if held.deadline <= now])
+        return self._expire([held for held in self if held.deadline <= now])
 
     def take_without_result(self, worker: bytes, since: float) -> list[GrantedLease]:
         """Take a worker's leases without a result since a time; they are still usable."""
@@ -255,12 +252,12 @@ class LeaseTable:
         way to the worker or back.
         """
         self._forget_expired(worker, number)
-        first = self._leases.first(worker)
+        first = self.first(worker)
         if first is None or first >= number:
             return []
         skipped = [held for held in self.of_worker(worker) if held.number < number]
         for lease in skipped:
-            self._leases.pop(lease.number)
+            self.pop(lease.number)
         return skipped
 
     def take_of_worker(self, worker: bytes) -> list[GrantedLease]:
@@ -268,37 +265,17 @@ class LeaseTable:
         self._forget_expired(worker)
         lost = self.of_worker(worker)
         for lease in lost:
-            self._leases.pop(lease.number)
+            self.pop(lease.number)
         return lost
 
-    def take(self, number: int) -> GrantedLease | None:
-        """Take one lease, None if there is none of this number."""
-        return self._leases.pop(number)
-
-    def clear(self) -> list[GrantedLease]:
+    def take_all(self) -> list[GrantedLease]:
         """Take all leases."""
-        leases = list(self._leases)
-        self._leases.clear()
-        self._expired_but_usable.clear()
+        leases = list(self)
+        for index in (self, self._expired_but_usable):
+            index.clear()
         return leases
 
     # --- questions
-
-    def of_worker(self, worker: bytes) -> list[GrantedLease]:
-        """Return a worker's leases, oldest first."""
-        return self._leases.of_worker(worker)
-
-    def count(self, worker: bytes) -> int:
-        """Return how many leases a worker has."""
-        return self._leases.count(worker)
-
-    def count_per_worker(self) -> Counter[bytes]:
-        """Return how many leases each worker has."""
-        return Counter(dict(self._leases.workers()))
-
-    def is_leased(self, sample: Sample) -> bool:
-        """Return whether a sample is on a lease that has not expired."""
-        return self._leases.holds_sample(sample.ordinal)
 
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
@@ -308,20 +285,20 @@ class LeaseTable:
         """
         waiting = [
             held
-            for held in self._leases
+            for held in self
             if held.shown_at <= before and not held.shared and not has_suspect(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
 
     def next_deadline(self) -> float:
         """Return the earliest deadline, infinity if there is none."""
-        return min((held.deadline for held in self._leases), default=math.inf)
+        return min((held.deadline for held in self), default=math.inf)
 
     # --- inside
 
     def _expire(self, leases: list[GrantedLease]) -> list[GrantedLease]:
         for lease in leases:
-            self._leases.pop(lease.number)
+            self.pop(lease.number)
             self._expired_but_usable.add(lease)
         return leases
 
@@ -334,13 +311,13 @@ class LeaseTable:
                 self._expired_but_usable.pop(lease.number)
 
     def _take_from_others(self, kind: str, sample: Sample) -> None:
-        for leases in (self._leases, self._expired_but_usable):
+        for leases in (self, self._expired_but_usable):
             for lease in leases.with_sample(sample.ordinal):
                 if lease.kind == kind:
                     self._remove_sample(lease, sample)
 
     def _remove_sample(self, lease: GrantedLease, sample: Sample) -> None:
-        leases = self._leases if lease.number in self._leases else self._expired_but_usable
+        leases = self if lease.number in self else self._expired_but_usable
         leases.pop_sample(lease, sample.ordinal)
-        if not lease.samples and leases is self._leases:
+        if not lease.samples and leases is self:
             self._useless.append(lease)

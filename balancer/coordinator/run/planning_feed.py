@@ -16,8 +16,7 @@ from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Wind
 from ...protocol.messages import EpochPosition, Probed
 from ..delivery.sample import ORDINAL, Sample
 from ..delivery.tracker import DeliveryTracker
-from .known_costs import KnownCosts
-from .open_samples import OpenSamples
+from .known_costs import KnownCosts, OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
 AHEAD_SAMPLES = 8192

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -85,7 +86,7 @@ class Exchange:
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             own = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in own])
-            self._all_reduce(flat, what)
+            self._run(what, partial(dist.all_reduce, flat, group=self._group, async_op=True))
             parts = torch.split(flat, [tensor.numel() for tensor in own])
             for tensor, part in zip(own, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -93,7 +94,8 @@ class Exchange:
     def copy_values(self, tensors: Sequence[Tensor], what: str) -> None:
         """Give every rank the values of the first one."""
         for tensor in tensors if self.ranks > 1 else ():
-            self._broadcast(tensor, what)
+            start = partial(dist.broadcast, tensor, group=self._group, group_src=0, async_op=True)
+            self._run(what, start)
 
     def _gathered_bytes(self, own: bytes, size: int, what: str) -> list[bytes]:
         """Return the bytes of every rank, each filled up to the size."""
@@ -102,14 +104,6 @@ class Exchange:
         found = [torch.empty_like(given) for _ in range(self.ranks)]
         self._run(what, lambda: dist.all_gather(found, given, group=self._group, async_op=True))
         return [one.cpu().numpy().tobytes() for one in found]
-
-    def _all_reduce(self, tensor: Tensor, what: str) -> None:
-        self._run(what, lambda: dist.all_reduce(tensor, group=self._group, async_op=True))
-
-    def _broadcast(self, tensor: Tensor, what: str) -> None:
-        self._run(
-            what, lambda: dist.broadcast(tensor, group=self._group, group_src=0, async_op=True)
-        )
 
     def _run(self, what: str, start: Callable[[], Any]) -> None:
         """Start a collective and wait for it."""

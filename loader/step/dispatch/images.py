@@ -15,13 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ..loss import REDUCTIONS, Reduction
-from ..topology import as_topology
+from ..ranks import as_topology
 from .encoder import EncoderCopy
 from .exchange import Exchange
 from .routes import Route, Size, plan_round, rows_of
-
-# By rank and microbatch, the images.
-Sizes = Sequence[Sequence[Sequence[Size]]]
 
 
 class ImageDispatch:
@@ -89,20 +86,15 @@ class ImageDispatch:
         trained = torch.is_grad_enabled() and bool(self._encoder.trained())
         every = self._exchange.gather((trained, own), "the sizes of the images")
         _check_alike(every)
-        rounds = [
-            range(first, min(first + (self._together or len(own)), len(own)))
-            for first in range(0, len(own), self._together or max(1, len(own)))
-        ]
+        size = self._together or max(1, len(own))
+        rounds = [range(first, min(first + size, len(own))) for first in range(0, len(own), size)]
+        routes = []
+        for one in rounds:
+            images = [of_rank[one.start : one.stop] for _, of_rank in every]
+            routes.append(plan_round(images, self._exchange.rank, self._cost))
         found = StepImages(
-            self._encoder,
-            self._exchange,
-            pixels,
-            [_plan([theirs for _, theirs in every], one, self._exchange, self._cost)
-             for one in rounds],
-            rounds,
-            trained,
-            self._reduction,
-        )  # fmt: skip
+            self._encoder, self._exchange, pixels, routes, rounds, trained, self._reduction
+        )
         self._open = found
         return found
 
@@ -205,7 +197,9 @@ class StepImages:
             self._pixels[number] = None
         rows = [rows_of(size) for size in route.own]
         sent = _in_order(pixels, rows, route.order)
-        got = self._exchange.swap(sent, _rows(route.send), _rows(route.receive), name)
+        ways = (route.send, route.receive)
+        send, receive = ([sum(map(rows_of, some)) for some in way] for way in ways)
+        got = self._exchange.swap(sent, send, receive, name)
         with torch.set_grad_enabled(self._trained):
             encoded = encoder(got, route.encoded)
         back = self._exchange.swap(
@@ -214,7 +208,8 @@ class StepImages:
         )  # fmt: skip
         counts = encoder.counts([[size] for size in route.own])
         arrived = [counts[image] for image in route.order]
-        features = _in_order(back, arrived, _inverse(route.order))
+        places = sorted(range(len(arrived)), key=route.order.__getitem__)
+        features = _in_order(back, arrived, places)
         parts = torch.split(features, encoder.counts(route.microbatches))
         self._features = {
             number: part.detach().requires_grad_(self._trained)
@@ -255,11 +250,6 @@ def _check_topology(topology: Any, exchange: Exchange) -> None:
         )
 
 
-def _plan(sizes: Sizes, own: range, exchange: Exchange, cost: Callable[[Any], int]) -> Route:
-    """Return the route of a round of these microbatches."""
-    return plan_round([of_rank[own.start : own.stop] for of_rank in sizes], exchange.rank, cost)
-
-
 def _check_alike(every: Sequence[tuple[bool, Sequence[Any]]]) -> None:
     """Raise ValueError, on all ranks, if they would not enter the same exchanges."""
     counts = [len(sizes) for _, sizes in every]
@@ -287,22 +277,6 @@ def _gradient(microbatch: int, features: Tensor) -> Tensor:
             "to train makes no graph); or freeze the encoder"
         )
     return torch.zeros_like(features)
-
-
-def _rows(images: Sequence[Sequence[Size]]) -> list[int]:
-    return [sum(map(rows_of, some)) for some in images]
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    """Return where each item has gone.
-
-    >>> _inverse([2, 0, 1])
-    [1, 2, 0]
-    """
-    found = [0] * len(order)
-    for place, item in enumerate(order):
-        found[item] = place
-    return found
 
 
 def _in_order(tensor: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ and 0.8 TFLOP at 512 x 512.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir.typed_json import read_json
 from ...shapes import Device, TransformerLayer, Vocabulary
@@ -69,16 +69,12 @@ def freeze(module: Module) -> Module:
     A frozen encoder comes first in the chain, so its input gradients are not needed either.
     """
     first = module.name == "encoder"
-    return Module(
-        module.name,
-        module.layers,
-        module.forward_ns,
-        {tp: 0 if first else ns // 2 for tp, ns in module.backward_ns.items()},
+    return replace(
+        module,
+        backward_ns={tp: 0 if first else ns // 2 for tp, ns in module.backward_ns.items()},
         state_bytes=module.state_bytes * 2 // _STATE_BYTES,
         optimizer_bytes=0,
         activation_bytes=0 if first else module.activation_bytes,
-        output_bytes=module.output_bytes,
-        parts=module.parts,
     )
 
 
@@ -149,14 +145,6 @@ def _recomputed(module: Module) -> Module:
     """Return the module with recomputation: layers keep their inputs and run forwards twice."""
     if not module.activation_bytes:
         return module
-    return Module(
-        module.name,
-        module.layers,
-        module.forward_ns,
-        {tp: ns + module.forward_ns[tp] for tp, ns in module.backward_ns.items()},
-        module.state_bytes,
-        module.optimizer_bytes,
-        module.layers * module.output_bytes + module.activation_bytes // module.layers,
-        module.output_bytes,
-        module.parts,
-    )
+    held = module.layers * module.output_bytes + module.activation_bytes // module.layers
+    again = {tp: ns + module.forward_ns[tp] for tp, ns in module.backward_ns.items()}
+    return replace(module, backward_ns=again, activation_bytes=held)

@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import Module, OrchestrationProblem, Unit, iteration_ns, memory_of
+from .units import BACKBONE, Module, OrchestrationProblem, Unit, iteration_ns, memory_of
 
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
@@ -159,7 +159,7 @@ def _options(
     """Return every unit of a module that fits into memory and GPUs, as arrays."""
     tps = job.sizes_of(module)
     # Chunks shorten the wait of the slowest module, which the others are not.
-    cuts = _cuts(module.layers, job.chunks if module.name == job.backbone else (1,))
+    cuts = _cuts(module.layers, job.chunks if module.name == BACKBONE else (1,))
     grid = np.array(np.meshgrid(tps, sizes, np.arange(len(cuts))))
     tp, dp, cut = grid.reshape(3, -1).astype(np.int64)
     pp, vpp, layers = np.array(cuts, np.int64)[cut].T

@@ -14,13 +14,15 @@ simulated too, so the plan is never slower.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
+from ...generators.interleaved import chunked_order
+from ...generators.one_f_one_b import alternating, plain_order
 from ...ir.program import Pass, Program
 from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
 from .search import Layout, orchestrate, rigid
 from .units import (
+    BACKBONE,
     Module,
     OrchestrationProblem,
     Unit,
@@ -28,7 +30,6 @@ from .units import (
     chunks_ahead,
     fullest,
     iteration_ns,
-    memory_bytes,
 )
 
 # A module's work for each sample of a step, in thousandths of the mean.
@@ -156,9 +157,9 @@ def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
     """Return the bytes that every rank always holds: states and its part of the optimizer's."""
     result = []
     for module, unit in zip(job.modules, units, strict=True):
-        still = Module("", module.layers, {unit.tp: 0}, {unit.tp: 0}, module.state_bytes)
-        size = memory_bytes(still, unit, 1, 0, 1)
-        part = -(-module.optimizer_bytes * fullest(module.layers, unit) // module.layers)
+        full = fullest(module.layers, unit)
+        size = -(-module.state_bytes * full // (module.layers * unit.tp))
+        part = -(-module.optimizer_bytes * full // module.layers)
         result += [size + -(-part // (unit.tp * unit.dp))] * unit.pp
     return result
 
@@ -204,32 +205,13 @@ def units_program(units: tuple[Unit, ...], microbatches: int) -> Program:
     return Program(tuple(rows), tuple(placement), microbatches, name="units")
 
 
-def _plain_row(stage: int, warmup: int, microbatches: int) -> tuple[Pass, ...]:
-    """Return 1F1B's row with `warmup` forwards ahead."""
-    warmup = min(warmup, microbatches)
-    forwards = [Pass(stage, "F", m) for m in range(microbatches)]
-    backwards = [Pass(stage, "B", m) for m in range(microbatches)]
-    steady = zip(forwards[warmup:], backwards, strict=False)
-    rest = backwards[microbatches - warmup :]
-    return (*forwards[:warmup], *chain.from_iterable(steady), *rest)
-
-
 def _row(unit: Unit, rank: int, after: int, first: int, microbatches: int) -> tuple[Pass, ...]:
+    warmup = chunks_ahead(unit, after) - 1
     if unit.vpp == 1:
-        return _plain_row(first + rank, chunks_ahead(unit, after) - 1 - rank, microbatches)
-    total = microbatches * unit.vpp
-    warmup = min(chunks_ahead(unit, after) - 1 - 2 * rank, total)
-
-    def nth(kind: str, step: int) -> Pass:
-        around, within = divmod(step, unit.pp * unit.vpp)
-        chunk, offset = divmod(within, unit.pp)
-        chunk = chunk if kind == "F" else unit.vpp - 1 - chunk
-        return Pass(first + chunk * unit.pp + rank, kind, around * unit.pp + offset)
-
-    row = [nth("F", step) for step in range(warmup)]
-    for step in range(total - warmup):
-        row += [nth("F", warmup + step), nth("B", step)]
-    return (*row, *(nth("B", step) for step in range(total - warmup, total)))
+        return alternating(plain_order(first + rank), warmup - rank, microbatches)
+    stages = range(first + rank, first + unit.pp * unit.vpp, unit.pp)
+    order = chunked_order(stages, unit.pp)
+    return alternating(order, warmup - 2 * rank, microbatches * unit.vpp)
 
 
 HEADROOM_PERCENT = (100, 125, 150)
@@ -261,6 +243,4 @@ def _slower(job: OrchestrationProblem, percent: int) -> OrchestrationProblem:
             backward_ns={tp: ns * percent // 100 for tp, ns in module.backward_ns.items()},
         )
 
-    return replace(
-        job, modules=tuple(m if m.name == job.backbone else slow(m) for m in job.modules)
-    )
+    return replace(job, modules=tuple(m if m.name == BACKBONE else slow(m) for m in job.modules))

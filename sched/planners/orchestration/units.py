@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 TENSOR_SIZES = (1, 2, 4, 8)
+# The name of the module that sets the microbatch.
+BACKBONE = "backbone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,7 @@ class OrchestrationProblem:
     gpus: int
     batch: int
     memory_bytes: int
-    backbone: str = "backbone"
     link_mb_per_s: int = 25_000
-    tensor_sizes: tuple[int, ...] = TENSOR_SIZES
     chunks: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
@@ -99,24 +99,24 @@ class OrchestrationProblem:
         self._check_chain()
         if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
             raise ValueError("GPUs, batch, memory and link must be 1 or more")
-        if not self.chunks or min(self.chunks) < 1 or not self.tensor_sizes:
-            raise ValueError(f"sizes to try: VPP {self.chunks}, TP {self.tensor_sizes}; give some")
+        if not self.chunks or min(self.chunks) < 1:
+            raise ValueError(f"sizes to try: VPP {self.chunks}; give some")
         for module in self.modules:
             self._check_module(module)
 
     def _check_chain(self) -> None:
         names = [module.name for module in self.modules]
-        if names.count(self.backbone) != 1 or len(set(names)) != len(names):
+        if names.count(BACKBONE) != 1 or len(set(names)) != len(names):
             given = ", ".join(names) or "none"
-            raise ValueError(f"got modules {given}; give one named {self.backbone}, no two alike")
-        at = names.index(self.backbone)
+            raise ValueError(f"got modules {given}; give one named {BACKBONE}, no two alike")
+        at = names.index(BACKBONE)
         if at > 1 or len(names) - at > 2:
             raise ValueError("give at most one module before and one after the backbone")
 
     def _check_module(self, module: Module) -> None:
         if not self.sizes_of(module):
             have = ", ".join(map(str, module.forward_ns))
-            want = ", ".join(map(str, self.tensor_sizes))
+            want = ", ".join(map(str, TENSOR_SIZES))
             raise ValueError(f"{module.name} has no times for TP {want}; it has them for {have}")
         if self._largest(module) >= 2**62:
             raise ValueError(f"{module.name}: its numbers are too large for nanoseconds, bytes")
@@ -126,17 +126,17 @@ class OrchestrationProblem:
         times = max(module.work_ns(tp) for tp in module.forward_ns) * self.batch * module.layers
         sizes = max(module.activation_bytes, 1000 * module.output_bytes) * self.batch
         fixed = module.state_bytes + module.optimizer_bytes + self.memory_bytes
-        widest = max(self.tensor_sizes) * max(self.chunks)
+        widest = max(TENSOR_SIZES) * max(self.chunks)
         return (times + sizes + fixed * module.layers * widest) * max(self.chunks)
 
     @property
     def at(self) -> int:
         """The backbone's position among the modules."""
-        return [module.name for module in self.modules].index(self.backbone)
+        return [module.name for module in self.modules].index(BACKBONE)
 
     def sizes_of(self, module: Module) -> list[int]:
         """Return the TP sizes to try for a module."""
-        return [size for size in self.tensor_sizes if size in module.forward_ns]
+        return [size for size in TENSOR_SIZES if size in module.forward_ns]
 
 
 def fullest(layers: int, unit: Unit) -> int:

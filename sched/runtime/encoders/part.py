@@ -7,7 +7,7 @@ microbatch without features is not encoded: most encoders do not take none, and 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.program import Pass, Program
-from ...transforms import without_encoder_backward
+from ...transforms.training import without_encoder_backward
 from ..compiled import Value
-from ..parts import Given, Joint, Made, StepData, TensorSpec, unpack
+from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, unpack
 from ..stage.calling import Calling, call_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
@@ -100,12 +100,6 @@ class EncoderPart:
         """Return None: encoders have no loss."""
         return None
 
-    def modules(self) -> Iterable[nn.Module]:
-        """Return this rank's layers."""
-        for encoder, spec in enumerate(self.encoders):
-            for number in self.placement.on_rank(self.rank, encoder):
-                yield layer_of(spec, number)
-
     def _nothing(self, what: Pass, place: LayerPlace) -> Made:
         """Return what a microbatch without features makes: what another rank waits for, empty."""
         value = value_of(what)
@@ -128,7 +122,10 @@ class EncoderPart:
             inputs = [x]
         with torch.set_grad_enabled(back in self.routes.backward):
             output = call_module(layer_of(spec, place.number), inputs, {}, self.calling, what)
-        _check_size(what, output, self._data)
+        # What edges carry has the size that other ranks were promised.
+        if (promised := self._data.edges.get(value_of(what))) is not None:
+            advice = "give EncoderSpec the true tokens, width, hidden and precision"
+            promised.check(output, f"{what} made", advice)
         edge = get_gradient_edge(output) if output.requires_grad else None
         kept = _Kept(x if back in self.routes.wanted else None, edge)
         result = output.detach()
@@ -140,8 +137,7 @@ class EncoderPart:
             torch.autograd.backward([kept.edge], [self._gradient(what, place, given)])
         if kept.input is None:
             return {}
-        found = kept.input.grad
-        found = torch.zeros_like(kept.input) if found is None else found
+        found = gradient_or_zeros(kept.input)
         return {what.kind: found, f"X_{what.kind}": found}
 
     def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> Tensor:
@@ -199,16 +195,6 @@ def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> Non
             raise ValueError(f"encoders that are trained have one precision, got {names}")
 
 
-def _check_size(what: Pass, output: Tensor, data: StepData) -> None:
-    """Raise ValueError if what edges carry has not the size that other ranks were promised."""
-    spec = data.edges.get(value_of(what))
-    if spec is not None and (tuple(output.shape), output.dtype) != (spec.shape, spec.dtype):
-        raise ValueError(
-            f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
-            f"{spec.dtype}; give EncoderSpec the true tokens, width, hidden and precision"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class RankEncoders:
     """All encoders, and which of their layers this rank runs; empty for models without any."""
@@ -232,18 +218,6 @@ class RankEncoders:
         own = self.placement.position.get(self.rank)
         before = [at for rank, at in self.placement.position.items() if rank < self.rank]
         return frozenset(self.named_modules() if own in before else ())
-
-    def modules(self) -> list[nn.Module]:
-        """Return the layers that this rank runs."""
-        return [module for _, _, module in self.layers()]
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Return this rank's parameters by names that are the same on all ranks."""
-        return {
-            f"{name}.{inside}": parameter
-            for name, module in self.named_modules().items()
-            for inside, parameter in module.named_parameters()
-        }
 
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""

@@ -152,25 +152,23 @@ def _below(key: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def _check_edge(edge: Edge, placement: EncoderPlacement) -> None:
     """Raise ValueError for an edge that joins passes which do not follow each other."""
-    if not _fits(edge, placement):
-        raise ValueError(
-            f"the edge {edge} leads neither from a layer of an encoder to its next one, nor from "
-            "its last one to an F, nor from a B or I back to it; fill the schedule again"
-        )
-
-
-def _fits(edge: Edge, placement: EncoderPlacement) -> bool:
     source, target = edge
     if is_encoder(source) and is_encoder(target):
         # Backwards go down.
         low, high = edge if is_encoder(source, "EF") else edge[::-1]
         below = _below(_key(high, placement)) == _key(low, placement)
-        return source.kind[:2] == target.kind[:2] and below
-    if is_encoder(source, "EF"):
-        return target.kind == "F" and placement.is_last(source)
-    if is_encoder(target, "EB"):
-        return source.kind in BACKWARD and placement.is_last(target)
-    return not (is_encoder(source) or is_encoder(target))
+        fits = source.kind[:2] == target.kind[:2] and below
+    elif is_encoder(source, "EF"):
+        fits = target.kind == "F" and placement.is_last(source)
+    elif is_encoder(target, "EB"):
+        fits = source.kind in BACKWARD and placement.is_last(target)
+    else:
+        fits = not (is_encoder(source) or is_encoder(target))
+    if not fits:
+        raise ValueError(
+            f"the edge {edge} leads neither from a layer of an encoder to its next one, nor from "
+            "its last one to an F, nor from a B or I back to it; fill the schedule again"
+        )
 
 
 def _numbers(

@@ -45,14 +45,6 @@ _STORE_S = 10.0
 _END_S = _STORE_S + 2.0
 
 
-@dataclass(slots=True)
-class _Place:
-    """The rank's place when it was last looked at, and since when."""
-
-    key: tuple[int, int, str] = (0, 0, "")
-    since: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class BoardSeat:
     """The place of a rank's standing among those of all processes.
@@ -92,7 +84,8 @@ class Board:
         self._store, self._seat, self._rank = store, seat, seat.rank
         store.set_timeout(timedelta(seconds=_STORE_S))
         self._deadline_s = deadline_s
-        self._place = _Place(since=monotonic())
+        # The rank's place when it was last looked at, and since when it is there.
+        self._place, self._since = (0, 0, ""), monotonic()
         self._beat = 0
         self._read_at = monotonic()
         # By rank: the last number seen, and when it was new.
@@ -214,9 +207,9 @@ class Board:
     def _own(self) -> Standing:
         value = self.waits.value
         key = (self.step, self.waits.at, "" if value is None else str(value))
-        if key != self._place.key:
-            self._place = _Place(key, monotonic())
-        since = monotonic() - self._place.since
+        if key != self._place:
+            self._place, self._since = key, monotonic()
+        since = monotonic() - self._since
         return Standing(*key, since_s=since, failed=self._failed, beat=self._beat)
 
     def _read(self, pipeline: int) -> dict[int, Standing]:

@@ -48,7 +48,7 @@ def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: i
         place = f"{known.lists[rank][at].what} of rank {rank}"
         error.add_note(f"in pass {place}, step {board.step}")
         board.give_up(f"{place} raised {type(error).__name__}: {error}")
-        _leave_at_exit()
+        atexit.register(_leave)
         raise
 
 
@@ -59,36 +59,25 @@ def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> Pipe
     The process ends at exit without waiting for the process groups.
     """
     standings = board.give_up("")
-    text = known.explain(rank, standings) + _reports(standings, rank)
+    text = known.explain(rank, standings)
+    for other, there in sorted(standings.items()):
+        if other != rank and there.failed not in ("", "failed"):  # an error of its own
+            text += f"; rank {other}: {there.failed}"
     for number, others in sorted(board.elsewhere().items()):
         late = known.late(standings[rank].step, others)
         silent = [other for other, there in sorted(others.items()) if there.silent_s]
         if behind := silent or late:
             text += f"; in pipeline {number}, {known.explain(behind[0], others)}"
-    _leave_at_exit()
+    atexit.register(_leave)
     return PipelineStalledError(text, str(error).splitlines()[0])
 
 
-def _reports(standings: Mapping[int, object], rank: int) -> str:
-    """Return what other ranks said when they gave up, if it is an error of theirs."""
-    errors = [
-        f"rank {other}: {failed}"
-        for other, standing in sorted(standings.items())
-        if other != rank and (failed := getattr(standing, "failed", "")) not in ("", "failed")
-    ]
-    return "".join(f"; {error}" for error in errors)
-
-
-def _leave_at_exit() -> None:
-    """End the process at exit without waiting for transfers that never end.
+def _leave() -> None:
+    """End the process, at exit, without waiting for transfers that never end.
 
     Process groups wait for their own threads when they are destroyed; with a lost peer that can
     take as long as their timeouts. What was printed is flushed first.
     """
-    atexit.register(_leave)
-
-
-def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -100,13 +100,14 @@ class Pipelines:
             return self._behind(rank, standing, standings)
         if not standing.waiting:
             return []
-        made = next((op for op in self.lists[rank] if standing.waiting in _texts(op)), None)
+        ops, value = self.lists[rank], standing.waiting
+        made = next((op for op in ops if value in map(str, op.writes)), None)
         if made is not None and made.source is not None:
             return [made.source]
         if made is not None and made.what.kind in self.collectives:
             return self._not_entered(rank, made, standing, standings)
         # Its own value: a send that its receivers have not taken.
-        sends = (op for op in self.lists[rank] if op.targets and _read(op) == standing.waiting)
+        sends = (op for op in ops if op.targets and str(op.reads[0]) == value)
         return [target for op in sends for target in op.targets]
 
     def _behind(
@@ -159,11 +160,3 @@ class Pipelines:
 def _is_silent(standing: Standing) -> bool:
     """Return whether a rank's process has ended or stopped without a word."""
     return standing.silent_s > 0 and not standing.failed
-
-
-def _texts(op: Op) -> list[str]:
-    return [str(value) for value in op.writes]
-
-
-def _read(op: Op) -> str:
-    return str(op.reads[0])

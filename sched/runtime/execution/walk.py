@@ -1,7 +1,7 @@
 """The executor: one loop over a rank's operations.
 
 It is a generator that stops where it has to wait, so that what waits is the caller's: the process
-group's with a deadline, or the loopback's, which has all ranks in one process. Only values that a
+group's with a deadline, or a test's, which has all ranks in one process. Only values that a
 pass reads are waited for. What is sent is kept until a message back proves that it has arrived, or
 until the next one goes the same way and finds it gone.
 """
@@ -18,7 +18,7 @@ from ...ir.kinds import kind
 from ...ir.program import Pass
 from ...simulation.timeline import Slot
 from ..compiled import Collective, Op, Value
-from ..links.interface import Links, Transfer
+from ..links.process_groups import Links, Transfer
 from ..parts import ModelPart, StepData
 
 

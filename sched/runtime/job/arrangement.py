@@ -1,124 +1,98 @@
 """Arrange a job's parts: encoders in the pipeline's bubbles, or units on ranks of their own."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...transforms import with_generator, without_last_stage
-from ..checkpoint import ResumedSchedule
-from ..encoders import EncoderSpec
-from ..links import MeshPlace
+from ...ir.registry import schedule as make_program
+from ...transforms.generator_passes import with_generator, without_last_stage
+from ..encoders.placement import EncoderSpec
+from ..links.place import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
 from ..stage.generator import GeneratorSpec
-from ..units import (
-    KnownPlans,
-    UnitPlace,
-    Units,
-    agree_units,
-    joined,
-    known_plans,
-    place_units,
-    replicated,
-)
-from ..vocabulary import VocabularyShard
-from .programs import Programs
+from ..units.layout import Units
+from ..units.lists import joined
+from ..units.place import UnitPlace, agree_units, place_units
+from ..units.plan import KnownPlans, known_plans
+from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
-from .unit_programs import UnitPrograms
 
 # Microbatches of the first program, for each rank: every schedule has one for as many.
 _PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
+class ResumedSchedule:
+    """A schedule that goes on with programs that were saved, by ranks and microbatches.
+
+    `schedule`, `options`: what makes all others. `unit_plans`: the text of the plans that units
+    made of the saved programs, which are then for units alone: a pipeline with encoders in its
+    bubbles has others.
+    """
+
+    saved: Mapping[tuple[int, int], Program]
+    schedule: str | Callable[[int, int], Program]
+    options: Mapping[str, Any]
+    unit_plans: str = ""
+
+    def __call__(self, ranks: int, microbatches: int) -> Program:
+        """Return the program of a number of microbatches, for a mesh."""
+        if not self.unit_plans and (found := self.saved.get((ranks, microbatches))):
+            return found
+        if isinstance(self.schedule, str):
+            return make_program(
+                self.schedule, ranks=ranks, microbatches=microbatches, **self.options
+            )
+        return self.schedule(ranks, microbatches)
+
+
+@dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A pipeline whose ranks run all passes, those of encoders in its bubbles.
+    """A pipeline whose ranks run all passes, encoders' in its bubbles, or units on their own ranks.
 
     `make`: the program of a number of microbatches, of which parts, fields and connections follow.
+    `here`: this process' place among units, if there are any. `plans`: of programs of one replica
+    of their language model.
     """
 
     place: MeshPlace
     make: Callable[[int], Program]
+    here: UnitPlace | None = None
+    plans: KnownPlans | None = None
 
     @property
     def first_program(self) -> Program:
         """Return the first program: stages and channels do not depend on how many microbatches."""
-        return self.make(_PROBE * self.place.ranks)
-
-    @property
-    def first_count(self) -> int:
-        """Return the number of microbatches of the first program."""
-        return self.first_program.microbatches
-
-    def copies(
-        self,
-        stages: Mapping[int, nn.Module],
-        shard: VocabularyShard | None,
-        known: Collection[int],
-    ) -> dict[str, nn.Parameter]:
-        """Return the parameters besides encoders' of which other ranks have copies, by name.
-
-        `known`: the `id` of those that have a name already.
-        """
-        del stages, shard, known
-        return {}
-
-    def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
-        """Return what all ranks' modules say of the model together; all ranks call this."""
-        place, limit_s = self.place, start_deadline(deadline_s)
-        return agree(
-            own, self.first_program, place.groups[0], place.replicas, place.device, limit_s
-        )
-
-    def programs(self, **given: Any) -> Programs:
-        """Return the programs; `given`: the fields of Programs that are not known here."""
-        return Programs(make=self.make, rank=self.place.seat, **given)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnitArrangement(Arrangement):
-    """Units on ranks of their own.
-
-    `here`: this process' place. `plans`: of programs of one replica of the language model.
-    """
-
-    here: UnitPlace
-    plans: KnownPlans
-
-    @property
-    def first_program(self) -> Program:
-        """Return the first program, in which every encoder rank has something to do."""
-        units = self.here.units
-        replicas = max(unit.dp for unit in (units.encoder, units.generator) if unit is not None)
-        return self.make(_PROBE * self.place.ranks * replicas)
+        count = _PROBE * self.place.ranks
+        if self.here is not None:  # every encoder rank has something to do
+            count *= max(unit.dp for unit in self.here.units.sizes[1:])
+        return self.make(count)
 
     @property
     def first_count(self) -> int:
         """Return the number of microbatches that each replica has in the first program."""
-        return self.first_program.microbatches // self.here.units.backbone.dp
-
-    def copies(
-        self,
-        stages: Mapping[int, nn.Module],
-        shard: VocabularyShard | None,
-        known: Collection[int],
-    ) -> dict[str, nn.Parameter]:
-        """Return the parameters that the language model's replicas have in common, by name."""
-        return replicated(self.here, stages, shard, known)
+        replicas = 1 if self.here is None else self.here.units.backbone.dp
+        return self.first_program.microbatches // replicas
 
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
-        return agree_units(own, self.first_program, self.here, start_deadline(deadline_s))
+        program, limit_s = self.first_program, start_deadline(deadline_s)
+        if self.here is not None:
+            return agree_units(own, program, self.here, limit_s)
+        return agree(own, program, self.place, limit_s)
 
     def programs(self, **given: Any) -> Programs:
-        """Return the programs of all replicas."""
-        return UnitPrograms(
-            make=self.make, rank=self.place.seat, place=self.here, plans=self.plans, **given
-        )
+        """Return the programs; `given`: the fields of Programs that are not known here."""
+        given |= {"make": self.make, "rank": self.place.seat}
+        if self.here is None or self.plans is None:
+            return Programs(**given)
+        units = self.here.units
+        given |= {"replicas": units.replicas(self.here.rank), "in_all": units.backbone.dp}
+        return UnitPrograms(place=self.here, plans=self.plans, **given)
 
 
 def arrange(
@@ -147,7 +121,7 @@ def arrange(
     def make(count: int) -> Program:
         return joined(plans.plan_of(count).programs)
 
-    return _UnitArrangement(here, cache(make), here, plans)
+    return Arrangement(here, cache(make), here, plans)
 
 
 def _of_replicas(

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
-from ..links import MeshPlace, gather_objects, wait_for
+from ..links.place import MeshPlace, gather_objects
+from ..links.process_groups import wait_for
+from ..units.place import UnitPlace
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
 _LIKE = 0.05
@@ -46,7 +48,8 @@ class Lanes:
         which do not have the same stages.
         """
         place = self.place
-        if not place.checks_meshes:
+        # Without lanes, a mesh does not say over which processes parameters may be divided.
+        if place.lanes is None and not isinstance(place, UnitPlace):
             return
         other = self._other_lane()  # all lanes enter this, whatever else is wrong in one of them
         found = self._foreign_mesh() or other

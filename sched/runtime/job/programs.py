@@ -1,8 +1,11 @@
-"""The programs of a pipeline, one for each number of microbatches, and the fields it needs."""
+"""The programs of a pipeline, one for each number of microbatches, and the fields it needs.
+
+In units there is one program for each replica of the language model (`UnitPrograms`), and encoders
+and generator work for all of them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,57 +14,22 @@ from torch import nn
 from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms import (
-    forward_only,
-    with_reductions,
-    with_whole_last_backward,
-    without_generator_gradient,
-)
+from ...transforms.generator_passes import without_generator_gradient
+from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
 from ..compiled import Value, collectives
-from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from ..execution.waiting import Pipelines
-from ..links import Channel, channels_of
-from ..parts import ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
-from ..stage import Merging, StageOptions, Stages, StateCapture
-from ..stage.agreement import ModelFacts, without_training
+from ..links.process_groups import Channel, channels_of
+from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
+from ..stage.agreement import ModelFacts
+from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
-from ..vocabulary import VocabularyPart
+from ..stage.modules import StageOptions, Stages
+from ..units.lists import compile_units, joined
+from ..units.place import UnitPlace
+from ..units.plan import KnownPlans
+from ..vocabulary.step import VocabularyPart
 from .start import compile_all
-
-
-@dataclass(frozen=True, slots=True)
-class NeededFields:
-    """The fields of a microbatch that each rank needs.
-
-    `placement`: the rank of each stage.
-    """
-
-    placement: Sequence[int]
-    options: StageOptions
-    vocabulary: VocabularyPart | None
-    encoders: RankEncoders
-    generator: RankGenerator
-
-    def fields_of(
-        self, rank: int, *, encodes: bool = True, generates: bool = True
-    ) -> frozenset[str]:
-        """Return the fields that a rank of the program needs.
-
-        `encodes`, `generates`: False for a microbatch that another rank does this of.
-        """
-        beside = self.generator.fields(rank, self.placement[-1], generates=generates)
-        if encodes:
-            beside |= self.encoders.fields(rank)
-        if rank not in self.placement:
-            return frozenset(beside)
-        wanted = set(self.options.extras) | beside
-        if rank == self.placement[0] and not (self.vocabulary and self.vocabulary.shard.embedding):
-            wanted |= set(self.options.inputs)
-        if rank == self.placement[-1] and self.options.loss is not None:
-            wanted |= set(self.options.labels)
-        if self.vocabulary is not None:
-            wanted |= set(self.vocabulary.fields.values())
-        return frozenset(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +61,10 @@ class CompiledProgram:
 class Programs:
     """The programs of one rank.
 
-    `make`: the program of a number of microbatches. `channels`: the connected ones, which are those
-    of the first program. `made`: the programs so far, as they were made.
+    `make`: the program of a number of microbatches. `placement`: the rank of each stage.
+    `replicas`: of the model in the programs, those that this rank works for, of `in_all`.
+    `channels`: the connected ones, which are those of the first program. `made`: the programs so
+    far, as they were made.
     """
 
     make: Callable[[int], Program]
@@ -107,7 +77,9 @@ class Programs:
     merging: Merging | None
     capture: StateCapture | None
     facts: ModelFacts
-    needed: NeededFields
+    placement: Sequence[int]
+    replicas: range = range(1)
+    in_all: int = 1
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
@@ -140,26 +112,59 @@ class Programs:
         step: Steps,
         training: bool,
     ) -> StepData:
-        """Return a step's data for the parts, with the sizes of all that ranks exchange."""
-        (one,) = list_steps(step)
-        facts = self.facts if training else without_training(self.facts)
-        needed = partial(self.needs, compiled)
-        read = reading.read(one, facts.input_gradient, training, needed)
-        return compiled.with_sizes(read, one.infos)
+        """Return a step's data for the parts, with the sizes of all that ranks exchange.
+
+        `step`: of each replica that this rank works for.
+        """
+        count, facts = self.count_microbatches(step), self.facts_for(training)
+        microbatches = [ELSEWHERE] * (count * self.in_all)
+        infos: list[object] = [None] * len(microbatches)
+        for replica, one in zip(self.replicas, list_steps(step), strict=True):
+            first = replica * count
+            needed = [self.needs(compiled, first + number) for number in range(count)]
+            read = reading.read(one, facts.input_gradient, training, needed)
+            microbatches[first : first + count] = read.microbatches
+            infos[first : first + count] = one.infos
+        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
+        return compiled.with_sizes(data, infos)
+
+    def facts_for(self, training: bool) -> ModelFacts:
+        """Return what ranks know of the model; without training no gradient is wanted anywhere."""
+        nowhere = (False,) * len(self.facts.input_gradient)
+        return self.facts if training else replace(self.facts, input_gradient=nowhere)
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
-        return self.needs(self.compiled(info.microbatches), self.number(info))
-
-    def number(self, info: Any) -> int:
-        """Return the number of a microbatch in the program."""
-        found: int = info.microbatch
-        return found
+        # Its number in the program is one over all replicas.
+        first = info.rank * info.microbatches if self.in_all > 1 else 0
+        return self.needs(self.compiled(info.microbatches), first + info.microbatch)
 
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
         encodes, generates = number in compiled.encoded, number in compiled.generated
-        return self.needed.fields_of(self.rank, encodes=encodes, generates=generates)
+        return self.fields_of(self.rank, encodes=encodes, generates=generates)
+
+    def fields_of(
+        self, rank: int, *, encodes: bool = True, generates: bool = True
+    ) -> frozenset[str]:
+        """Return the fields of a microbatch that a rank of the program needs.
+
+        `encodes`, `generates`: False for a microbatch that another rank does this of.
+        """
+        wanted = self.generator.fields(rank, self.placement[-1], generates=generates)
+        if encodes:
+            wanted |= self.encoders.fields(rank)
+        if rank not in self.placement:
+            return frozenset(wanted)
+        options, vocabulary = self.options, self.vocabulary
+        wanted |= set(options.extras)
+        if rank == self.placement[0] and not (vocabulary and vocabulary.shard.embedding):
+            wanted |= set(options.inputs)
+        if rank == self.placement[-1] and options.loss is not None:
+            wanted |= set(options.labels)
+        if vocabulary is not None:
+            wanted |= set(vocabulary.fields.values())
+        return frozenset(wanted)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
@@ -168,7 +173,8 @@ class Programs:
 
     def own_microbatches(self, count: int) -> range:
         """Return those that this rank's stages run. `count`: of each replica's step."""
-        return range(count)
+        first = self.replicas[0] * count
+        return range(first, first + count)
 
     def unit_plans(self) -> str:
         """Return the plans of units as text, "" without units."""
@@ -238,15 +244,18 @@ class Programs:
         """Return the program, checked, and every rank's operations."""
         program = self._checked(self.make(microbatches), microbatches)
         self.made[microbatches] = program
-        facts = self.facts if training else without_training(self.facts)
-        program = self.trained(program)
+        facts = self.facts_for(training)
+        program = self._fitted(self.trained(program), training)
         if training:
-            if self.options.split:
-                program = with_whole_last_backward(program, facts.sharded)
             program = with_reductions(program)
-        else:
-            program = forward_only(program)
         return program, Pipelines(compile_all(program, facts), collectives(program))
+
+    def _fitted(self, program: Program, training: bool) -> Program:
+        """Return a program's forward passes, or for training all, as FSDP2's stages need them."""
+        if not training:
+            return forward_only(program)
+        split = self.options.split
+        return with_whole_last_backward(program, self.facts.sharded) if split else program
 
     def _checked(self, program: Program, microbatches: int) -> Program:
         if program.microbatches != microbatches:
@@ -278,3 +287,65 @@ class Programs:
             return {}
         sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
         return {barrier.name: self.options.autocast for barrier in sent}
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitPrograms(Programs):
+    """The programs of one rank of a unit. `plans`: of a number of microbatches of each replica."""
+
+    place: UnitPlace
+    plans: KnownPlans
+
+    def count_microbatches(self, step: Steps) -> int:
+        """Return the number of microbatches of each replica's step.
+
+        Raises ValueError if the steps are not those of the replicas that this rank works for.
+        """
+        steps = list_steps(step)
+        replicas = self.replicas
+        counts = {len(one.microbatches) for one in steps}
+        if len(steps) != len(replicas) or len(counts) != 1:
+            raise ValueError(
+                f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
+                f"steps of {len(replicas)} data-parallel ranks ({', '.join(map(str, replicas))}), "
+                "with as many microbatches each"
+            )
+        return counts.pop()
+
+    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
+        """Return the measured passes of this rank's replica by seat, as its program has them.
+
+        `rows`: of all ranks of the job. `count`: the microbatches of a replica's step.
+        """
+        units, replica = self.place.units, self.place.replica
+        first = replica * count
+        return [
+            [
+                slot._replace(what=replace(slot.what, microbatch=slot.what.microbatch - first))
+                for slot in rows[units.rank(replica, seat)]
+                if first <= slot.what.microbatch < first + count
+            ]
+            for seat in range(units.seats)
+        ]
+
+    def unit_plans(self) -> str:
+        """Return the plans so far as text."""
+        return self.plans.text()
+
+    def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
+        """Return what all replicas' programs have, checked, and every rank's operations."""
+        facts = self.facts_for(training)
+        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
+        self.made[microbatches] = self.plans.base(microbatches)
+        checked = (self._checked(program, microbatches) for program in plan.programs)
+        trained = (trained_program(one, placement, facts.lowest) for one in checked)
+        programs = [self._fitted(self._wanted(program), training) for program in trained]
+        units = self.place.units
+        lists = compile_units(programs, units, plan.order, facts.input_gradient)
+        every = joined(programs)
+        replica = self.place.replica
+        found = {
+            name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
+            for name, one in collectives(every).items()
+        }
+        return every, Pipelines(lists, found, self.place.peers())

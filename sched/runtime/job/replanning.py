@@ -13,30 +13,28 @@ from typing import Any
 import torch
 
 from ...ir.program import Program, parse_program
-from ...replanning import (
+from ...replanning.decision import (
     Decision,
     MakeProgram,
-    Observation,
     PlanChange,
     PlanState,
     Replan,
     digest_of,
     dump_state,
-    expected_step,
     first_state,
-    keys_of,
     load_state,
-    nearby,
     observe,
     reordered,
     settled,
     step_ns,
     taken,
 )
+from ...replanning.observation import Observation, expected_step, keys_of, nearby
 from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
-from ..links import MeshPlace, gather_objects, wait_for
+from ..links.place import MeshPlace, gather_objects
+from ..links.process_groups import add_up
 from .programs import Programs
 
 
@@ -120,9 +118,9 @@ class Replanner:
     def _summed(self, row: Sequence[int]) -> list[int]:
         """Return the sum of all ranks' rows, over the pipeline, its replicas and its lanes."""
         total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
-        for group in (*self.place.groups, self.place.replicas, self.place.lanes):
-            if group is not None and group.size() > 1:
-                wait_for(group.allreduce([total]), total, self.deadline_s)
+        self.place.add_up(total, self.deadline_s)
+        if self.place.lanes is not None:
+            add_up(total, [self.place.lanes], self.deadline_s)
         found: list[int] = total.tolist()
         return found
 

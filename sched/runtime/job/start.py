@@ -21,21 +21,15 @@ from ..compiled import (
     lowered,
     with_deliveries,
 )
-from ..execution import Board, BoardSeat, PipelineStalledError
-from ..links import (
-    Channel,
-    Groups,
-    MeshPlace,
-    PeerLostError,
-    first_pipelines,
-    gather_objects,
-    make_groups,
-    monitored_barrier,
-)
+from ..execution.board import Board, BoardSeat
+from ..execution.drive import PipelineStalledError
+from ..links.place import MeshPlace, gather_objects, monitored_barrier
+from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelines, make_groups
 from ..parts import WEIGHTS, Reading
-from ..stage import LossFunction, StageOptions
 from ..stage.agreement import ModelFacts
-from ..vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
+from ..stage.modules import LossFunction, StageOptions
+from ..vocabulary.shard import VocabParallel
+from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
 # Processes need not be equally quick to start.
 _START_S = 60.0

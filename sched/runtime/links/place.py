@@ -77,7 +77,7 @@ def gather_objects(
         padded[: len(text)] = text
         rows = _gather(padded, group, deadline_s).cpu()
     except RuntimeError as error:
-        raise PeerLostError(str(error).splitlines()[0]) from error
+        raise PeerLostError.of(error) from error
     return [
         pickle.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
     ]
@@ -132,10 +132,6 @@ class MeshPlace:
         """Return the rank of the program that this process runs."""
         return self.rank
 
-    def seat_of(self, rank: int) -> int:
-        """Return the rank of the program that a rank of this job or pipeline runs."""
-        return rank
-
     @property
     def replica(self) -> int:
         """Return the data-parallel index."""
@@ -151,11 +147,6 @@ class MeshPlace:
         """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
         own = self.replicas
         return frozenset(() if own is None else dist.get_process_group_ranks(own))
-
-    @property
-    def checks_meshes(self) -> bool:
-        """Return whether it is known over which processes parameters may be divided."""
-        return self.lanes is not None
 
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator."""

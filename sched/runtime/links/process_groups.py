@@ -1,4 +1,8 @@
-"""Links over torch.distributed: a group for each one-way channel and for each class of barrier.
+"""Links to the other ranks, over torch.distributed.
+
+A channel goes from one rank to another and delivers in the order of its sends: no tags. A
+communicator runs its collectives in the order in which the ranks enter them. Both are started and
+waited for later: nothing here waits but `Transfer.wait`.
 
 On NCCL, transfers between two ranks share a communicator and a stream per group, in both
 directions, so a receive that waits would hold up later sends to the same peer; and collectives of
@@ -12,10 +16,10 @@ process gets it once: a channel has as many groups as receivers, one or several 
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,14 +27,49 @@ from torch import Tensor
 
 from ..compiled import Collective, Op, Value
 from ..parts import TensorSpec
-from .interface import Transfer
 
 Channel = tuple[int, int]
 T = TypeVar("T")
 
 
+class Transfer(Protocol):
+    """A transfer under way."""
+
+    def done(self) -> bool:
+        """Return whether `wait` would return at once."""
+
+    def wait(self, deadline_s: float) -> Tensor | None:
+        """Return what arrives here, None at an end that only gives.
+
+        Raises TimeoutError after the deadline, and RuntimeError if a peer is lost.
+        """
+
+
+class Links(Protocol):
+    """The connection of one rank to the others; ranks are those of the pipeline."""
+
+    def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
+        """Start to send; the tensor may not change until the transfer is done."""
+
+    def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
+        """Post a receive of the channel's next message, which is this value."""
+
+    def enter(
+        self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
+    ) -> Transfer:
+        """Enter a collective with this rank's contribution, whose memory is given away.
+
+        `tensor`: None on ranks to which something is broadcast. `spec`: of what is broadcast.
+        """
+
+
 class PeerLostError(RuntimeError):
     """A transfer failed or passed its deadline; whose fault it is, the pipeline finds out."""
+
+    @classmethod
+    def of(cls, error: RuntimeError) -> "PeerLostError":
+        """Return the error for one of torch's, of which the first line says what it is."""
+        return cls(str(error).splitlines()[0])
 
 
 class _Working(NamedTuple):
@@ -49,7 +88,7 @@ class _Working(NamedTuple):
         try:
             wait_for(self.work, self.tensor, deadline_s)
         except RuntimeError as error:
-            raise PeerLostError(str(error).splitlines()[0]) from error
+            raise PeerLostError.of(error) from error
         return self.tensor if self.arrives else None
 
 
@@ -114,7 +153,7 @@ def refuse_one_connection(device: torch.device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The process groups of one rank of a pipeline; ranks are those of the pipeline.
+    """The process groups of one rank of a pipeline, as its links; ranks are the pipeline's.
 
     `channels`: of each, a group for every process that receives what this one sends, or the one
     that it receives from. `sharers`: of ranks that have a parameter in common.
@@ -126,28 +165,63 @@ class Groups:
     communicators: Mapping[str, dist.ProcessGroup]
     sharers: Mapping[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
+    def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
+        """Start to send on the channel to `target`."""
+        del value
+        groups = self.channels[self.rank, target]
+        try:
+            each = (_Working(group.send([tensor], 1, 0), tensor, False) for group in groups)
+            return _Several(tuple(each))
+        except RuntimeError as error:
+            raise PeerLostError.of(error) from error
+
+    def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
+        """Post a receive on the channel from `source`."""
+        del value
+        (group,) = self.channels[source, self.rank]
+        tensor = spec.empty(self.device)
+        try:
+            return _Working(group.recv([tensor], 0, 0), tensor, arrives=True)
+        except RuntimeError as error:
+            raise PeerLostError.of(error) from error
+
+    def enter(
+        self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
+    ) -> Transfer:
+        """Start a collective."""
+        del value
+        group, root = self.communicators[collective.communicator], collective.root
+        tensor = spec.empty(self.device) if tensor is None else tensor
+        try:
+            if collective.operation == "broadcast":
+                work = dist.broadcast(tensor, group=group, group_src=root, async_op=True)
+                return _Working(work, tensor, arrives=True)
+            if collective.operation == "sum":
+                work = dist.reduce(tensor, group=group, group_dst=root, async_op=True)
+                return _Working(work, tensor, arrives=group.rank() == root)
+            found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
+            work = dist.all_gather_single(found, tensor, group=group, async_op=True)
+            return _Working(work, found.view(group.size(), *tensor.shape), arrives=True)
+        except RuntimeError as error:
+            raise PeerLostError.of(error) from error
+
     def warm_up(self, deadline_s: float) -> None:
         """Use every group once, so that all connections are there. Raises PeerLostError."""
         spec, value = TensorSpec((1,)), Value("START", 0)
-        links = ProcessGroupLinks(self)
         for source, target in sorted(self.channels):
             if source == self.rank:
-                transfer = links.send(torch.ones(1, device=self.device), target, value)
+                transfer = self.send(torch.ones(1, device=self.device), target, value)
             else:
-                transfer = links.receive(spec, source, value)
+                transfer = self.receive(spec, source, value)
             transfer.wait(deadline_s)
         for name in sorted(self.communicators):
             collective = Collective("gather", 0, name)
-            links.enter(collective, torch.ones(1, device=self.device), spec, value).wait(deadline_s)
+            self.enter(collective, torch.ones(1, device=self.device), spec, value).wait(deadline_s)
 
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
-        every = (self.communicators, self.sharers)
-        collective_groups = [group for groups in every for group in groups.values()]
-        for group in [
-            *(group for pair in self.channels.values() for group in pair),
-            *collective_groups,
-        ]:
+        channels = (group for several in self.channels.values() for group in several)
+        for group in (*channels, *self.communicators.values(), *self.sharers.values()):
             dist.destroy_process_group(group)
 
 
@@ -165,7 +239,10 @@ def make_groups(
     `communicators`: the pipeline's ranks on each. `sharers`: the sets of its ranks that have
     parameters in common. Ranks of one communicator or set are in the same lanes.
     """
-    new_group = _maker(device, deadline_s)
+    refuse_one_connection(device)
+    timeout = timedelta(seconds=deadline_s)
+    cuda = device.type == "cuda"
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
     own, first = dist.get_rank(), first_pipelines(pipelines)
     if own not in first:
         raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
@@ -180,7 +257,9 @@ def make_groups(
                 processes = [ranks[member] for member in members]
                 # The last one, who receives on a channel, has the group in its first lane.
                 if first[processes[-1]] == number:
-                    made = new_group(processes)
+                    made: dist.ProcessGroup = dist.new_group(
+                        processes, timeout, pg_options=options, sort_ranks=False
+                    )
                     if own in processes:
                         found[name].append(made)
         return found
@@ -202,75 +281,3 @@ def first_pipelines(pipelines: Sequence[Sequence[int]]) -> dict[int, int]:
         for process in ranks:
             found.setdefault(process, number)
     return found
-
-
-def _maker(device: torch.device, deadline_s: float) -> Callable[[list[int]], dist.ProcessGroup]:
-    """Return what makes a group of global ranks, in their order."""
-    refuse_one_connection(device)
-    timeout = timedelta(seconds=deadline_s)
-    cuda = device.type == "cuda"
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
-
-    def new_group(members: list[int]) -> dist.ProcessGroup:
-        made: dist.ProcessGroup = dist.new_group(
-            members, timeout, pg_options=options, sort_ranks=False
-        )
-        return made
-
-    return new_group
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessGroupLinks:
-    """The links of a rank over its process groups."""
-
-    groups: Groups
-
-    def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
-        """Start to send on the channel to `target`."""
-        del value
-        groups = self.groups.channels[self.groups.rank, target]
-        try:
-            each = (_Working(group.send([tensor], 1, 0), tensor, False) for group in groups)
-            return _Several(tuple(each))
-        except RuntimeError as error:
-            raise PeerLostError(str(error).splitlines()[0]) from error
-
-    def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
-        """Post a receive on the channel from `source`."""
-        del value
-        (group,) = self.groups.channels[source, self.groups.rank]
-        tensor = spec.empty(self.groups.device)
-        try:
-            return _Working(group.recv([tensor], 0, 0), tensor, arrives=True)
-        except RuntimeError as error:
-            raise PeerLostError(str(error).splitlines()[0]) from error
-
-    def enter(
-        self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
-    ) -> Transfer:
-        """Start a collective."""
-        del value
-        group = self.groups.communicators[collective.communicator]
-        try:
-            return self._start(group, collective, tensor, spec)
-        except RuntimeError as error:
-            raise PeerLostError(str(error).splitlines()[0]) from error
-
-    def _start(
-        self,
-        group: dist.ProcessGroup,
-        collective: Collective,
-        given: Tensor | None,
-        spec: TensorSpec,
-    ) -> Transfer:
-        tensor = spec.empty(self.groups.device) if given is None else given
-        if collective.operation == "broadcast":
-            work = dist.broadcast(tensor, group=group, group_src=collective.root, async_op=True)
-            return _Working(work, tensor, arrives=True)
-        if collective.operation == "sum":
-            work = dist.reduce(tensor, group=group, group_dst=collective.root, async_op=True)
-            return _Working(work, tensor, arrives=group.rank() == collective.root)
-        found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
-        work = dist.all_gather_single(found, tensor, group=group, async_op=True)
-        return _Working(work, found.view(group.size(), *tensor.shape), arrives=True)

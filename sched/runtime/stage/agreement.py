@@ -2,16 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
 from ..gradients import is_sharded, likeness
-from ..links import gather_objects
+from ..links.place import MeshPlace, gather_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,11 @@ def is_trained(modules: Iterable[nn.Module]) -> bool:
 
 def facts_of(
     stages: Mapping[int, nn.Module],
-    embedding: nn.Module | None = None,
-    shared: Mapping[str, nn.Parameter] | None = None,
-    encoders: Mapping[str, Mapping[int, bool]] | None = None,
-    copies: Mapping[str, nn.Parameter] | None = None,
-    generator: str = "",
+    embedding: nn.Module | None,
+    shared: Mapping[str, nn.Parameter],
+    encoders: Mapping[str, Mapping[int, bool]],
+    copies: Mapping[str, nn.Parameter],
+    generator: str,
 ) -> RankFacts:
     """Return what a rank tells the others of its stages, and of its encoders' layers.
 
@@ -71,7 +69,6 @@ def facts_of(
     parameters. Raises ValueError for a shared parameter that is in none of its stages, or in a
     sharded one.
     """
-    shared = shared or {}
     _refuse_elsewhere(stages, shared)
     # A shared parameter has another name in each stage, and is no stage's own.
     several = {id(p) for p in shared.values()}
@@ -79,9 +76,9 @@ def facts_of(
         {stage: is_trained([module]) for stage, module in stages.items()},
         {stage: is_sharded(module) for stage, module in stages.items()},
         embedding is not None and is_trained([embedding]),
-        encoders or {},
+        encoders,
         {name: likeness(p) for name, p in shared.items()},
-        {name: likeness(p) for name, p in (copies or {}).items()},
+        {name: likeness(p) for name, p in copies.items()},
         frozenset(
             name
             for module in stages.values()
@@ -105,23 +102,15 @@ def _refuse_elsewhere(stages: Mapping[int, nn.Module], shared: Mapping[str, nn.P
             )
 
 
-def agree(
-    own: RankFacts,
-    program: Program,
-    group: dist.ProcessGroup | None,
-    replicas: dist.ProcessGroup | None,
-    device: torch.device,
-    deadline_s: float,
-) -> ModelFacts:
+def agree(own: RankFacts, program: Program, place: MeshPlace, deadline_s: float) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks call this.
 
-    `group`: the pipeline's ranks, None if there is one. `replicas`: those that hold the same
-    stages. Raises ValueError on every rank if any has other stages than the program places on it,
-    or replicas do not train or shard the same stages: they would wait for each other's gradients.
+    Raises ValueError on every rank if any has other stages than the program places on it, or
+    replicas do not train or shard the same stages: they would wait for each other's gradients.
     Raises PeerLostError if the facts of all do not come within the deadline.
     """
-    everyone = gather_objects(own, group, device, deadline_s)
-    alike = gather_objects(everyone, replicas, device, deadline_s)
+    everyone = place.gather(own, deadline_s)
+    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
     if alike.count(everyone) != len(alike):
         raise ValueError(
             "replicas do not train or shard the same stages: "
@@ -223,8 +212,3 @@ def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> It
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back
         yield flows
-
-
-def without_training(facts: ModelFacts) -> ModelFacts:
-    """Return the facts for running forward passes alone: no gradient is wanted anywhere."""
-    return replace(facts, input_gradient=(False,) * len(facts.input_gradient))

@@ -1,12 +1,15 @@
-"""Call a module as a pass does, and capture a generator's states inside the last stage.
+"""Call a module as a pass does, and hook its layers: features go in, a generator's states come out.
 
-The last stage's module often ends with the layer that makes logits, so the hidden states are inside
-of it; a hook on the layer that makes them keeps them for the moment, and the model stays as it is.
+Where the first stage's input is the embeddings already (input passes make them), features are
+merged before its module is called. Where its module embeds by itself, a hook on that layer puts the
+merged tensor in place of what the layer returns. The last stage's module often ends with the layer
+that makes logits, so the hidden states are inside of it; a hook on the layer that makes them keeps
+them for the moment. The model stays as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -106,12 +109,11 @@ class StateCapture:
                 "one that it calls, with states= of the GeneratorSpec"
             )
         found = hidden if self.take is None else self.take(hidden, fields)
-        if (tuple(found.shape), found.dtype) != (spec.shape, spec.dtype):
-            raise ValueError(
-                f"the generator's states are {tuple(found.shape)} {found.dtype}, the plan says "
-                f"{spec.shape} {spec.dtype}; give GeneratorSpec the true tokens, width and "
-                "precision, and with take= those states alone"
-            )
+        advice = (
+            "give GeneratorSpec the true tokens, width and precision, and with take= those states "
+            "alone"
+        )
+        spec.check(found, "the generator's states are", advice)
         return found
 
     def _keep(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -120,20 +122,99 @@ class StateCapture:
             self._expected, self._hidden = False, output
 
 
-def make_capture(take: Take | None, states: str, last: nn.Module | None) -> StateCapture | None:
-    """Return how a rank takes the generator's states, None on ranks without the last stage.
+# merge(embeddings, features by encoder, fields of the microbatch) -> embeddings
+Merge = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 
-    `states`: the name of a layer in the last stage's module, "" for the stage's output. Raises
-    ValueError if it has no such layer.
+
+@dataclass(eq=False, slots=True)
+class Merging:
+    """Merges features into the embeddings of one rank's stages.
+
+    `layer`: the embedding inside the stage's module, None where the embeddings are its input.
     """
-    if last is None:
-        return None
-    if not states:
-        return StateCapture(take)
-    named = dict(last.named_modules())
-    if states not in named:
+
+    merge: Merge
+    layer: nn.Module | None = None
+    _features: Mapping[str, Tensor] | None = None
+    _fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Hook the embedding."""
+        if self.layer is not None:
+            self.layer.register_forward_hook(self._replace)
+
+    def around(
+        self,
+        module: Callable[..., Tensor],
+        names: Sequence[str],
+        fields: Mapping[str, Any],
+        *,
+        embedded: bool,
+    ) -> Callable[..., Tensor]:
+        """Return a function of a stage's inputs and the features, to call in place of the module.
+
+        `embedded`: whether the input is the embeddings. It may be called again to recompute. It
+        raises RuntimeError if the module does not use the embedding exactly once.
+        """
+
+        def call(*inputs: Tensor, **extras: Any) -> Tensor:
+            given, found = inputs[: -len(names)], inputs[-len(names) :]
+            features = dict(zip(names, found, strict=True))
+            if embedded:
+                return module(self.merge(given[0], features, fields), *given[1:], **extras)
+            self._features, self._fields = features, fields
+            try:
+                output = module(*given, **extras)
+                if self._features is not None:
+                    raise RuntimeError(
+                        "the first stage did not call its embedding, so nothing was merged; name "
+                        "the layer whose output is to be merged with embedding="
+                    )
+            finally:
+                self._features, self._fields = None, {}
+            return output
+
+        return call
+
+    def _replace(self, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        """Return the merged embeddings the first time that the layer is called in a pass."""
+        del layer, inputs
+        features, self._features = self._features, None
+        return None if features is None else self.merge(output, features, self._fields)
+
+
+def find_layer(module: nn.Module, option: str, name: str, which: str) -> nn.Module:
+    """Return a layer of a stage's module by the name that an option gives. Raises ValueError."""
+    named = dict(module.named_modules())
+    if name not in named:
         raise ValueError(
-            f"states={states!r} is no layer of the last stage, which has "
-            f"{', '.join(name for name in named if name)}"
+            f"{option}={name!r} is no layer of the {which} stage, which has "
+            f"{', '.join(known for known in named if known)}"
         )
-    return StateCapture(take, named[states])
+    found: nn.Module = named[name]
+    return found
+
+
+def merging_for(
+    merge: Merge | None, embedding: str, first: nn.Module | None, *, embedded: bool
+) -> Merging | None:
+    """Return how a rank merges features, None without `merge`, where the stage does it by itself.
+
+    `first`: the first stage's module, None on other ranks. `embedded`: whether it is called with
+    the embeddings. Raises ValueError if the embedding is not found in it.
+    """
+    if merge is None or first is None:
+        return None
+    if embedded:  # input passes of vocabulary parallelism have made them
+        return Merging(merge)
+    if embedding:
+        return Merging(merge, find_layer(first, "embedding", embedding, "first"))
+    # Without a name it must be clear which layer is meant.
+    named = dict(first.named_modules())
+    found = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
+    if len(found) != 1:
+        raise ValueError(
+            f"the first stage has {len(found)} nn.Embedding ({', '.join(found) or 'none'}); name "
+            "the layer whose output features are merged into with embedding="
+        )
+    return Merging(merge, named[found[0]])

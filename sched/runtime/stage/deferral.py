@@ -38,15 +38,11 @@ class DeferredGradients:
     """The weight gradients of one microbatch that wait for its W."""
 
     def __init__(self) -> None:
-        self._products: list[_Product] = []
-
-    def defer(self, product: _Product) -> None:
-        """Put off one layer's gradient."""
-        self._products.append(product)
+        self.products: list[_Product] = []
 
     def compute(self) -> None:
         """Compute all gradients and add them to `.grad`; hooks of a parameter fire once."""
-        products, self._products = self._products, []
+        products, self.products = self.products, []
         # Detached: else the products would keep the graph that I has been through.
         ends = [
             _WeightGradient.apply(  # type: ignore[no-untyped-call]
@@ -57,11 +53,6 @@ class DeferredGradients:
         products.clear()
         if ends:
             torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield what is held for W, for those who count bytes."""
-        for product in self._products:
-            yield from (product.inputs, product.gradient)
 
 
 # Where layers put their gradients off to; None outside of split passes. Autograd may run a backward
@@ -149,7 +140,7 @@ class _DeferredLinear(torch.autograd.Function):
         (inputs,) = ctx.saved_tensors
         layer: _Hidden = ctx.layer
         pending = _active or DeferredGradients()
-        pending.defer(_Product(layer, inputs, gradient))
+        pending.products.append(_Product(layer, inputs, gradient))
         found = None
         if ctx.needs_input_grad[0]:
             found = gradient @ layer.weight.detach().to(gradient.dtype)

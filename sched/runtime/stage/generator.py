@@ -6,7 +6,7 @@ along another edge. A microbatch with nothing to generate calls no module: no st
 gradient that the last stage waits for is empty.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...ir.program import Pass, Program
-from ...transforms import has_generator
+from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import is_sharded
-from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens
-from .calling import Calling, StateCapture, Take, call_module, make_capture
+from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
+from .calling import Calling, StateCapture, Take, call_module, find_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +152,12 @@ class GeneratorPart:
             torch.autograd.backward([kept.edge])
         if kept.states is None:
             return {}
-        gradient = kept.states.grad
-        return {"X_GB": torch.zeros_like(kept.states) if gradient is None else gradient}
+        return {"X_GB": gradient_or_zeros(kept.states)}
 
     def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks that generate nothing."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
-
-    def modules(self) -> Iterable[nn.Module]:
-        """Return the generator's module, on the ranks that run it."""
-        module = self.generator.module
-        return (module,) if self.kinds and module is not None else ()
 
     def _forward(self, what: Pass, given: Given) -> _Kept:
         wanted, module = self._data.input_gradient[-1], self.generator.module
@@ -214,18 +208,6 @@ class RankGenerator:
         """Return the module's name if a rank before this one has a copy, and saves it."""
         return frozenset(self.named_modules() if self.rank != min(self.ranks, default=0) else ())
 
-    def modules(self) -> list[nn.Module]:
-        """Return the module if this rank runs it."""
-        return list(self.named_modules().values())
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Return this rank's parameters by names that are the same on all ranks."""
-        return {
-            f"{name}.{inside}": parameter
-            for name, module in self.named_modules().items()
-            for inside, parameter in module.named_parameters()
-        }
-
     def fields(self, rank: int, last: int, *, generates: bool = True) -> set[str]:
         """Return the fields that a rank needs for it. `last`: the rank of the last stage.
 
@@ -237,8 +219,15 @@ class RankGenerator:
         return own | (set(self.spec.marks) if rank == last else set())
 
     def capture(self, last: nn.Module | None) -> StateCapture | None:
-        """Return how states are taken from the last stage's module, None on ranks without it."""
-        return None if self.spec is None else make_capture(self.spec.take, self.spec.states, last)
+        """Return how states are taken from the last stage's module, None on ranks without it.
+
+        Raises ValueError if the module has no layer of the name `states`.
+        """
+        if self.spec is None or last is None:
+            return None
+        states = self.spec.states
+        layer = find_layer(last, "states", states, "last") if states else None
+        return StateCapture(self.spec.take, layer)
 
 
 def rank_generator(spec: GeneratorSpec | None, program: Program, rank: int) -> RankGenerator:

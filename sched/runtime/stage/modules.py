@@ -5,7 +5,7 @@ will enter; not the output, whose memory is free once it has been sent. I keeps 
 that it put off. Without anything to train at or before a stage, F makes no graph and backward
 passes do nothing.
 
-The features that edges bring to an F are leaves of its graph (`merging.py` says what becomes of
+The features that edges bring to an F are leaves of its graph (`calling.py` says what becomes of
 them). Their gradients, where the program takes them back, are a result of the backward.
 """
 
@@ -22,10 +22,9 @@ from ...ir.kinds import BACKWARD
 from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
-from ..parts import Given, Joint, Made, MicrobatchData, StepData, pack
-from .calling import NOTHING, Calling, StateCapture, call_module, grad_mode
+from ..parts import Given, Joint, Made, MicrobatchData, StepData, gradient_or_zeros, pack
+from .calling import NOTHING, Calling, Merge, Merging, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
-from .merging import Merge, Merging
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
@@ -164,10 +163,6 @@ class Stages:
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
 
-    def modules(self) -> Iterable[nn.Module]:
-        """Return this rank's modules."""
-        return self.modules_by_stage.values()
-
     def _forward(self, what: Pass, given: Given) -> Made:
         microbatch = self._data.microbatches[what.microbatch]
         wanted = self._data.input_gradient[what.stage]
@@ -184,7 +179,8 @@ class Stages:
             output = self._call(what, x, features, microbatch)
             states = self._states(what, output, microbatch)
             if loss is None:
-                _check_size(what, output, microbatch)
+                advice = "give Pipeline the hidden states' true shape and precision"
+                microbatch.hidden.check(output, f"{what} made", advice)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
                 with self._calling.cast(output):
@@ -246,9 +242,9 @@ class Stages:
                 torch.autograd.backward(edges, gradients)
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
-            made["B"] = _gradient_of(kept.input)
+            made["B"] = gradient_or_zeros(kept.input)
         if kept.features:
-            made[f"X_{what.kind}"] = pack([_gradient_of(leaf) for leaf in kept.features])
+            made[f"X_{what.kind}"] = pack([gradient_or_zeros(leaf) for leaf in kept.features])
         return made
 
     def _mode(
@@ -272,18 +268,3 @@ def _first(given: Given, names: Iterable[str]) -> Tensor | None:
             found: Tensor = given[name]
             return found
     return None
-
-
-def _gradient_of(leaf: Tensor) -> Tensor:
-    """Return a leaf's gradient: zeros where nothing depends on it, since the other side waits."""
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-
-
-def _check_size(what: Pass, output: Tensor, microbatch: MicrobatchData) -> None:
-    """Raise ValueError if the output is not what the plan promised to the other ranks."""
-    spec = microbatch.hidden
-    if tuple(output.shape) != spec.shape or output.dtype != spec.dtype:
-        raise ValueError(
-            f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
-            f"{spec.dtype}; give Pipeline the hidden states' true shape and precision"
-        )

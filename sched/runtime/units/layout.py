@@ -62,26 +62,17 @@ def refuse_processes(processes: int, sizes: Sequence[UnitSize]) -> None:
         )
 
 
-def unit_mesh(device: str, sizes: tuple[UnitSize, ...]) -> DeviceMesh:
+@lru_cache(maxsize=4)
+def _unit_mesh(
+    device: str, sizes: tuple[UnitSize, ...], world: dist.ProcessGroup | None
+) -> DeviceMesh:
     """Return the mesh of this process' unit; all processes call this together.
 
-    Made once: a mesh's process groups are never given back, and modules are divided over the same
-    one that the pipeline uses. Raises ValueError as `refuse_processes` does.
+    Made once for a `world`, of which meshes are of no use once it is destroyed: a mesh's process
+    groups are never given back, and modules are divided over the same one that the pipeline uses.
+    Raises ValueError as `refuse_processes` does.
     """
-    return _made(device, sizes, dist.group.WORLD)
-
-
-def lane_groups(device: str, lanes: tuple[tuple[int, ...], ...]) -> tuple[dist.ProcessGroup, ...]:
-    """Return the groups of the lanes that this process is in; all processes call this together.
-
-    `lanes`: the processes of each, by rank. Made once, as meshes are.
-    """
-    return _grouped(device, lanes, dist.group.WORLD)
-
-
-@lru_cache(maxsize=4)
-def _made(device: str, sizes: tuple[UnitSize, ...], world: dist.ProcessGroup | None) -> DeviceMesh:
-    del world  # meshes of one that was destroyed are of no use
+    del world
     processes, own = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, sizes)
     found, first = None, 0
@@ -99,9 +90,13 @@ def _made(device: str, sizes: tuple[UnitSize, ...], world: dist.ProcessGroup | N
 
 
 @lru_cache(maxsize=4)
-def _grouped(
+def lane_groups(
     device: str, lanes: tuple[tuple[int, ...], ...], world: dist.ProcessGroup | None
 ) -> tuple[dist.ProcessGroup, ...]:
+    """Return the groups of the lanes that this process is in; all processes call this together.
+
+    `lanes`: the processes of each, by rank. Made once for a `world`, as meshes are.
+    """
     del world
     own = dist.get_rank()
     meshes = [DeviceMesh(device, torch.tensor(lane), mesh_dim_names=("ranks",)) for lane in lanes]
@@ -220,7 +215,7 @@ class Units:
         job call this together, after `init_process_group`. Raises ValueError for a number of
         processes that is no multiple of the units'.
         """
-        return unit_mesh(self.device, self.sizes)
+        return _unit_mesh(self.device, self.sizes, dist.group.WORLD)
 
     @property
     def beside(self) -> int:

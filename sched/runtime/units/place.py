@@ -9,9 +9,9 @@ from torch import nn
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links import MeshPlace, monitored_barrier
+from ..links.place import MeshPlace, monitored_barrier
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
-from ..vocabulary import VocabularyShard
+from ..vocabulary.shard import VocabularyShard
 from .layout import Units, lane_groups, refuse_processes
 
 
@@ -35,10 +35,6 @@ class UnitPlace(MeshPlace):
         """Return the rank of the program that this process runs."""
         return self.units.seat(self.rank)
 
-    def seat_of(self, rank: int) -> int:
-        """Return the rank of the program that a rank of this job runs."""
-        return self.units.seat(rank)
-
     @property
     def replica(self) -> int:
         """Return the data-parallel index; an encoder's rank has the first one's."""
@@ -53,32 +49,23 @@ class UnitPlace(MeshPlace):
         row = next(row for row in self.pipelines if dist.get_rank() in row)
         return frozenset(row[units.rank(r, self.seat)] for r in range(units.backbone.dp))
 
-    @property
-    def checks_meshes(self) -> bool:
-        """Return whether it is known over which processes parameters may be divided: always."""
-        return True
-
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator: a replica's."""
-        replicas = range(self.units.backbone.dp)
         return {
-            self.communicator_name(name, r): self._members(r)
+            self.communicator_name(name, replica): self.units.pipeline(replica)
             for name in communicators
-            for r in replicas
+            for replica in range(self.units.backbone.dp)
         }
 
     def communicator_name(self, communicator: str, replica: int) -> str:
         """Return the name of a replica's communicator."""
-        members = self._members(replica)
+        members = self.units.pipeline(replica)
         return f"{communicator} of {members[0]} to {members[-1]}"
 
     def peers(self) -> dict[int, Sequence[int]]:
         """Return the ranks with which each rank enters collectives."""
         units = self.units
-        return {r: self._members(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
-
-    def _members(self, replica: int) -> range:
-        return self.units.pipeline(replica)
+        return {r: units.pipeline(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
 
 
 def place_units(units: Units, deadline_s: float) -> UnitPlace:
@@ -93,7 +80,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
         monitored_barrier(dist.group.WORLD, deadline_s)
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
-    groups = lane_groups(units.device, rows)
+    groups = lane_groups(units.device, rows, dist.group.WORLD)
     device = torch.device("cpu")
     if units.device != "cpu":
         device = torch.device(units.device, torch.accelerator.current_device_index())

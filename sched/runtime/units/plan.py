@@ -30,7 +30,7 @@ from ...ir.program import Edge, Pass, Program, format_pass, parse_pass, parse_pr
 from ...ir.typed_json import read_json
 from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
-from ...transforms import generator_edges, last_backwards
+from ...transforms.generator_passes import generator_edges, last_backwards
 from ...transforms.lowering import positive_costs
 from .layout import Units, UnitSize
 

@@ -65,14 +65,6 @@ class Targets:
     weight: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Normalizer:
-    """A microbatch's statistics that all ranks know once they are gathered, each (tokens,)."""
-
-    log_normalizer: Tensor
-    losses: Tensor
-
-
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the precision of statistics for a model that computes in `dtype`."""
     return torch.promote_types(dtype, torch.float32)
@@ -139,14 +131,17 @@ def local_statistics(
     return found
 
 
-def merge(gathered: Tensor, size: int, options: LossOptions) -> Normalizer:
-    """Return log Z and the losses, from the statistics (ranks, 3 or 4, tokens) of all shards.
+def merge(
+    gathered: Tensor, size: int, targets: Targets, options: LossOptions
+) -> tuple[Tensor, Tensor]:
+    """Return log Z (tokens,), and the microbatch's share of the step's loss, without gradient.
 
-    The losses are those of all tokens, ignored ones too: `microbatch_loss` weighs them.
+    `gathered`: the statistics (ranks, 3 or 4, tokens) of all shards. `size`: of the vocabulary.
 
     >>> one = torch.tensor([[[0.0], [1.0], [0.0]]])  # one shard with one logit, the label's: 0
-    >>> merge(one, 1, LossOptions()).losses
-    tensor([0.])
+    >>> every = Targets(torch.tensor([0]), torch.tensor([True]), torch.tensor([1.0]))
+    >>> merge(one, 1, every, LossOptions())
+    (tensor([0.]), tensor(0.))
     """
     maximum = gathered[:, MAXIMUM].amax(0)
     exponentials = gathered[:, EXPONENTIALS] * (gathered[:, MAXIMUM] - maximum).exp()
@@ -157,11 +152,6 @@ def merge(gathered: Tensor, size: int, options: LossOptions) -> Normalizer:
         losses = losses - gathered[:, TOTAL].sum(0) * (smoothing / size)
     if options.z_loss:
         losses = losses + options.z_loss * log_normalizer.square()
-    return Normalizer(log_normalizer, losses)
-
-
-def microbatch_loss(normalizer: Normalizer, targets: Targets) -> Tensor:
-    """Return the microbatch's share of the step's loss, a scalar without gradient."""
     # A token that is ignored counts nothing, even if its own loss is infinite.
-    counted = normalizer.losses.masked_fill(targets.weight == 0, 0)
-    return (counted * targets.weight).sum()
+    counted = losses.masked_fill(targets.weight == 0, 0)
+    return log_normalizer, (counted * targets.weight).sum()

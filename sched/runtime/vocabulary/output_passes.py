@@ -35,7 +35,6 @@ from .logits import Head, cap, column_pieces, compute_logits, multiply, pad_colu
 from .loss import (
     LABEL,
     LossOptions,
-    Normalizer,
     Targets,
     local_maximum,
     local_statistics,
@@ -68,8 +67,8 @@ class WeightGradients:
         return self.weight is not None or self.bias is not None
 
 
-def empty_products(hidden: Tensor, head: Head, options: LossOptions) -> EarlyProducts:
-    """Return the early products of a microbatch, which `fill_products` fills piece by piece."""
+def _empty_products(hidden: Tensor, head: Head, options: LossOptions) -> EarlyProducts:
+    """Return the early products of a microbatch, which `_fill_products` fills piece by piece."""
     precise = statistics_dtype(hidden.dtype)
     attraction = hidden.new_zeros(hidden.shape, dtype=precise)
     smoothing = None
@@ -81,7 +80,7 @@ def empty_products(hidden: Tensor, head: Head, options: LossOptions) -> EarlyPro
     return EarlyProducts(attraction, smoothing)
 
 
-def fill_products(
+def _fill_products(
     products: EarlyProducts,
     tokens: slice,
     exponentials: Tensor,
@@ -105,40 +104,15 @@ def _times_weight(values: Tensor, head: Head) -> Tensor:
     return multiply(pad_columns(values, head.rows).to(head.weight.dtype), head.weight)
 
 
-def rescale(
-    products: EarlyProducts,
-    statistics: Tensor,
-    normalizer: Normalizer,
-    targets: Targets,
-    head: Head,
-    options: LossOptions,
-) -> Tensor:
-    """Return the shard's part of dX (tokens, hidden) from early products; Algorithm 2's C.
-
-    `statistics`: the shard's own, (3 or 4, tokens).
-    """
-    log_normalizer = normalizer.log_normalizer
-    scale = (statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
-    label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
-    if options.softcap is not None:
-        label = label * (1 - (statistics[LABEL] / options.softcap).square())
-    found = products.attraction * (scale * targets.weight)[:, None]
-    rows = head.weight[targets.column].to(found.dtype)
-    found -= rows * (label * targets.weight)[:, None]
-    if products.smoothing is not None:
-        found -= products.smoothing * targets.weight[:, None]
-    return found
-
-
 def _attraction(log_normalizer: Tensor, options: LossOptions) -> Tensor | float:
     """Return what the softmax counts in the gradient: 1 + 2 l log Z."""
     return 1 + 2 * options.z_loss * log_normalizer if options.z_loss else 1.0
 
 
-def logit_gradient(
+def _logit_gradient(
     logits: Tensor,
     first: int,
-    normalizer: Normalizer,
+    log_normalizer: Tensor,
     targets: Targets,
     options: LossOptions,
     size: int,
@@ -149,8 +123,8 @@ def logit_gradient(
     first of these columns in the shard.
     """
     capped, slope = cap(logits, options.softcap)
-    found = (capped - normalizer.log_normalizer[:, None]).exp_()
-    attraction = _attraction(normalizer.log_normalizer, options)
+    found = (capped - log_normalizer[:, None]).exp_()
+    attraction = _attraction(log_normalizer, options)
     if isinstance(attraction, Tensor):
         found *= attraction[:, None]
     if options.label_smoothing:
@@ -162,43 +136,6 @@ def logit_gradient(
     if slope is not None:
         found *= slope
     return found.mul_(targets.weight[:, None])
-
-
-def add_gradients(
-    hidden: Tensor,
-    logits: Tensor | None,
-    head: Head,
-    normalizer: Normalizer,
-    targets: Targets,
-    options: LossOptions,
-    into: WeightGradients,
-    *,
-    input_gradient: bool,
-) -> Tensor | None:
-    """Add a microbatch's weight and bias gradients; return the shard's part of dX, if asked for.
-
-    `hidden`: X (tokens, hidden). `logits`: (tokens, rows) as they were kept, or None to compute
-    them a second time, some columns at once. dX is in the precision of statistics.
-    """
-    precise = statistics_dtype(hidden.dtype)
-    found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
-    for columns in column_pieces(hidden.shape[0], head.rows):
-        real = min(columns.stop, head.real) - columns.start
-        if real <= 0:
-            # Only padding is left, which has no gradient.
-            break
-        raw = compute_logits(hidden, head, columns) if logits is None else logits[:, columns]
-        gradient = logit_gradient(
-            raw[:, :real], columns.start, normalizer, targets, options, head.size
-        )
-        if into.bias is not None:
-            into.bias[columns.start : columns.start + real] += gradient.sum(0)
-        gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
-        if into.weight is not None:
-            _add_product(into.weight[columns], gradient.t(), hidden)
-        if found is not None:
-            found += multiply(gradient, head.weight[columns])
-    return found
 
 
 def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
@@ -251,7 +188,7 @@ def pass_s(
     kept = compute_logits(hidden, head) if keep_logits else None
     precise = statistics_dtype(hidden.dtype)
     statistics = hidden.new_zeros(options.statistics, hidden.shape[0], dtype=precise)
-    products = empty_products(hidden, head, options) if early else None
+    products = _empty_products(hidden, head, options) if early else None
     for tokens in token_pieces(hidden.shape[0], head.rows):
         logits, slope = _real_logits(hidden, kept, head, tokens, options)
         maximum = local_maximum(logits)
@@ -259,23 +196,32 @@ def pass_s(
         some = _some(targets, tokens)
         statistics[:, tokens] = local_statistics(logits, maximum, exponentials, some, options)
         if products is not None:
-            fill_products(products, tokens, exponentials, slope, head, options)
+            _fill_products(products, tokens, exponentials, slope, head, options)
     return LocalSoftmax(hidden, targets, kept, statistics, products)
 
 
 def pass_c(
-    local: LocalSoftmax, normalizer: Normalizer, head: Head, options: LossOptions
+    local: LocalSoftmax, log_normalizer: Tensor, head: Head, options: LossOptions
 ) -> tuple[Tensor, LocalSoftmax]:
     """Return the shard's part of dX by Algorithm 2, and what is left of `local` for T."""
-    if local.early is None:
+    products, targets = local.early, local.targets
+    if products is None:
         raise ValueError("C needs the early products of Algorithm 2; run S with early=True")
-    found = rescale(local.early, local.statistics, normalizer, local.targets, head, options)
+    scale = (local.statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
+    label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
+    if options.softcap is not None:
+        label = label * (1 - (local.statistics[LABEL] / options.softcap).square())
+    found = products.attraction * (scale * targets.weight)[:, None]
+    rows = head.weight[targets.column].to(found.dtype)
+    found -= rows * (label * targets.weight)[:, None]
+    if products.smoothing is not None:
+        found -= products.smoothing * targets.weight[:, None]
     return found, replace(local, early=None)
 
 
 def pass_t(
     local: LocalSoftmax,
-    normalizer: Normalizer,
+    log_normalizer: Tensor,
     head: Head,
     options: LossOptions,
     into: WeightGradients,
@@ -284,20 +230,31 @@ def pass_t(
 ) -> Tensor | None:
     """Add the weight gradients of a microbatch, and return the shard's part of dX if asked for.
 
-    This is T of both algorithms, and G.
+    This is T of both algorithms, and G. Logits that were not kept are computed a second time, some
+    columns at once. dX is in the precision of statistics.
     """
     if not into.wanted and not input_gradient:
         return None
-    return add_gradients(
-        local.hidden,
-        local.logits,
-        head,
-        normalizer,
-        local.targets,
-        options,
-        into,
-        input_gradient=input_gradient,
-    )
+    hidden, precise = local.hidden, statistics_dtype(local.hidden.dtype)
+    found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
+    for columns in column_pieces(hidden.shape[0], head.rows):
+        real = min(columns.stop, head.real) - columns.start
+        if real <= 0:
+            # Only padding is left, which has no gradient.
+            break
+        kept = local.logits
+        raw = compute_logits(hidden, head, columns) if kept is None else kept[:, columns]
+        gradient = _logit_gradient(
+            raw[:, :real], columns.start, log_normalizer, local.targets, options, head.size
+        )
+        if into.bias is not None:
+            into.bias[columns.start : columns.start + real] += gradient.sum(0)
+        gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
+        if into.weight is not None:
+            _add_product(into.weight[columns], gradient.t(), hidden)
+        if found is not None:
+            found += multiply(gradient, head.weight[columns])
+    return found
 
 
 def pass_l(

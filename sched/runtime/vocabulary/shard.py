@@ -1,4 +1,4 @@
-"""One rank's shard of the vocabulary layers: its rows, its parameters, and its input passes.
+"""The vocabulary layers, divided over ranks: one rank's rows, its parameters, and its look-up.
 
 Every rank holds the same number of rows. The vocabulary is padded to a multiple of twice the number
 of ranks, which keeps the shards' sizes even and their products aligned ("Balancing pipeline
@@ -14,15 +14,22 @@ the plain layers, bit by bit. A shard loads either form: its own rows, or the wh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.distributed.tensor import DTensor
 
 from .logits import Head
+from .loss import LossOptions
+
+Algorithm = Literal["alg2", "alg1", "naive"]
+Keep = Literal["logits", "nothing"]
+GradientSum = Literal["single", "model"]
+_CHOICES = {"algorithm": Algorithm, "keep": Keep, "gradient_sum": GradientSum}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,58 +62,6 @@ class Sharding:
     def real(self, rank: int) -> int:
         """Return the number of a rank's rows that are no padding."""
         return min(max(self.size - self.start(rank), 0), self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One rank's rows of the input embedding.
-
-    `weight`: (rows, hidden). `start`: the vocabulary's number of the first row. `real`: the number
-    of rows that are no padding. `size`: of the whole vocabulary. `padding_idx`: the word whose row
-    gets no gradient, as in `nn.Embedding`.
-    """
-
-    weight: Tensor
-    start: int
-    real: int
-    size: int
-    padding_idx: int | None = None
-
-
-def look_up(words: Tensor, table: Table) -> tuple[Tensor, GradientEdge | None]:
-    """Return the shard's part of the embedding, (*words, hidden), and where its gradient enters.
-
-    `words`: vocabulary numbers of any shape. The edge is None if the weight is frozen. Raises
-    ValueError for a word outside the vocabulary, on the CPU; elsewhere its embedding is NaN.
-    """
-    missing = (words < 0) | (words >= table.size)
-    if words.device.type == "cpu" and bool(missing.any()):
-        word = int(words[missing][0])
-        raise ValueError(
-            f"word {word} is not in the vocabulary of {table.size} words; give 0 to "
-            f"{table.size - 1}"
-        )
-    row = words.long() - table.start
-    owned = (row >= 0) & (row < table.real)
-    with torch.enable_grad():
-        found = F.embedding(row.masked_fill(~owned, 0), table.weight, _padding_row(table))
-        found = found.masked_fill(~owned[..., None], 0)
-    edge = get_gradient_edge(found) if found.requires_grad else None
-    return found.detach().masked_fill_(missing[..., None], float("nan")), edge
-
-
-def _padding_row(table: Table) -> int | None:
-    """Return the shard's row of the padding word, None if another shard has it."""
-    if table.padding_idx is None:
-        return None
-    row = table.padding_idx - table.start
-    return row if 0 <= row < table.real else None
-
-
-def add_embedding_gradient(edge: GradientEdge | None, gradient: Tensor | None) -> None:
-    """Add the gradient (*words, hidden) of the embedding to the weight's; nothing if frozen."""
-    if edge is not None and gradient is not None:
-        torch.autograd.backward([edge], [gradient])
 
 
 class LayerRows(nn.Module):
@@ -174,17 +129,36 @@ class VocabularyShard(nn.Module):
             size=rows.sharding.size,
         )
 
-    def table(self) -> Table:
-        """Return the input embedding's rows. Raises ValueError if the embedding is not divided."""
+    def look_up(self, words: Tensor) -> tuple[Tensor, GradientEdge | None]:
+        """Return this rank's part of the embedding (*words, hidden), and where its gradient enters.
+
+        `words`: vocabulary numbers of any shape. The edge is None if the weight is frozen. Raises
+        ValueError if the embedding is not divided, and on the CPU for a word outside the
+        vocabulary; elsewhere its embedding is NaN.
+        """
         rows = self.embedding
         if rows is None:
             raise ValueError(
                 "the program has passes of the input embedding (IF, IB), but no embedding was "
                 "given: give VocabParallel(lm_head, embedding), or take a schedule without inputs"
             )
-        sharding = rows.sharding
-        start, real = sharding.start(self.rank), sharding.real(self.rank)
-        return Table(rows.weight, start, real, sharding.size, self.padding_idx)
+        size, start = rows.sharding.size, rows.sharding.start(self.rank)
+        real, padding = rows.sharding.real(self.rank), self.padding_idx
+        missing = (words < 0) | (words >= size)
+        if words.device.type == "cpu" and bool(missing.any()):
+            word = int(words[missing][0])
+            raise ValueError(
+                f"word {word} is not in the vocabulary of {size} words; give 0 to {size - 1}"
+            )
+        row = words.long() - start
+        owned = (row >= 0) & (row < real)
+        if padding is not None:  # the row here of the word without gradient, if it is here
+            padding = padding - start if 0 <= padding - start < real else None
+        with torch.enable_grad():
+            found = F.embedding(row.masked_fill(~owned, 0), rows.weight, padding)
+            found = found.masked_fill(~owned[..., None], 0)
+        edge = get_gradient_edge(found) if found.requires_grad else None
+        return found.detach().masked_fill_(missing[..., None], float("nan")), edge
 
     def layers(self) -> Iterator[tuple[str, LayerRows]]:
         """Yield the layers with their names here; a checkpoint's may be others (`names`)."""
@@ -272,6 +246,84 @@ def _tie(module: VocabularyShard, _incompatible: object) -> None:
     """Make a tied weight one parameter again after load_state_dict(assign=True)."""
     if module.tied and module.embedding is not None:
         module.embedding.weight = module.lm_head.weight
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class VocabParallel:
+    """The output layer, and the input embedding if given, to be divided over all pipeline ranks.
+
+    `lm_head`: an `nn.Linear` of (words, hidden), `embedding`: an `nn.Embedding` of as many words,
+    whole on every rank (the meta device will do); with the same weight in both they stay tied.
+    `algorithm`: the form of the output layer, which the schedule must have too: "alg2" (one
+    barrier), "alg1" (two), "naive" (three). `keep`: what is kept between a microbatch's S and its
+    T besides the hidden states: "logits", in the model's precision, or "nothing", then T computes
+    them a second time, a piece at once. `loss`: the options of the loss. `gradient_sum`: the
+    precision in which the ranks' parts of dX are added up: "single", or "model" for the model's,
+    with half the bytes and errors that grow with the ranks. `lm_head_name`, `embedding_name`: what
+    state dicts call the two layers.
+    """
+
+    lm_head: nn.Linear
+    embedding: nn.Embedding | None = None
+    algorithm: Algorithm = "alg2"
+    keep: Keep = "logits"
+    loss: LossOptions = field(default_factory=LossOptions)
+    gradient_sum: GradientSum = "single"
+    lm_head_name: str = "lm_head"
+    embedding_name: str = "embedding"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError or TypeError for layers and options that cannot be divided."""
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in get_args(allowed):
+                choices = " or ".join(map(repr, get_args(allowed)))
+                raise ValueError(f"{name}={getattr(self, name)!r}; give {choices}")
+        if not isinstance(self.lm_head, nn.Linear):
+            kind = type(self.lm_head).__name__
+            raise TypeError(f"lm_head is a {kind}; give an nn.Linear from hidden states to words")
+        layers = [layer for layer in (self.lm_head, self.embedding) if layer is not None]
+        if any(isinstance(p, DTensor) for layer in layers for p in layer.parameters()):
+            raise TypeError(
+                "the vocabulary's layers are DTensors; vocabulary passes divide them over the "
+                "pipeline's ranks, alike in all lanes of tensor parallelism: give plain ones"
+            )
+        if self.embedding is not None:
+            _check_embedding(self.embedding, self.lm_head)
+
+    def shard(
+        self, rank: int, ranks: int, device: torch.device | str | None = None
+    ) -> VocabularyShard:
+        """Return the parameters of one of `ranks` pipeline ranks, copied to a device.
+
+        >>> shards = [VocabParallel(nn.Linear(4, 10)).shard(rank, 4) for rank in range(4)]
+        >>> [len(shard.state_dict()["lm_head.weight"]) for shard in shards]
+        [4, 4, 2, 0]
+        """
+        return VocabularyShard(
+            self.lm_head,
+            self.embedding,
+            rank=rank,
+            ranks=ranks,
+            names=(self.lm_head_name, self.embedding_name),
+            device=device,
+        )
+
+
+def _check_embedding(embedding: nn.Embedding, lm_head: nn.Linear) -> None:
+    """Raise for an embedding that lookups in a shard would compute differently."""
+    if not isinstance(embedding, nn.Embedding):
+        raise TypeError(f"embedding is a {type(embedding).__name__}; give an nn.Embedding")
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(embedding, option):
+            raise ValueError(
+                f"the embedding has {option}, which needs all of its rows on one rank; "
+                "leave it out, or do not divide the embedding"
+            )
+    if embedding.embedding_dim != lm_head.in_features:
+        raise ValueError(
+            f"the embedding gives hidden states of {embedding.embedding_dim}, the output layer "
+            f"takes {lm_head.in_features}; give layers of one model"
+        )
 
 
 def join_state_dicts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

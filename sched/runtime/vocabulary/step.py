@@ -1,8 +1,8 @@
-"""One rank's vocabulary passes in a step: what an executor calls, and what is held in between.
+"""One rank's vocabulary passes: what a step runs and holds in between, and the executor's part.
 
-The executor runs `run(kind, microbatch, received)` for each pass, in any order that `check` lets
-it, and does the collectives in between. It gives a pass what the barrier before it brought, and
-takes what the barrier after it carries:
+A step is given `run(kind, microbatch, received)` for each pass, in any order that `check` lets it,
+and the collectives in between are done by the executor. A pass is given what the barrier before it
+brought, and returns what the barrier after it carries:
 
     kind  receives                     returns
     IF    -                            its part of the embedding (*words, hidden), for a sum (CI)
@@ -18,15 +18,17 @@ Gradients are added to `.grad` of the shard's parameters at once, without autogr
 logits: hooks on the output layer's parameters do not fire (those of the embedding do).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from ...ir.program import Pass, Program
+from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
 from .logits import Head
-from .loss import Normalizer, Targets, make_targets, merge, microbatch_loss, statistics_dtype
+from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
     LocalSoftmax,
     WeightGradients,
@@ -37,11 +39,12 @@ from .output_passes import (
     pass_s,
     pass_t,
 )
-from .parallel import VocabParallel
-from .shard import VocabularyShard, add_embedding_gradient, look_up
+from .shard import VocabParallel, VocabularyShard
 
 # The passes of a microbatch's output layer, by algorithm.
 OUTPUT_PASSES = {"alg1": ("S", "T"), "alg2": ("S", "C", "T"), "naive": ("L", "E", "G")}
+# The barrier whose result a pass is given. C, T and G are given CS.
+_RECEIVED = {"S": "CX", "L": "CX", "E": "CM", "IB": "CJ"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,10 @@ class _Open:
 
     todo: set[str]
     local: LocalSoftmax
-    normalizer: Normalizer | None = None
+    log_normalizer: Tensor | None = None
 
 
+@dataclass(eq=False, slots=True)
 class VocabularyStep:
     """The vocabulary passes of one rank in one step.
 
@@ -74,37 +78,20 @@ class VocabularyStep:
     microbatches. `input_gradient`: whether anything before the output layer is trained; otherwise
     no pass returns a part of dX. `autocast`: the precision to compute in, if it is not the
     weights'; torch's own autocast has no effect. `training`: without it no pass adds to a gradient,
-    and there is no C. `losses`: the loss of each microbatch whose
-    statistics are there, a scalar, the same on every rank.
+    and there is no C. `losses`: the loss of each microbatch whose statistics are there, a scalar,
+    the same on every rank.
     """
 
-    def __init__(
-        self,
-        shard: VocabularyShard,
-        parallel: VocabParallel,
-        batches: Sequence[MicrobatchLabels],
-        *,
-        input_gradient: bool = True,
-        autocast: torch.dtype | None = None,
-        training: bool = True,
-    ) -> None:
-        self.shard = shard
-        self.parallel = parallel
-        self.batches = batches
-        self.input_gradient = input_gradient
-        self.autocast = autocast
-        self.training = training
-        self.losses: dict[int, Tensor] = {}
-        self._open: dict[int, _Open] = {}
-        self._edges: dict[int, GradientEdge | None] = {}
-        self._run: dict[str, Callable[[int, Tensor, Head], Tensor | None]] = {
-            "S": self._s,
-            "C": self._c,
-            "T": self._t,
-            "L": self._l,
-            "E": self._e,
-            "G": self._t,
-        }
+    shard: VocabularyShard
+    parallel: VocabParallel
+    batches: Sequence[MicrobatchLabels]
+    input_gradient: bool = True
+    autocast: torch.dtype | None = None
+    training: bool = True
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    # What microbatches hold between their passes.
+    open: dict[int, _Open] = field(default_factory=dict)
+    _edges: dict[int, GradientEdge | None] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,20 +116,18 @@ class VocabularyStep:
                 f"{', '.join(wanted)}; give VocabParallel the schedule's algorithm"
             )
         first = kind == wanted[0]
-        if received is None or (not first and microbatch not in self._open):
+        if received is None or (not first and microbatch not in self.open):
             raise ValueError(f"{kind}{microbatch} runs before what it needs; check the program")
         head = self.shard.head(self.dtype)
         # torch's autocast would also lower the precision of the statistics.
         with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
-            found = self._run[kind](microbatch, received, head)
-        self._close(kind, microbatch)
+            run = self._begin if first else self._go_on
+            found = run(kind, microbatch, received, head)
+        item = self.open[microbatch]
+        item.todo.discard(kind)
+        if not item.todo:
+            del self.open[microbatch]
         return found
-
-    def held_bytes(self) -> int:
-        """Return the bytes that are held between passes now, each storage counted once."""
-        held = [tensor for item in self._open.values() for tensor in _tensors(item)]
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        return sum(storages.values())
 
     def _look_up(self, microbatch: int) -> Tensor:
         words = self.batches[microbatch].words
@@ -150,65 +135,55 @@ class VocabularyStep:
             raise ValueError(
                 f"IF{microbatch} needs the microbatch's words; give them with its labels"
             )
-        found, edge = look_up(words, self.shard.table())
+        found, edge = self.shard.look_up(words)
         if self.training:
             self._edges[microbatch] = edge
         return found
 
     def _add_embedding_gradient(self, microbatch: int, received: Tensor | None) -> None:
-        words = self.batches[microbatch].words
-        if received is not None and words is not None:
+        """Add the embedding's gradient to the weight's; nothing if it is frozen."""
+        words, edge = self.batches[microbatch].words, self._edges.pop(microbatch)
+        if edge is not None and received is not None and words is not None:
             # Between stages a pack (1, tokens) of words is (tokens, hidden).
             received = received.reshape(*words.shape, received.shape[-1])
-        add_embedding_gradient(self._edges.pop(microbatch), received)
+            torch.autograd.backward([edge], [received])
 
-    def _s(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
-        early = self.parallel.algorithm == "alg2" and self.input_gradient
-        local = pass_s(
-            *self._inputs(microbatch, received, head),
-            head,
-            self.parallel.loss,
-            keep_logits=self._keeps_logits(),
-            early=early,
-        )
-        self._open[microbatch] = _Open(self._todo(), local)
-        return local.statistics
-
-    def _l(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
+    def _begin(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor:
+        """Run S or L, the first pass of a microbatch, and return what all shards gather."""
         hidden, targets = self._inputs(microbatch, received, head)
-        keep = self.parallel.keep == "logits"
-        local = pass_l(hidden, targets, head, self.parallel.loss, keep_logits=keep)
-        self._open[microbatch] = _Open(self._todo(), local)
+        loss = self.parallel.loss
+        if kind == "S":
+            keep = self._needs_logits() and self.parallel.keep == "logits"
+            early = self.parallel.algorithm == "alg2" and self.input_gradient
+            local = pass_s(hidden, targets, head, loss, keep_logits=keep, early=early)
+        else:
+            keep = self.parallel.keep == "logits"
+            local = pass_l(hidden, targets, head, loss, keep_logits=keep)
+        todo = set(OUTPUT_PASSES[self.parallel.algorithm])
+        self.open[microbatch] = _Open(todo if self.training else todo - {"C"}, local)
         return local.statistics
 
-    def _e(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
-        item = self._open[microbatch]
-        item.local = pass_e(item.local, received, head, self.parallel.loss)
-        return item.local.statistics
-
-    def _c(self, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
-        normalizer = self._normalize(microbatch, received)
-        if not self.input_gradient:
-            return None
-        item = self._open[microbatch]
-        found, item.local = pass_c(item.local, normalizer, head, self.parallel.loss)
-        return self._to_sum(found, head)
-
-    def _t(self, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
-        found = pass_t(
-            self._open[microbatch].local,
-            self._normalize(microbatch, received),
-            head,
-            self.parallel.loss,
-            self._gradients(),
-            input_gradient=self.input_gradient and self.parallel.algorithm != "alg2",
-        )
-        return None if found is None else self._to_sum(found, head)
-
-    def _todo(self) -> set[str]:
-        """Return the passes of a microbatch, after which nothing of it is held."""
-        passes = set(OUTPUT_PASSES[self.parallel.algorithm])
-        return passes if self.training else passes - {"C"}
+    def _go_on(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
+        """Run E, C, T or G, which are given what all shards have gathered."""
+        item, loss = self.open[microbatch], self.parallel.loss
+        if kind == "E":
+            item.local = pass_e(item.local, received, head, loss)
+            return item.local.statistics
+        log_z = item.log_normalizer
+        if log_z is None:
+            log_z, self.losses[microbatch] = merge(received, head.size, item.local.targets, loss)
+            item.log_normalizer = log_z
+        if kind != "C":
+            late = self.input_gradient and self.parallel.algorithm != "alg2"
+            into = self._gradients()
+            found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
+        elif self.input_gradient:
+            found, item.local = pass_c(item.local, log_z, head, loss)
+        else:
+            found = None
+        if found is None or self.parallel.gradient_sum == "single":
+            return found
+        return found.to(head.weight.dtype)
 
     def _gradients(self) -> WeightGradients:
         if not self.training:
@@ -229,46 +204,114 @@ class VocabularyStep:
         )
         return received.detach().flatten(0, -2).to(head.weight.dtype), targets
 
-    def _to_sum(self, part: Tensor, head: Head) -> Tensor:
-        """Return a part of dX in the precision in which parts are added up."""
-        return part if self.parallel.gradient_sum == "single" else part.to(head.weight.dtype)
+    def _needs_logits(self) -> bool:
+        """Return whether T will need the logits."""
+        trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
+        late = self.input_gradient and self.parallel.algorithm == "alg1"
+        return (trained and self.training) or late
 
-    def _keeps_logits(self) -> bool:
-        """Return whether T will need the logits and is to find them."""
-        rows = self.shard.lm_head
-        trained = any(parameter.requires_grad for parameter in rows.parameters())
-        needed = (trained and self.training) or (
-            self.input_gradient and self.parallel.algorithm == "alg1"
+
+def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
+    """Raise ValueError if a program's passes are those of another algorithm, or other layers."""
+    kinds = {item.kind for row in program.ranks for item in row}
+    # Algorithm 2's sum of gradients follows the statistics, Algorithm 1's its T.
+    early = any(barrier.source == "barrier" for barrier in program.barriers)
+    found = "naive" if "L" in kinds else "alg2" if early else "alg1"
+    if found != parallel.algorithm:
+        raise ValueError(
+            f"the schedule {program.name!r} has the passes of {found!r}; give "
+            f"VocabParallel(..., algorithm={found!r}), not {parallel.algorithm!r}"
         )
-        return needed and self.parallel.keep == "logits"
-
-    def _normalize(self, microbatch: int, gathered: Tensor) -> Normalizer:
-        """Return the microbatch's normalizer, computed once from all ranks' statistics."""
-        item = self._open[microbatch]
-        if item.normalizer is None:
-            size = self.shard.lm_head.sharding.size
-            item.normalizer = merge(gathered, size, self.parallel.loss)
-            self.losses[microbatch] = microbatch_loss(item.normalizer, item.local.targets)
-        return item.normalizer
-
-    def _close(self, kind: str, microbatch: int) -> None:
-        """Drop what a microbatch holds once all of its passes are over."""
-        todo = self._open[microbatch].todo
-        todo.discard(kind)
-        if not todo:
-            del self._open[microbatch]
+    if ("IF" in kinds) != (parallel.embedding is not None):
+        raise ValueError(
+            "input passes and VocabParallel's embedding go together; give both, with "
+            "options={'inputs': True}, or none"
+        )
 
 
-def _tensors(item: _Open) -> Iterator[Tensor]:
-    """Yield what a microbatch holds between its passes."""
-    local = item.local
-    yield from (local.hidden, local.statistics)
-    yield from (local.targets.column, local.targets.owned, local.targets.weight)
-    if local.logits is not None:
-        yield local.logits
-    if local.early is not None:
-        yield local.early.attraction
-        if local.early.smoothing is not None:
-            yield local.early.smoothing
-    if item.normalizer is not None:
-        yield from (item.normalizer.log_normalizer, item.normalizer.losses)
+class VocabularyPart:
+    """Runs the vocabulary passes of one rank, with plain tensors in and out.
+
+    `parallel`: the layers and options, `shard`: this rank's parameters (`parallel.shard`).
+    `reports_loss`: whether this rank returns the step's loss; one rank of a pipeline does.
+    `autocast`: the precision to compute in, if it is not the weights'.
+    `labels`, `words`: the fields of a microbatch that hold labels and, where the embedding is
+    divided, words; every pipeline rank needs them.
+    """
+
+    def __init__(
+        self,
+        parallel: VocabParallel,
+        shard: VocabularyShard,
+        *,
+        reports_loss: bool,
+        autocast: torch.dtype | None = None,
+        labels: str = "labels",
+        words: str = "input_ids",
+    ) -> None:
+        self.parallel = parallel
+        self.shard = shard
+        self.reports_loss = reports_loss
+        self.autocast = autocast
+        self.fields = {"labels": labels} | ({"words": words} if shard.embedding else {})
+        self._running: tuple[StepData, VocabularyStep] | None = None
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of passes of the algorithm, with the embedding's if it is divided."""
+        inputs = ("IF", "IB") if self.shard.embedding is not None else ()
+        return frozenset((*OUTPUT_PASSES[self.parallel.algorithm], *inputs))
+
+    def begin_step(self, data: StepData) -> None:
+        """Take the microbatches of a step."""
+        step = VocabularyStep(
+            self.shard,
+            self.parallel,
+            [self._batch(number, item) for number, item in enumerate(data.microbatches)],
+            input_gradient=data.input_gradient[-1],
+            autocast=self.autocast,
+            training=data.training,
+        )
+        self._running = data, step
+
+    def run_pass(self, what: Pass, given: Given) -> Made:
+        """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
+        data, step = self.running
+        received = given.get(_RECEIVED.get(what.kind, "CS"))
+        made = step.run(what.kind, what.microbatch, received)
+        if made is None:
+            return {}
+        hidden = data.microbatches[what.microbatch].hidden
+        if what.kind in ("IF", "C", "T", "G"):
+            made = made.reshape(hidden.shape)
+        if what.kind == "IF":
+            made = made.to(hidden.dtype)
+        return {what.kind: made}
+
+    def finish_step(self) -> Tensor | None:
+        """End the step, and return its loss on the rank that reports it."""
+        losses = list(self.running[1].losses.values())
+        self._running = None
+        if not self.reports_loss or not losses:
+            return None
+        return sum(losses[1:], losses[0])
+
+    @property
+    def running(self) -> tuple[StepData, VocabularyStep]:
+        """Return the data and the passes of the step. Raises RuntimeError if none is running."""
+        if self._running is None:
+            raise RuntimeError("no step is running; call begin before passes are run")
+        return self._running
+
+    def _batch(self, number: int, item: MicrobatchData) -> MicrobatchLabels:
+        if item is ELSEWHERE:
+            return MicrobatchLabels(torch.empty(0), 0.0)
+        found = {}
+        for use, name in self.fields.items():
+            if name not in item.fields:
+                raise ValueError(
+                    f"microbatch {number} has no field {name!r} ({', '.join(item.fields)}); with "
+                    f"vocabulary passes every pipeline rank needs the {use}"
+                )
+            found[use] = item.fields[name]
+        return MicrobatchLabels(found["labels"], item.weight, found.get("words"))

@@ -80,19 +80,19 @@ MUTANTS = (
     ),
     mutant(
         "costs are kept by their place in the epoch",
-        edit("coordinator.run.open_samples:OpenSamples.note_measured",
+        edit("coordinator.run.known_costs:OpenSamples.note_measured",
              "[sample.index for sample in samples]", "[sample.ordinal for sample in samples]"),
         seed=7,
     ),
     mutant(
         "samples that are known are planned by the place of others",
-        edit("coordinator.run.open_samples:OpenSamples.costs",
+        edit("coordinator.run.known_costs:OpenSamples.costs",
              "self._order[begin:end]", "np.arange(begin, end)"),
         seed=7,
     ),
     mutant(
         "samples that are not known are passed over",
-        edit("coordinator.run.open_samples:OpenSamples.open",
+        edit("coordinator.run.known_costs:OpenSamples.open",
              "self._left += self._not_known(self.end, end)", ""),
         seed=0,
     ),
@@ -128,20 +128,20 @@ MUTANTS = (
     ),
     mutant(
         "a lease of a lost worker is lost",
-        edit("coordinator.run.lost_leases:LostLeases.return_worker",
+        edit("coordinator.run.granting:LostLeases.return_worker",
              "self._return(self.leases.take_of_worker(worker))",
              "self.leases.take_of_worker(worker)"),
         seed=3,
     ),
     mutant(
         "a lease that ran out is lost",
-        edit("coordinator.run.lost_leases:LostLeases.return_expired",
+        edit("coordinator.run.granting:LostLeases.return_expired",
              "self._return(expired)", "None"),
         seed=36,
     ),
     mutant(
         "what a worker passed over is lost",
-        edit("coordinator.run.lost_leases:LostLeases.return_skipped",
+        edit("coordinator.run.granting:LostLeases.return_skipped",
              "self._return(self.leases.take_skipped(worker, number))",
              "self.leases.take_skipped(worker, number)"),
         seed=8,
@@ -162,19 +162,19 @@ MUTANTS = (
     ),
     mutant(
         "one death is enough to give a sample up",
-        constant("coordinator.run.failed_samples:MAX_CRASHES", 1),
+        constant("coordinator.run.granting:MAX_CRASHES", 1),
         seed=1,
     ),
     mutant(
         "nobody is suspected",
-        edit("coordinator.run.failed_samples:FailedSamples.count_crash",
+        edit("coordinator.run.granting:FailedSamples.count_crash",
              "sample.crash_count += 1", ""),
         seed=3,
     ),
     # --- the byte budget
     mutant(
         "credit leaks with every payload",
-        edit("coordinator.delivery.byte_budget:ByteBudget.release_reserved",
+        edit("coordinator.delivery.sample:ByteBudget.release_reserved",
              "released_bytes += sample.reserved", "released_bytes += sample.reserved - 1"),
         seed=4,
     ),
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     mutant(
         "a rank that comes back does not begin",
-        edit("protocol.rank_session:RankSession._return_to_balancer",
+        edit("protocol.rank_session:RankSession._return",
              "[self.hello, begun, *self._open_messages()]",
              "[self.hello, *self._open_messages()]"),
         seed=0,

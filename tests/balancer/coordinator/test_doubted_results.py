@@ -18,7 +18,7 @@ from counterpoise.balancer.protocol.messages import (
     SampleFailed,
     StartRun,
 )
-from counterpoise.workers.codec.sample_layout import why_bad_layout
+from counterpoise.workers.codec.fields import why_bad_layout
 from tests.balancer.coordinator.cluster import START, Cluster
 
 HEADER = msgpack.packb({"fields": []})

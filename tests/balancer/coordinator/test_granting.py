@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.worker_stats import WorkerStats
+from counterpoise.balancer.coordinator.peers.records import WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (

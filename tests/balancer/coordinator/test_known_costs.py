@@ -140,7 +140,8 @@ ALL = list(range(COUNT))
 @pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
 def test_samples_are_measured_once_a_job(mode: Mode) -> None:
     job = replace(JOB, plan=replace(PLAN, mode=mode))
-    epochs, others = Epochs(job), Epochs(job, keeps_costs=False)
+    epochs, others = Epochs(job), Epochs(job)
+    others.coordinator.state.costs.is_used = False
     assert [epochs.epoch() for _ in range(4)] == [ALL, AGAIN, AGAIN, AGAIN]
     assert [others.epoch() for _ in range(4)] == [ALL] * 4
     assert epochs.given == others.given

@@ -52,7 +52,7 @@ def check(index, leases):
         assert index.of_worker(worker) == own
         assert index.count(worker) == len(own)
         assert index.first(worker) == (own[0].number if own else None)
-    assert dict(index.workers()) == {w: index.count(w) for w in WORKERS if index.count(w)}
+    assert index.count_per_worker() == {w: index.count(w) for w in WORKERS if index.count(w)}
     for ordinal in range(12):
         holders = [lease for lease in leases.values() if ordinal in lease.samples]
         assert index.with_sample(ordinal) == holders

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import Payload, SampleFailure
-from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
-from counterpoise.balancer.coordinator.run.open_samples import OpenSamples
+from counterpoise.balancer.coordinator.run.known_costs import KnownCosts, OpenSamples
 
 ORDER = np.array([7, 3, 9, 1, 5, 0], dtype=np.int64)
 

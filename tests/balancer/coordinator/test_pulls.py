@@ -3,8 +3,8 @@
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.payload_servers import PullCredentials
-from counterpoise.balancer.coordinator.run.doubted_results import MAX_PULLED_BYTES
+from counterpoise.balancer.coordinator.peers.records import PullCredentials
+from counterpoise.balancer.coordinator.run.epoch import MAX_PULLED_BYTES
 from counterpoise.balancer.coordinator.status_report import make_status_report
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
@@ -31,8 +31,8 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.server.pull_credentials import new_credentials
-from counterpoise.workers.codec.sample_layout import why_bad_layout
+from counterpoise.balancer.server.loop import new_credentials
+from counterpoise.workers.codec.fields import why_bad_layout
 
 PLAN = PlanConfig(
     ranks=1, samples_per_step=4, accumulate=2, resources=("tokens",), budgets=(None,),

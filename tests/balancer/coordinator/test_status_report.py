@@ -4,10 +4,9 @@ import pytest
 from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.worker_stats import RECENT_S, WorkerStats
+from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.clock_offset import LIMIT, ClockFilter, Offset, bounded
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
     DecodedItem,
@@ -28,6 +27,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.status_messages import LIMIT, ClockFilter, Offset, bounded
 from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
 from tests.security.hostile import Cluster as HostileCluster
 from tests.security.hostile import Mutator, Wired, corpus

@@ -12,7 +12,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.software_version import VERSION
+from counterpoise.balancer.protocol.records import VERSION
 from tests.balancer.coordinator.cluster import JOB, Cluster, kinds, started
 
 HELLO = WorkerHello("late", 0, "host", 1)

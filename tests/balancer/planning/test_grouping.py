@@ -8,6 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from benchmarks.baselines.published_samplers import (
+    megatron_dp_balanced,
+    transformers_rebalance,
+)
 from counterpoise.balancer.planning.grouping.balanced import balanced
 from counterpoise.balancer.planning.grouping.by_name import BY_NAME, device, fixed, length, random
 from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
@@ -20,10 +24,6 @@ from counterpoise.balancer.planning.problem.loads import (
     oversized,
 )
 from counterpoise.balancer.planning.problem.options import GROUPINGS
-from counterpoise.tools.bench.published_samplers import (
-    megatron_dp_balanced,
-    transformers_rebalance,
-)
 
 LARGE = 10**12
 

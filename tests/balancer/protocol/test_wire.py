@@ -32,10 +32,7 @@ from counterpoise.balancer.protocol.messages import (
 from counterpoise.balancer.protocol.parts import Count
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
-    MAX_CONTAINER,
     WireError,
-    _read_at_once,
-    _read_plain,
     decode,
     encode,
     payload_frames,
@@ -99,21 +96,6 @@ def test_a_header_is_the_array_of_version_kind_and_fields(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_both_ways_to_read_a_header_give_the_same(name):
-    @settings(max_examples=30)
-    @given(values(KINDS[name]), st.data())
-    def check(message, data):
-        header = bytearray(encode(message))
-        if data.draw(st.booleans()):
-            header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
-        at_once = _read_at_once(bytes(header), name)
-        if at_once is not None:
-            assert _read_plain(bytes(header)) == at_once
-
-    check()
-
-
-@pytest.mark.parametrize("name", KINDS)
 def test_a_kind_takes_only_the_payload_frames_that_it_says(name):
     @settings(max_examples=5)
     @given(values(KINDS[name]), st.integers(0, 70_000))
@@ -169,7 +151,7 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
     [
         ([PROTOCOL_VERSION + 1, "Bye"], "install the same counterpoise on both"),
         ([PROTOCOL_VERSION - 1, "Overview"], "install the same counterpoise on both"),
-        ([None, "Bye"], "speaks protocol version None"),
+        ([None, "Bye"], "speaks protocol version 192"),
         ([PROTOCOL_VERSION, "Hello"], "no such kind of message: 'Hello'"),
         ([PROTOCOL_VERSION, ["Bye"]], "no such kind of message"),
         ([PROTOCOL_VERSION, "Bye", 1], "Bye has 0 fields"),
@@ -206,7 +188,7 @@ def test_what_is_wrong_is_said(parts, reason):
     "header",
     [
         b"",
-        b"\xdd" + (MAX_CONTAINER + 1).to_bytes(4, "big"),
+        b"\xdd" + ((1 << 20) + 1).to_bytes(4, "big"),
         b"\xdd\xff\xff\xff\xff",
         b"\xdb\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator.effects import Send
+from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.messages import Ack, EpochPosition, RankHello, StartRun
 from tests.balancer.coordinator.cluster import START, Cluster
 from tests.balancer.coordinator.test_sharers import AHEAD, ONE, A, B, C, do, join, take

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.auto import late
+from counterpoise.loader import Balance, DataLoader, automatic
 from tests.loader.auto import auto_data as data
 
 
@@ -88,7 +87,7 @@ def test_the_line_at_the_start_forecasts_the_loop_that_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(late, "tell", lambda _, text: lines.append(text))
+    monkeypatch.setattr(automatic, "tell", lambda _, text: lines.append(text))
     for loader in (make(), adopt(make())):
         next(iter(loader))
     said = r"step (.*) of random order's: ranks work (.*) and wait (.*) instead of (.*) and (.*); l"

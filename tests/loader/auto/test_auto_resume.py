@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.adapters.auto_loader import (
-    adopt_accumulation,
-    adopt_times,
-    adopt_weights,
-)
-from counterpoise.loader.auto import late
+from counterpoise.loader import Balance, DataLoader, automatic
+from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
 from tests.loader.auto.test_auto_times import SHAPE
 
@@ -39,7 +34,7 @@ def test_a_resume_inside_a_step_goes_on_with_what_was_found(
     def never(*_: Any) -> Any:
         raise AssertionError("the first samples were read again")
 
-    monkeypatch.setattr(late, "ask_worker", never)
+    monkeypatch.setattr(automatic, "ask_worker", never)
     again = make(data.Texts(90))
     again.load_state_dict(state)
     assert again.state_dict() == state
@@ -81,9 +76,8 @@ def test_a_copy_has_the_position_and_what_was_found() -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_copy_knows_what_a_framework_has_told(begun: bool) -> None:
     loader = make(data.Texts(90), accumulate=1)
-    adopt_accumulation(loader, 6)  # of both ranks that are played here
-    adopt_weights(loader)
-    adopt_times(loader, SimpleNamespace(config=SimpleNamespace(**SHAPE)))
+    loader._late.adopt(accumulate=6)  # of both ranks that are played here
+    adopt_model(loader, SimpleNamespace(config=SimpleNamespace(**SHAPE)), normalises=True)
     if begun:
         next(iter(loader))
     copied = pickle.loads(pickle.dumps(loader))

@@ -8,14 +8,14 @@ import pytest
 
 from counterpoise import time_ns
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.adapters.auto_loader import adopt_times
+from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
 
 # Attention as dear as the rest at about 26 tokens, so that the plan of these texts is another.
 SHAPE = {
     "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8,
 }  # fmt: skip
-LINE = "counterpoise.loader.auto.start_line"
+LINE = "counterpoise.loader.auto.forecast"
 
 
 def make(dataset: Any = None, **more: Any) -> DataLoader:
@@ -39,7 +39,7 @@ def test_the_plan_is_that_of_the_same_times_given_and_the_line_says_whose_they_a
 ) -> None:
     caplog.set_level(logging.INFO, LINE)
     loader, given = make(), make(time_ns=time_ns(SHAPE))
-    adopt_times(loader, model(**SHAPE))
+    adopt_model(loader, model(**SHAPE), normalises=False)
     found = numbers(loader)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "tokens padded; times computed from SimpleNamespace; step 0." in line
@@ -60,7 +60,7 @@ def test_of_a_configuration_that_is_not_known_nothing_is_computed(
 ) -> None:
     caplog.set_level(logging.INFO, LINE)
     loader = make()
-    adopt_times(loader, model(**config))
+    adopt_model(loader, model(**config), normalises=False)
     assert numbers(loader) == numbers(make())
     assert not any("times" in record.getMessage() for record in caplog.records)
 
@@ -68,7 +68,7 @@ def test_of_a_configuration_that_is_not_known_nothing_is_computed(
 def test_times_that_the_user_has_given_stay(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LINE)
     loader = make(time_ns={"tokens": 5})
-    adopt_times(loader, model(**SHAPE))
+    adopt_model(loader, model(**SHAPE), normalises=False)
     assert numbers(loader) == numbers(make(time_ns={"tokens": 5}))
     assert not any("times computed" in record.getMessage() for record in caplog.records)
 
@@ -88,6 +88,6 @@ def test_costs_that_the_model_has_no_time_for_are_not_left_out(
         )
         for _ in range(2)
     ]  # fmt: skip
-    adopt_times(loaders[0], model(**SHAPE))
+    adopt_model(loaders[0], model(**SHAPE), normalises=False)
     assert numbers(loaders[0]) == numbers(loaders[1])
     assert not any("times computed" in record.getMessage() for record in caplog.records)

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.options import LAYOUTS
-from counterpoise.loader.collate.layouts import (
-    COLLATE_BY_LAYOUT,
-    collate_packed,
-    collate_padded,
-)
+from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT, collate_packed, collate_padded
 from counterpoise.workers.arena.worker import Beginning, this_worker
 from counterpoise.workers.sources.labels import count_label_tokens
 from tests.workers.arena.test_queue import in_child
@@ -136,21 +132,6 @@ def test_other_fields_follow_their_kind(layout: CollateFn) -> None:
     assert batch["raw"] == [b"x", b"y"]
     assert batch["boxes"].shape == (3, 4)
     assert batch["boxes_lengths"].tolist() == [2, 1]
-
-
-@both
-def test_every_array_is_written_into_the_callers_buffers(layout: CollateFn) -> None:
-    given_out: list[np.ndarray[Any, Any]] = []
-
-    def allocate(nbytes: int) -> memoryview:
-        given_out.append(np.zeros(nbytes + 64, np.uint8))
-        return memoryview(given_out[-1])  # type: ignore[arg-type]
-
-    batch = layout([make_sample(3, [1]), make_sample(5, [2, 1])], allocate=allocate)
-    tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
-    starts = {buffer.ctypes.data for buffer in given_out}
-    assert len(given_out) == len(tensors)
-    assert {tensor.data_ptr() for tensor in tensors} == starts
 
 
 @both

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.options import LayoutName
+from counterpoise.loader.collate.equivalence import samples_of
 from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT
-from counterpoise.loader.collate.uncollate import samples_of
 
 
 @st.composite

@@ -29,7 +29,9 @@ def interrupted_at(line: int, action: Callable[[], Any]) -> bool:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal seen
-        if not frame.f_code.co_filename.endswith(("/rank_sockets.py", "/link.py", "/context.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("/rank_sockets.py", "/sockets.py", "/context.py")
+        ):
             return None
         if event == "line":
             seen += 1

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from counterpoise.loader.connect.socket_directory import (
+from counterpoise.loader.connect.balancer_process import (
     make_socket_directory,
     remove_socket_directory,
 )

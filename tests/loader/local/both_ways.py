@@ -13,7 +13,7 @@ from typing import Any
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import DataLoader
 from counterpoise.loader.assembly import BalancedSettings
-from counterpoise.loader.balanced.fetching import MicrobatchSource
+from counterpoise.loader.balanced.arrivals import MicrobatchSource
 from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
 from tests.loader.local.coordinator_here import InProcessConnection

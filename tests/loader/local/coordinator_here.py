@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.notices import waiting_reason
+from counterpoise.balancer.coordinator.rank_checks import waiting_reason
+from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
     DecodedItem,
@@ -22,16 +22,17 @@ from counterpoise.balancer.protocol.messages import (
     RankBye,
     Ready,
     SampleFailed,
+    Welcome,
     WorkerHello,
     WorkerReady,
 )
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
-from counterpoise.balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
+from counterpoise.balancer.protocol.worker_session import SampleTask, WorkerSession
 from counterpoise.loader.resume.balanced_position import RunStart
 from counterpoise.loader.step.errors import LoaderError
-from counterpoise.loader.step.wait_log import WaitLog
+from counterpoise.loader.step.waiting import WaitLog
 from counterpoise.workers.codec.frames import payload_of
-from counterpoise.workers.daemon.handler import Decoded
+from counterpoise.workers.daemon.results import Decoded
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.failures import kind_of, reason_of
 from counterpoise.workers.sources.interface import SampleError, Source
@@ -55,7 +56,8 @@ class InProcessConnection:
     def _connect(self) -> None:
         self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
         # The data set is the trainer's own object, and may say something else in each epoch.
-        self._coordinator = Coordinator(self._job, keeps_costs=False)
+        self._coordinator = Coordinator(self._job)
+        self._coordinator.state.costs.is_used = False
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
@@ -155,7 +157,7 @@ class InProcessConnection:
                 self.session.handle(effect.message, effect.payloads)
                 for message in self.session.new_requests():
                     self._send(_RANK, message)
-            elif isinstance(action := self._worker.handle(effect.message), OpenSource):
+            elif isinstance(action := self._worker.handle(effect.message), Welcome):
                 count, fingerprint = self._handler.open("")
                 self._send(_WORKER, WorkerReady(count, fingerprint, action.number))
 

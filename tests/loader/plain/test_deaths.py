@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from counterpoise import DataLoader
-from counterpoise.loader.plain.deaths import killed_worker
+from counterpoise.loader.plain.torch_names import killed_worker
 
 
 class Deadly:

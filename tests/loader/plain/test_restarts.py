@@ -1,6 +1,8 @@
 """worker_restarts without balance: the batches stay, and only the deadly sample is named."""
 
 import logging
+import os
+import signal
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,15 @@ def test_batches_are_the_same_when_workers_are_killed(persistent: bool) -> None:
         found = [int(row[0]) for batch in iterator for row in batch]
         killer.join()
         assert found == list(range(COUNT))
+
+
+def test_workers_that_die_between_epochs_are_replaced() -> None:
+    made = loader(Deadly(), worker_restarts=9, persistent_workers=True)
+    for _ in range(3):
+        iterator: Any = iter(made)
+        assert [int(row[0]) for batch in iterator for row in batch] == list(range(COUNT))
+        for pid in process_ids(iterator):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("given", [{}, {"batch": 1}, {"in_order": False}, {"batch": None}])

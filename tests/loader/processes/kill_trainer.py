@@ -7,6 +7,7 @@ process id is printed when it starts, its wait status when it has ended.
 import os
 import signal
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -81,12 +82,10 @@ def fork_and_go_on(loader):
 
 
 def kill_fork_server(loader):
-    """What was started by it goes on."""
-    from counterpoise.workers.processes import fork_client as fork_client
-
-    for fork_server in fork_client._fork_servers.values():
-        fork_server.process.kill()
-        fork_server.process.wait()
+    """Another one is started."""
+    server = vars(forkserver)["_forkserver"]._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     assert len(list(loader.steps())) == 4
     os._exit(0)
 

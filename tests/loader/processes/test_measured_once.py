@@ -75,6 +75,7 @@ def test_new_workers_are_asked_what_the_data_set_says_now(workers: int) -> None:
     assert [len(batches) for batches in first] != [len(batches) for batches in changed]
 
 
+@pytest.mark.usefixtures("through_balancer")
 def test_the_end_of_workers_reaches_a_balancer_that_is_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

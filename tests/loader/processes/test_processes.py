@@ -159,18 +159,32 @@ def test_with_restarts_another_worker_is_started_and_the_batches_do_not_change()
 
 
 @pytest.mark.usefixtures("through_balancer")
-@pytest.mark.parametrize("who", ["balancer", "supervisor"])
-def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(who, monkeypatch):
+def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(monkeypatch):
     data = made.Augmented(600)  # more than are decoded ahead
     loader = make(data)
     iterator = iter(loader)
     next(iterator)
-    supervisor, balancer = pool_of(loader).supervisor_pid, processes_of(loader).balancer.pid
-    os.kill(balancer if who == "balancer" else supervisor, signal.SIGKILL)
-    wait_until(lambda: has_ended(balancer if who == "balancer" else supervisor))
-    with pytest.raises(LoaderError, match=r"the (balancer|pool's supervisor)"):
+    balancer = processes_of(loader).balancer.pid
+    os.kill(balancer, signal.SIGKILL)
+    wait_until(lambda: has_ended(balancer))
+    with pytest.raises(LoaderError, match="the balancer"):
         list(iterator)
     found = digests(loader)
+    loader.close()
+    monkeypatch.undo()  # the other loads by itself
+    assert found == digests(make(data, num_workers=0))
+
+
+@pytest.mark.usefixtures("through_balancer")
+def test_a_worker_of_a_shared_rank_that_is_killed_is_started_again(monkeypatch):
+    data = made.Augmented(600)
+    loader = make(data)
+    iterator = iter(loader)
+    found = digests([next(iterator)])
+    first = pool_of(loader).pids
+    os.kill(first[0], signal.SIGKILL)
+    os.kill(first[1], signal.SIGKILL)
+    found += digests(iterator)
     loader.close()
     monkeypatch.undo()  # the other loads by itself
     assert found == digests(make(data, num_workers=0))

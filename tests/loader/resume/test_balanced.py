@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.resume.digest import with_digest
+from counterpoise.loader.resume.ledger import with_digest
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 from tests.loader.resume.resume_data import through_json

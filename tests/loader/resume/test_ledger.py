@@ -18,8 +18,7 @@ from counterpoise.loader.resume.balanced_position import (
     read_position,
     write_position,
 )
-from counterpoise.loader.resume.digest import with_digest
-from counterpoise.loader.resume.reading import parse_ledger
+from counterpoise.loader.resume.ledger import parse_ledger, with_digest
 from counterpoise.workers.sources.data_identity import KnownData
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoise.loader.step.frameworks import FRAMEWORKS, RULES, Framework, loss_rule
 from counterpoise.loader.step.info import StepInfo
+from counterpoise.loader.step.loss import FRAMEWORKS, RULES, Framework, loss_rule
 from tests.loader.step.test_loss import (
     gradients,
     infos_of,

@@ -9,8 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from counterpoise.loader import Balance, BalancedBatchSampler, Topology
-from counterpoise.loader.step.ranks import Place, RankArguments
-from counterpoise.loader.step.topology import as_topology
+from counterpoise.loader.step.ranks import Place, RankArguments, as_topology
 from counterpoise.sched.runtime import Units, UnitSize
 
 

@@ -19,8 +19,7 @@ from counterpoise.sched import (
     simulate,
     unit_costs,
 )
-from counterpoise.sched.generators.block_1f1b import block_1f1b, block_interleaved
-from counterpoise.sched.generators.blocks import Pace, repeat
+from counterpoise.sched.generators.blocks import Pace, block_1f1b, block_interleaved, repeat
 
 NAMES = [s.name for s in schedules()]
 

@@ -23,8 +23,9 @@ from counterpoise.sched.planners.recompute import (
     tighten,
 )
 from counterpoise.sched.planners.stage_split import LayerCost
-from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
-from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
+from counterpoise.sched.planners.stage_split_models import pair_layers
+from tests.sched.planners.published import PAIRS
+from tests.sched.saved_tensors import live_bytes, run_layers
 
 KINDS = ("vit", "llm", "projector")
 a_saving = st.fixed_dictionaries(

@@ -19,7 +19,8 @@ from counterpoise.sched.planners.stage_split import (
     traffic_bytes,
     variance,
 )
-from counterpoise.sched.planners.stage_split_models import PAIRS, ModelPair, pair_layers
+from counterpoise.sched.planners.stage_split_models import pair_layers
+from tests.sched.planners.published import PAIRS, ModelPair
 
 MS, MIB = 10**6, 2**20
 # An A100's share of 4 x 200 Gb/s for 8 GPUs.

@@ -19,20 +19,17 @@ from counterpoise.sched import (
     simulate,
     with_encoders,
 )
-from counterpoise.sched.replanning import (
+from counterpoise.sched.replanning.decision import (
     Decision,
-    Observation,
     PlanState,
     dump_state,
-    expected_step,
     first_state,
-    keys_of,
     load_state,
-    nearby,
     observe,
     settled,
     step_ns,
 )
+from counterpoise.sched.replanning.observation import Observation, expected_step, keys_of, nearby
 
 RANKS, COUNT, LAYERS = 4, 8, 4
 FORWARD, BACKWARD, LAYER = 80_000, 160_000, 20_000

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
-from counterpoise.sched.runtime.vocabulary import VocabularyShard
+from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.models import HIDDEN, Block, copies, freeze, make_batches, make_stages
 from tests.sched.runtime.pool import WORLD, make_mesh
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from counterpoise.sched.runtime.job import start
-from counterpoise.sched.runtime.links import Channel, Groups, make_groups
+from counterpoise.sched.runtime.links.process_groups import Channel, Groups, make_groups
 
 _LIMIT_S = 60.0
 

@@ -16,10 +16,10 @@ from counterpoise.sched.runtime.compiled import (
     lowered,
     with_deliveries,
 )
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
-from counterpoise.sched.runtime.stage import StageOptions, Stages
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from tests.sched.runtime.loopback import Loopback
 
 HIDDEN, WORDS = 8, 11
 # Which stages are trained.

@@ -6,16 +6,17 @@ counts too, and so does what vocabulary layers hold between their passes.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
 from counterpoise.sched.runtime.parts import Given, Made, StepData
-from counterpoise.sched.runtime.stage import DeferredGradients, Stages
-from counterpoise.sched.runtime.vocabulary import VocabularyPart
+from counterpoise.sched.runtime.stage.deferral import DeferredGradients
+from counterpoise.sched.runtime.stage.modules import Stages
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.vocabulary.held import held_bytes
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class CountingStages:
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
-        weights = [p for module in stages.modules() for p in module.parameters()]
+        weights = [p for module in stages.modules_by_stage.values() for p in module.parameters()]
         self.ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
         self._deferred: dict[tuple[int, int], list[int]] = {}
 
@@ -102,7 +103,9 @@ class CountingStages:
         if what.kind == "I":
             pending = made["weight"]
             assert isinstance(pending, DeferredGradients)
-            self._deferred[place] = [self.ledger.add(tensor) for tensor in pending.tensors()]
+            self._deferred[place] = [
+                self.ledger.add(t) for product in pending.products for t in product[1:]
+            ]
         if what.kind == "W":
             for address in self._deferred.pop(place):
                 self.ledger.drop(address)
@@ -111,9 +114,6 @@ class CountingStages:
 
     def finish_step(self) -> Tensor | None:
         return self.stages.finish_step()
-
-    def modules(self) -> Iterable[nn.Module]:
-        return self.stages.modules()
 
 
 class CountingVocabulary:
@@ -132,12 +132,9 @@ class CountingVocabulary:
     def run_pass(self, what: Pass, given: Given) -> Made:
         with self.ledger.saving():
             made = self.part.run_pass(what, given)
-        self.ledger.layers = self.part.held_bytes()
+        self.ledger.layers = held_bytes(self.part.running[1])
         self.ledger.note(what)
         return made
 
     def finish_step(self) -> Tensor | None:
         return self.part.finish_step()
-
-    def modules(self) -> Iterable[nn.Module]:
-        return self.part.modules()

@@ -14,7 +14,7 @@ from counterpoise.sched import (
     unit_costs,
 )
 from counterpoise.sched.runtime.compiled import Op, compile_program, lowered
-from counterpoise.sched.transforms import with_reductions
+from counterpoise.sched.transforms.training import with_reductions
 
 
 def all_programs():

@@ -12,8 +12,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from counterpoise.sched.ir.program import Pass
 from counterpoise.sched.runtime import VocabParallel
 from counterpoise.sched.runtime.gradients import Reduction, clip_gradients, settle
-from counterpoise.sched.runtime.job import Lanes
-from counterpoise.sched.runtime.links import MeshPlace
+from counterpoise.sched.runtime.job.lanes import Lanes
+from counterpoise.sched.runtime.links.place import MeshPlace
 from counterpoise.sched.runtime.stage.calling import Calling, call_module
 from tests.sched.runtime.pool import Pool, make_square
 

@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.sched import schedule, schedules
 from counterpoise.sched.runtime.job import start
-from counterpoise.sched.runtime.links import make_groups
+from counterpoise.sched.runtime.links.process_groups import make_groups
 from tests.sched.runtime.cases import (
     Case,
     Found,

@@ -11,11 +11,12 @@ from torch import nn
 
 from counterpoise.sched import Pass, Program, schedule, simulate, unit_costs
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.stage import StageOptions, Stages
-from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyPart
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Block, total_loss
 from tests.sched.runtime.saved_bytes import CountingStages, CountingVocabulary, Ledger
 

@@ -19,7 +19,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.loader.connect.pull_tracker import PullTracker
-from counterpoise.workers.serving.store import PayloadStore
+from counterpoise.workers.serving.server import PayloadStore
 from tests.simulation.transport.network import SimulatedNetwork
 
 # Of a worker's payloads: room for some.

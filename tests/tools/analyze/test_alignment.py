@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from counterpoise.tools.analyze.model.alignment import alignment_figures
+from counterpoise.tools.analyze.model.alternatives import alignment_figures
 from counterpoise.tools.analyze.model.forecast import make_forecast
 from counterpoise.tools.analyze.model.strategies import Plan
 from counterpoise.tools.inputs.cost_tables import CostTable

@@ -13,7 +13,8 @@ import pytest
 
 from counterpoise.balancer import Balance
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS
+from counterpoise.tools.demo.command import BUDGETS
+from counterpoise.tools.demo.transform import VIRTUAL_RANKS
 
 KEYS = {"samples", "unreadable", "duplicate_keys", "resources", "waiting", "recommended", "gain"}
 

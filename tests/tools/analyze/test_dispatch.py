@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.tools.analyze.command import _dispatch
-from counterpoise.tools.analyze.model.dispatch import dispatch_figures
+from counterpoise.tools.analyze.model.alternatives import dispatch_figures
 from counterpoise.tools.analyze.model.forecast import Forecast
 from counterpoise.tools.analyze.model.strategies import Plan, micro_steps
 from counterpoise.tools.inputs.cost_tables import CostTable

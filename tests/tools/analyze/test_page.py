@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.tools.analyze.page.bars import percent
 from counterpoise.tools.analyze.page.document import SECTIONS, headline, render_page
-from counterpoise.tools.analyze.page.formats import percent
 from counterpoise.tools.cli import main
 
 Browser = Any  # the driver of tests/sched

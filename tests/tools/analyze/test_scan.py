@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from counterpoise.tools.analyze.scan.measure import measure_task
-from counterpoise.tools.analyze.scan.options import ScanOptions
 from counterpoise.tools.analyze.scan.rows import Rows
 from counterpoise.tools.analyze.scan.run import (
     TaskFunction,
@@ -24,7 +23,7 @@ from counterpoise.tools.analyze.scan.run import (
     on_cores,
     scan_all,
 )
-from counterpoise.tools.analyze.scan.sources import ScanTask, find_tasks
+from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask, find_tasks
 
 OPTIONS = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
 

@@ -13,12 +13,11 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader.balanced.arguments import make_plan
-from counterpoise.tools.analyze.model.padded import padded_figures
+from counterpoise.tools.analyze.model.alternatives import padded_figures
 from counterpoise.tools.analyze.model.report import ReportOptions, make_report
 from counterpoise.tools.analyze.model.strategies import Plan
 from counterpoise.tools.analyze.scan.rows import Rows
-from counterpoise.tools.inputs.cost_tables import CostTable, synthetic
-from counterpoise.tools.inputs.epoch_plans import from_planner
+from counterpoise.tools.inputs.cost_tables import CostTable, from_planner, synthetic
 
 # What a tar data set with VisionLanguage tells of a sample: not only what is work.
 RESOURCES = ("tiles", "tokens", "label_tokens")

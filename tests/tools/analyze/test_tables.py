@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.tools.analyze.scan.tables import read_table
+from counterpoise.tools.analyze.scan.rows import read_table
 from counterpoise.workers.sources.costs import bad_cost
 
 COLUMNS: dict[str, list[Any]] = {

@@ -1,21 +1,20 @@
-"""`bench images`: its figures follow from the passes, and all pipelines give the same pictures."""
+"""Figures of the benches of images follow from the passes; all pipelines give the same pictures."""
 
 from pathlib import Path
 
 import pytest
 
-from counterpoise.tools.bench import image_pipelines as pipelines
-from counterpoise.tools.bench import images
-from counterpoise.tools.bench.image_pipelines import ImagePass, ImageWork, copy_samples
+from benchmarks.loading import decoding
+from counterpoise.tools.bench.pipelines import ImagePass, ImageWork, copy_samples, end, run_pass
 from counterpoise.tools.demo.data import ensure_demo_data
 
 
-def _passes(*all_us: float, trainer: float = 1.0, balancer: float = 1.0) -> list[ImagePass]:
-    return [ImagePass(1e6 / each, trainer, balancer, each - trainer - balancer) for each in all_us]
+def _passes(*all_us: float, trainer: float = 2.0) -> list[ImagePass]:
+    return [ImagePass(1e6 / each, trainer, each - trainer) for each in all_us]
 
 
 def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:
-    found = images.figures(
+    found = decoding.figures(
         {
             "balanced": _passes(12.0, 22.0),
             "threads": _passes(9.0, 44.0),
@@ -40,8 +39,8 @@ def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:
 
 
 def test_energon_may_be_the_best_of_torchs() -> None:
-    passes = {name: _passes(20.0) for name in images.PIPELINES} | {"energon": _passes(16.0)}
-    found = images.figures(passes)
+    passes = {name: _passes(20.0) for name in decoding.PIPELINES} | {"energon": _passes(16.0)}
+    found = decoding.figures(passes)
     assert found["best"] == "energon"
     assert found["pipelines"]["balanced"]["over_best"]["median"] == 1.25
 
@@ -50,17 +49,17 @@ def test_pipelines_give_the_same_pictures(tmp_path: Path) -> None:
     copy_samples(ensure_demo_data(tmp_path / "data", samples=24, shards=2), 8, 2, str(tmp_path))
     work = ImageWork(str(tmp_path), batch_size=2, workers=1, tile_size=32)
     pictures: dict[str, set[str]] = {"torch": set(), "pillow": set()}
-    left_out = images.why_not_all()
-    for name, resize in images.PIPELINES.items():
+    left_out = decoding.why_not_all()
+    for name, pipeline in decoding.PIPELINES.items():
         if name in left_out:
             assert "not installed" in left_out[name]
             continue
-        loader = pipelines.LOADERS[name.split(",")[0]](work, resize)
-        found = pipelines.run_pass(loader, hashed=True)
+        loader = pipeline.make(work, pipeline.resize)
+        found = run_pass(loader, hashed=True)
         assert found.all_us >= found.trainer_us > 0
         assert found.workers_us >= 0
-        pictures[resize].add(found.pictures)
-        pipelines.end(loader)
+        pictures[pipeline.resize].add(found.pictures)
+        end(loader)
     assert [len(each) for each in pictures.values()] == [1, 1]
     assert pictures["torch"] != pictures["pillow"]
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.planning import published
 from counterpoise.tools.bench import plan as bench_plan
 from counterpoise.tools.inputs.cost_tables import synthetic
 
 
-def report_of(*arguments: str) -> Any:
+def report_of(*arguments: str, command: Any = bench_plan.command) -> Any:
     given = [*arguments, "--json"]
-    result = CliRunner().invoke(bench_plan.command, given, catch_exceptions=False)
+    result = CliRunner().invoke(command, given, catch_exceptions=False)
     assert result.exit_code == 0
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -31,16 +32,16 @@ BUDGETS = ("--budget", "tiles=9", "--budget", "tokens=4096")
 
 
 @pytest.mark.parametrize("mode", ["window", "exact", "epoch"])
-def test_plan_reports_every_strategy(costs: str, mode: str) -> None:
+def test_every_strategy_is_reported(costs: str, mode: str) -> None:
     report = report_of(
         "--costs", costs, *BUDGETS, "--ranks", "4", "--accumulate", "8",
-        "--mode", mode,
+        "--mode", mode, command=published.command,
     )  # fmt: skip
     assert report["samples"] == report["planned"] == 9000
     assert report["oversize"] == 0
     assert report["groups"] >= report["groups_lower_bound"] > 0
     assert report["seconds"] >= 0
-    assert set(report["strategies"]) - {"isf_flushed"} == set(bench_plan.STRATEGIES)
+    assert set(report["strategies"]) - {"isf_flushed"} == set(published.NAMES)
     for entry in report["strategies"].values():
         assert set(entry["dist_ratio"]) == {"tiles", "tokens"}
         assert 0 < entry["efficiency"] <= 1

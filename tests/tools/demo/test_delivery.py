@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from counterpoise.loader import DataLoader
-from counterpoise.tools.demo.command import RUNS, DemoSettings, make_loader
+from counterpoise.tools.demo.command import RUNS, make_loader
 from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.transform import DemoSettings
 
 
 def digest(input_ids: Any, tiles: Any) -> str:

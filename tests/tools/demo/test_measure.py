@@ -10,19 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.metrics import dist_ratio
-from counterpoise.loader.collate.layouts import (
-    COLLATE_BY_LAYOUT,
-    collate_padded,
-)
+from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT, collate_padded
 from counterpoise.loader.step.info import Step, StepInfo
-from counterpoise.tools.demo.measure import (
+from counterpoise.tools.demo.model import DemoModelShape
+from counterpoise.tools.demo.train import (
     StepRecord,
     max_over_mean,
     measure_step,
     summarize,
+    train,
 )
-from counterpoise.tools.demo.model import DemoModelShape
-from counterpoise.tools.demo.train import train
 from counterpoise.workers.sources.labels import count_label_tokens
 
 SHAPE = DemoModelShape(vocabulary=20, image_token=19, tile=8, patch=4, tokens_per_tile=4, width=16)

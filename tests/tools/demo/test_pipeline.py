@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo.pipeline import show
-from counterpoise.tools.demo.pipeline.processes import PROCESSES, example, run_ranks
+from counterpoise.tools.demo import pipeline
+from counterpoise.tools.demo.pipeline import PROCESSES, example, run_ranks
 
 FIGURES = {
     "loss_first",
@@ -122,7 +122,7 @@ def test_steps_summary_and_place_of_the_page_are_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "steps.py").write_text(STEPS)
-    monkeypatch.setattr(show, "example", lambda: tmp_path / "steps.py")
+    monkeypatch.setattr(pipeline, "example", lambda: tmp_path / "steps.py")
     page = tmp_path / "page.html"
     main_words = ["demo", "--pipeline", "--steps", "3", "--pp", "2", "--out", str(page)]
     with pytest.raises(SystemExit) as ended:

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from counterpoise.tools.demo.tokenizer import ClippedBytes
+from counterpoise.tools.demo.transform import ClippedBytes
 from counterpoise.workers import VisionLanguage
 
 

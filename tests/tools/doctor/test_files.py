@@ -11,10 +11,9 @@ from counterpoise.balancer.protocol.messages import EpochPosition
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 from counterpoise.loader.resume.balanced_position import ResumePosition, write_position
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.dead_letters import examine_dead_letters
-from counterpoise.tools.doctor.ledger import examine_ledger
+from counterpoise.tools.doctor.files import examine_dead_letters, examine_ledger
 from counterpoise.workers.sources.data_identity import KnownData
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
+from counterpoise.workers.sources.failures import DeadLetter, append_letter
 
 PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
 DATA = KnownData(range(1000), 1000)

@@ -15,10 +15,10 @@ from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.transport.keys import ServerKeys, server_keys
 from counterpoise.tools.doctor import installation as look
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.finding import BAD, GOOD, WARN, Finding
+from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, Finding
 from counterpoise.tools.doctor.job import examine_job
 from counterpoise.tools.services.keygen import command as keygen
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
+from counterpoise.workers.sources.failures import DeadLetter, append_letter
 
 GIB = 2**30
 
@@ -74,6 +74,15 @@ def test_this_installation_is_sound() -> None:
 def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
     assert finding.level == level
     assert bool(finding.advice) == (level != GOOD)
+
+
+def test_the_way_of_a_loader_and_the_reason_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    level, found = report("--listen", "ipc:///tmp/some-balancer")[1]["loop"]
+    assert level == GOOD
+    assert found.startswith("local: a loader's own workers load and collate, unless balancer=")
+    assert "processes share a data-parallel rank (tp, cp, pp: an embedded balancer)" in found
+    assert "local, 8 ranks that meet" in look.judge_way("8").found
 
 
 def test_packages_are_held_against_the_least_version() -> None:

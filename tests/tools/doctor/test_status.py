@@ -9,13 +9,12 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
-from counterpoise.balancer.protocol.clock_offset import Offset
 from counterpoise.balancer.protocol.messages import Hole, StatusReport, TrainerStatus, WorkerStatus
+from counterpoise.balancer.protocol.status_messages import Offset
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.figures import job_tables
-from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
-from counterpoise.tools.doctor.status import judge_status
+from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, job_tables
+from counterpoise.tools.doctor.job import judge_status
 from tests.loader import balanced_data
 
 LIMIT_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.stage_split import BASELINES, read_split
-from counterpoise.sched.runtime.units import Units
+from counterpoise.sched.runtime.units.layout import Units
 from counterpoise.tools.plan.command import command
 
 PAIR = ("--model", "internvit-6b+internlm2-20b", "--tp", "2", "--stages", "4")
@@ -65,19 +65,19 @@ def test_samples_come_from_costs_or_from_an_analysis(tmp_path: Path) -> None:
     tiles = rng.integers(1, 8, 1000)
     np.savez(tmp_path / "costs.npz", tiles=tiles, other=tiles.astype(float))
     (tmp_path / "empty").mkdir()
-    spread = {"p50": 4, "p90": 7, "p99": 7, "max": 7}
-    (tmp_path / "report.json").write_text(json.dumps({"resources": {"tiles": spread}}))
+    (tmp_path / "analysis").mkdir()
+    np.savez(tmp_path / "analysis" / "index.npz", tiles=tiles)
     plain = run(*SMALL)["seconds_per_iteration"]
-    for name in ("costs.npz", "report.json"):
+    for name in ("costs.npz", "analysis"):
         drawn = run(*SMALL, "--data", str(tmp_path / name))["seconds_per_iteration"]
         assert 0.9 * plain < drawn < 1.5 * plain
     costs = str(tmp_path / "costs.npz")
     assert "no array 'words'" in refused(*SMALL, "--data", costs, "--resource", "words")
     assert "whole numbers" in refused(*SMALL, "--data", costs, "--resource", "other")
-    analysis = str(tmp_path / "report.json")
     assert "no index.npz" in refused(*SMALL, "--data", str(tmp_path / "empty"))
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 cut off")
     assert "no npz file" in refused(*SMALL, "--data", str(tmp_path / "broken.npz"))
+    analysis = str(tmp_path / "analysis")
     assert "it has tiles" in refused(*SMALL, "--data", analysis, "--resource", "words")
 
 

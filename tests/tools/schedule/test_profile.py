@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched import CostFunction, load_profile, profile_costs, schedule, simulate
-from counterpoise.sched.runtime.execution import write_step
-from counterpoise.sched.runtime.execution.drive import TIMELINES_VARIABLE
+from counterpoise.sched.runtime.execution.drive import TIMELINES_VARIABLE, write_step
 from counterpoise.sched.simulation.cost_profile import CostProfile
 from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
 from counterpoise.tools.cli import main
-from counterpoise.tools.schedule import profile_run
+from counterpoise.tools.schedule import profile
 
 TRUE = CostProfile(
     (0, 1),
@@ -134,4 +133,4 @@ def test_a_job_is_run_until_it_has_measured_enough(capsys, tmp_path: Path) -> No
 
 
 def test_a_pipeline_writes_where_the_command_looks() -> None:
-    assert TIMELINES_VARIABLE == profile_run.VARIABLE
+    assert TIMELINES_VARIABLE == profile.VARIABLE

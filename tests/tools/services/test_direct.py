@@ -13,12 +13,12 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.job import ask
-from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.heartbeats import Identity
 from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.serving.server import PullServer
-from counterpoise.workers.sources.format_registry import open_source
+from counterpoise.workers.sources.registry import open_source
 from tests.loader import balanced_data
 from tests.tools.services.commands import LIMIT_S
 from tests.tools.services.test_remote import SAMPLES, make, start_worker, take

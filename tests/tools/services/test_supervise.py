@@ -13,7 +13,7 @@ LIMIT_S = 60
 # A process that serves by telling its number, and waits.
 PROGRAM = """
 import logging, os, signal, sys
-from counterpoise.tools.services.supervise import supervise
+from counterpoise.tools.services.balancer import supervise
 
 logging.basicConfig(format="%(message)s")
 

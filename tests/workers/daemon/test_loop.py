@@ -22,11 +22,10 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
-from counterpoise.workers.daemon.activity import WorkerActivity
-from counterpoise.workers.daemon.handler import Decoded
-from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.heartbeats import Identity, WorkerActivity
 from counterpoise.workers.daemon.loop import LOOK_S
 from counterpoise.workers.daemon.payloads import Payloads
+from counterpoise.workers.daemon.results import Decoded
 from counterpoise.workers.sources.interface import SampleError
 
 QUICK_S, SLOW_S = LOOK_S / 100, 2 * LOOK_S
@@ -123,7 +122,8 @@ def work(link: Scripted, handler: Taking) -> WorkerActivity:
     link.inbox.appendleft(Welcome("", 1))
     activity = WorkerActivity()
     made: Any = link
-    worker = loop._Worker(made, Identity("w", 0, 0), handler, activity, Payloads())
+    works: Any = handler
+    worker = loop._Worker(made, Identity("w", 0, 0), works, activity, Payloads())
     worker.work(lambda: not (link.inbox or worker.session.tasks or worker.results), None)
     return activity
 
@@ -177,7 +177,8 @@ def test_a_sample_that_fails_is_reported_at_once_and_the_others_follow(clock: Cl
 def get_ready(handler: Taking) -> list[Any]:
     """Let a worker with a source start, and be asked for it; return what it says of the source."""
     made: Any = Scripted(Welcome("", 1))
-    worker = loop._Worker(made, Identity("w", 0, 0), handler, WorkerActivity(), Payloads())
+    works: Any = handler
+    worker = loop._Worker(made, Identity("w", 0, 0), works, WorkerActivity(), Payloads())
     worker.say_hello()
     worker.work(lambda: not made.inbox, None)
     assert isinstance(made.sent[0], WorkerHello)

@@ -1,7 +1,6 @@
 """What a microbatch costs is recognised from collate_fn: padded, packed, constant, or neither."""
 
 import copy
-import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -204,13 +203,3 @@ def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
     assert (work.found, work.work) == ((), "packed")
-
-
-def test_found_work_survives_json_and_is_checked() -> None:
-    work = _work(TILED, collate_padded)
-    given = work.to_dict()
-    assert FoundWork.from_dict(json.loads(json.dumps(given))) == work
-    for change in ({"work": "x"}, {"name": 1}, {"multiple": 0}, {"limit": -1}, {"other": 1}):
-        damaged = {"found": [{**given["found"][0], **change}]}
-        with pytest.raises(ValueError, match="found work"):
-            FoundWork.from_dict(damaged)

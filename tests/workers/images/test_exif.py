@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoise.workers.images.decode import open_image
-from counterpoise.workers.images.exif import orientation
+from counterpoise.workers.images.header import orientation
 
 ENTRIES = st.lists(
     st.tuples(

@@ -1,6 +1,7 @@
-"""A pool's processes do what the job says, and end with the pool."""
+"""A pool's processes do what they are told, and end with the pool."""
 
 import gc
+import multiprocessing
 import os
 import select
 import signal
@@ -8,11 +9,10 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from counterpoise.workers.processes.pool import PoolJob, start_pool
+from counterpoise.workers.processes.pool import Pool
 from tests.workers.processes import pool_jobs
 
 LIMIT_S = 30.0
@@ -27,215 +27,136 @@ def until(condition, what):
     return value
 
 
-def next_reports(pool, event, count=1):
-    """The next reports of one kind."""
-    found = []
-    while True:
-        found += [report for report in pool.poll_reports() if report.event == event]
-        if len(found) >= count:
-            return found
-        assert select.select([pool], [], [], LIMIT_S)[0], f"no {event} report"
+def failure_of(pool):
+    """Wait until a pool says why it cannot go on, as a trainer does."""
+    while not (reason := pool.failure()):
+        assert select.select([pool], [], [], LIMIT_S)[0], "the pool goes on"
+    return reason
 
 
-def pids_of(pool, started):
-    return [report.pid for report in started] + [pool.supervisor_pid]
+def replaced(pool, pids):
+    """Wait until one of these workers was replaced."""
+    while pool.pids == pids:
+        assert select.select([pool], [], [], LIMIT_S)[0], "nobody is missed"
+        assert pool.failure() == ""
 
 
 def gone(pids):
     return not any(Path("/proc", str(pid)).exists() for pid in pids)
 
 
-@pytest.fixture(params=["forkserver", "fork"])
-def method(request):
-    return request.param
+def signed(folder):
+    """The workers that have signed in a folder: their slots and process ids."""
+    return [tuple(map(int, path.name.split("."))) for path in sorted(folder.glob("[0-9].[0-9]*"))]
 
 
-def test_closing_leaves_no_process(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2), method) as pool:
-        pids = pids_of(pool, next_reports(pool, "started", 2))
-        assert not gone(pids)
+@pytest.fixture(params=["fork", "forkserver"])
+def start(request):
+    context, pools = multiprocessing.get_context(request.param), []
+
+    def start(work, payload, workers, **more):
+        pools.append(Pool(work, payload, workers, context=context, **more))
+        return pools[-1]
+
+    yield start
+    for pool in pools:
+        pool.close()
+
+
+def test_closing_leaves_no_process(start):
+    pool = start(pool_jobs.wait, None, 2, restarts=1)
+    pids = pool.pids
+    assert len(pids) == 2
+    assert pool.failure() == ""
+    pool.close()
     until(lambda: gone(pids), "processes are left")
     pool.close()
-    assert pool.poll_reports() == []
 
 
-def test_a_started_pool_has_reported_its_workers(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 1), method) as pool:
-        assert [r.worker for r in next_reports(pool, "started")] == [0]
-
-
-def test_a_pool_outlives_the_thread_that_started_it(method):
+def test_a_pool_outlives_the_thread_that_started_it(start):
     pools = []
-    start = lambda: pools.append(start_pool(PoolJob(pool_jobs.wait, None, 2), method))  # noqa: E731
-    thread = threading.Thread(target=start)
+    thread = threading.Thread(target=lambda: pools.append(start(pool_jobs.wait, None, 2)))
     thread.start()
     thread.join()
-    with pools[0] as pool:
-        next_reports(pool, "started", 2)
-        os.kill(pool.pids[0], signal.SIGUSR1)
-        next_reports(pool, "exited")
-        assert not gone([pool.supervisor_pid])
-        assert len(pool.pids) == 1
+    assert not select.select(pools, [], [], 0.1)[0]
+    assert pools[0].failure() == ""
 
 
-def test_a_dropped_pool_ends(method):
-    pool = start_pool(PoolJob(pool_jobs.wait, None, 2), method)
-    pids = [report.pid for report in next_reports(pool, "started", 2)]
+def test_a_dropped_pool_ends():
+    pool = Pool(pool_jobs.wait, None, 2)
+    pids = pool.pids
     del pool
     gc.collect()
     until(lambda: gone(pids), "processes are left")
 
 
-def test_a_killed_worker_is_reported_and_started_again(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2, restart=1), method) as pool:
-        victim = next_reports(pool, "started", 2)[1]
-        os.kill(victim.pid, signal.SIGKILL)
-        (again,) = next_reports(pool, "started")
-        assert (again.worker, again.incarnation) == (1, 1)
-        os.kill(again.pid, signal.SIGTERM)
-        (end,) = next_reports(pool, "exited")
-        assert (end.worker, end.incarnation, end.signal, end.restarted) == (1, 1, 15, False)
+def test_a_killed_worker_is_started_again_as_often_as_it_may(start, tmp_path):
+    pool = start(pool_jobs.sign_and_wait, tmp_path, 2, restarts=1)
+    until(lambda: len(signed(tmp_path)) == 2, "the workers did not start")
+    first = pool.pids
+    os.kill(first[1], signal.SIGKILL)
+    replaced(pool, first)
+    assert pool.pids[0] == first[0]
+    until(lambda: (1, pool.pids[1]) in signed(tmp_path), "the worker did not start again")
+    os.kill(first[0], signal.SIGKILL)
+    assert failure_of(pool) == "worker 0 ended with signal 9 and is not started again"
 
 
-def test_a_worker_that_exits_reports_its_status(method):
-    with start_pool(PoolJob(pool_jobs.die_once, None, 2, restart=4), method) as pool:
-        (end,) = next_reports(pool, "exited")
-        assert (end.worker, end.code, end.signal, end.restarted) == (1, 3, None, True)
+def test_a_worker_that_is_started_again_has_the_payload_of_the_start(tmp_path):
+    payload = [tmp_path]
+    pool = Pool(lambda given, slot: pool_jobs.sign_and_wait(given[0], slot), payload, 1,
+                multiprocessing.get_context("fork"), restarts=1)  # fmt: skip
+    payload[0] = None
+    until(lambda: len(signed(tmp_path)) == 1, "the worker did not start")
+    first = pool.pids
+    os.kill(first[0], signal.SIGKILL)
+    replaced(pool, first)
+    until(lambda: len(signed(tmp_path)) == 2, "the worker did not start again")
+    pids = pool.pids
+    pool.close()
+    until(lambda: gone([*first, *pids]), "processes are left")
 
 
-def test_an_error_in_a_worker_is_reported_in_one_line(method):
-    with start_pool(PoolJob(pool_jobs.raise_error, None, 1), method) as pool:
-        (failure,) = next_reports(pool, "failed")
-        assert (failure.worker, failure.message) == (0, "worker 0 raised KeyError: 'width'")
+def test_one_that_ends_well_is_not_started_again(start):
+    pool = start(pool_jobs.end_well, None, 1, restarts=5)
+    assert failure_of(pool) == "worker 0 ended with status 0 and is not started again"
+    assert pool.exit_code(0) == 0
 
 
-def test_a_worker_can_end_the_pool(method, tmp_path):
-    os.mkfifo(tmp_path / "go")
-    with start_pool(PoolJob(pool_jobs.end_the_pool, tmp_path, 2, restart=100), method) as pool:
-        (tmp_path / "go").write_text("")
-        reports = []
-        while not any(report.event == "exited" for report in reports):
-            assert select.select([pool], [], [], LIMIT_S)[0], "the pool goes on"
-            reports += pool.poll_reports()
-        started = [report.pid for report in reports if report.event == "started"]
-        until(lambda: gone(started), "processes are left")
-    (failure,) = [report for report in reports if report.event == "failed"]
-    assert (failure.worker, failure.message) == (None, "worker 1: other data than the others'")
-    assert len(started) == 2
+def test_an_error_in_a_worker_is_told_in_one_line(start):
+    reason = failure_of(start(pool_jobs.raise_error, None, 1))
+    assert reason == (
+        "worker 0 ended with status 1 and is not started again: worker 0 raised KeyError: 'width'"
+    )
 
 
-def test_a_pool_that_has_said_why_it_ends_was_not_killed(method, tmp_path):
-    os.mkfifo(tmp_path / "go")
-    with start_pool(PoolJob(pool_jobs.end_the_pool, tmp_path, 2), method) as pool:
-        (tmp_path / "go").write_text("")
-        (failure,) = next_reports(pool, "failed")
-        assert failure.worker is None
-        poller = select.poll()
-        poller.register(pool)
-        until(lambda: any(what & select.POLLHUP for _, what in poller.poll(0)), "it goes on")
-        assert not [report for report in pool.poll_reports() if report.event == "failed"]
+def test_a_worker_can_end_the_pool(start):
+    pool = start(pool_jobs.end_the_pool, None, 2, restarts=100)
+    assert failure_of(pool) == "worker 1: other data than the others'"
+    assert pool.failure() == "worker 1: other data than the others'"
 
 
-def test_the_workers_end_with_a_killed_supervisor(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2), method) as pool:
-        pids = [report.pid for report in next_reports(pool, "started", 2)]
-        os.kill(pool.supervisor_pid, signal.SIGKILL)
-        (failure,) = next_reports(pool, "failed")
-        assert "supervisor was killed" in failure.message
-        until(lambda: gone(pids), "processes are left")
-
-
-def test_workers_that_ignore_signals_end_too(method, tmp_path):
-    with start_pool(PoolJob(pool_jobs.never_listen, tmp_path, 1), method) as pool:
-        pids = pids_of(pool, next_reports(pool, "started"))
-        until((tmp_path / "0.0").exists, "the worker did not start")
+def test_workers_that_ignore_signals_end_too(start, tmp_path):
+    pool = start(pool_jobs.never_listen, tmp_path, 1)
+    until(lambda: signed(tmp_path), "the worker did not start")
+    pids = pool.pids
+    pool.close()
     until(lambda: gone(pids), "processes are left")
 
 
-def test_what_a_worker_started_ends_with_it(method, tmp_path):
-    with start_pool(PoolJob(pool_jobs.start_a_child, tmp_path, 1), method):
-        until((tmp_path / "0.0").exists, "the worker did not start")
-        child = int((tmp_path / "0.0").read_text())
-        assert not gone([child])
-    until(lambda: gone([child]), "the worker's child is left")
+def test_shared_tensors_stay_shared(start):
+    board = torch.zeros(2, dtype=torch.int64).share_memory_()
+    start(_sign_in, board, 2)
+    until(lambda: board.tolist() == [7, 8], "nobody signed in")
 
 
-def test_workers_see_the_trainers_surroundings_of_now(method, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COUNTERPOISE_TEST_WORD", "spring")
-    with start_pool(PoolJob(pool_jobs.write_environment, tmp_path, 1), method):
-        until((tmp_path / "0.0").exists, "the worker did not start")
-    assert (tmp_path / "0.0").read_text() == f"spring|{tmp_path}"
-
-
-def test_pools_live_side_by_side_on_one_fork_server():
-    def parent(pid):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as first:
-        with start_pool(PoolJob(pool_jobs.wait, None, 1)) as second:
-            assert first.supervisor_pid != second.supervisor_pid
-            assert parent(first.supervisor_pid) == parent(second.supervisor_pid) != os.getpid()
-        assert not gone(pids_of(first, next_reports(first, "started")))
-
-
-def test_a_dead_fork_server_is_replaced():
-    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
-        stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
-    fork_server = int(stat.rpartition(")")[2].split()[1])
-    os.kill(fork_server, signal.SIGKILL)
-    os.waitpid(fork_server, os.WNOHANG)
-    until(lambda: "Z" in stat_of(fork_server), "the fork server lives")
-    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
-        assert next_reports(pool, "started")
-
-
-def stat_of(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-    except FileNotFoundError:
-        return "Z"
-
-
-def test_arrays_and_tensors_of_the_job_are_not_copied_by_the_workers(tmp_path):
-    payload = (tmp_path, np.arange(5.0), torch.arange(6).view(2, 3), [torch.empty(0)])
-    with start_pool(PoolJob(pool_jobs.write_sums, payload, 2)) as pool:
-        until(lambda: (tmp_path / "0.0").exists() and (tmp_path / "1.0").exists(), "no answer")
-        assert [r for r in pool.poll_reports() if r.event == "failed"] == []
-    assert (tmp_path / "0.0").read_text() == (tmp_path / "1.0").read_text() == "10.0 15 (2, 3) True"
-    assert payload[1].sum() == 10  # what a worker writes is its own
-
-
-def test_shared_tensors_stay_shared(method, tmp_path):
-    board = torch.zeros(4, dtype=torch.int64).share_memory_()
-    with start_pool(PoolJob(pool_jobs.sign_in, {"board": board, "tail": board[2:]}, 2), method):
-        until(lambda: board.tolist() == [7, 8, 7, 8], "nobody signed in")
-
-
-def test_a_forked_pool_runs_closures(tmp_path):
-    word = "spring"
-    job = PoolJob(lambda payload, slot: pool_jobs.write(tmp_path, slot, payload()), lambda: word, 1)
-    with start_pool(job, "fork"):
-        until((tmp_path / "0.0").exists, "the worker did not start")
-    assert (tmp_path / "0.0").read_text() == "spring"
+def _sign_in(board, slot):
+    board[slot.index] = 7 + slot.index
 
 
 def test_what_cannot_be_pickled_is_named():
+    clean = multiprocessing.get_context("forkserver")
     with pytest.raises(TypeError, match=r"<lambda>.*top level.*multiprocessing_context='fork'"):
-        start_pool(PoolJob(pool_jobs.wait, lambda: 1, 1))
+        Pool(pool_jobs.wait, lambda: 1, 1, clean)
     with pytest.raises(TypeError, match=r"lock.*multiprocessing_context='fork'"):
-        start_pool(PoolJob(pool_jobs.wait, threading.Lock(), 1))
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="got 'spawn'"):
-        start_pool(PoolJob(pool_jobs.wait, None, 1), "spawn")
-    with pytest.raises(ValueError, match="0 or more workers"):
-        PoolJob(pool_jobs.wait, None, -1)
-
-
-def test_the_fork_server_has_one_thread():
-    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
-        stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
-        fork_server = stat.rpartition(")")[2].split()[1]
-        assert len(list(Path("/proc", fork_server, "task").iterdir())) == 1
+        Pool(pool_jobs.wait, threading.Lock(), 1, clean)

@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.balancer.protocol.messages import PullPayloads
-from counterpoise.workers.serving.store import PayloadStore
+from counterpoise.workers.serving.server import PayloadStore
 
 
 @pytest.fixture

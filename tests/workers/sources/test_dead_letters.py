@@ -8,7 +8,7 @@ import pytest
 
 from counterpoise.loader import DataLoader
 from counterpoise.workers import SampleError, TarDataset
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
+from counterpoise.workers.sources.failures import DeadLetter, append_letter, read_letters
 from counterpoise.workers.sources.interface import source_name
 
 LETTERS = [DeadLetter(f"k{n}", "a.tar", "no text", "data") for n in range(4)]

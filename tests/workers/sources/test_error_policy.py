@@ -4,7 +4,7 @@ import pytest
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.workers.sources.error_policy import ON_ERROR, checked_on_error
+from counterpoise.workers.sources.failures import ON_ERROR, checked_on_error
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
 

@@ -2,8 +2,14 @@
 
 import pytest
 
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.sources.failures import RetryPolicy, SkippedSample, load_with_retries
+from counterpoise.workers.sources.failures import (
+    RETRIES,
+    DeadLetter,
+    SkippedSample,
+    append_letter,
+    load_with_retries,
+    read_letters,
+)
 from counterpoise.workers.sources.interface import SampleError
 
 DISK = OSError(5, "Input/output error")
@@ -23,23 +29,21 @@ class Failing:
         return "sample"
 
 
-def _load(load, **settings):
+def _load(load, retries=RETRIES):
     pauses = []
     try:
-        return load_with_retries(load, pauses.append, RetryPolicy(**settings)), pauses
+        return load_with_retries(load, pauses.append, retries), pauses
     except Exception as error:
         return error, pauses
 
 
 def test_io_errors_are_tried_again_with_growing_pauses():
-    load = Failing(DISK, 3)
-    settings = {"retries": 3, "backoff_s": 1, "backoff_max_s": 3}
-    assert _load(load, **settings) == ("sample", [1, 2, 3])
+    assert _load(Failing(DISK, 3)) == ("sample", [0.1, 0.2, 0.4])
 
 
 def test_a_disk_that_stays_broken_is_raised():
     load = Failing(DISK, 99)
-    error, pauses = _load(load, retries=2)
+    error, pauses = _load(load, (0.1, 0.2))
     assert error is DISK
     assert (load.calls, len(pauses)) == (3, 2)
 
@@ -74,12 +78,6 @@ def test_a_name_in_a_sample_error_cannot_act_on_a_terminal():
 
 def test_a_sample_error_names_its_own_key():
     assert SkippedSample.from_error(DATA, "another").key == "k"
-
-
-@pytest.mark.parametrize("settings", [{"retries": -1}, {"backoff_s": -1}])
-def test_a_wrong_policy_is_refused(settings):
-    with pytest.raises(ValueError, match="must not be negative"):
-        RetryPolicy(**settings)
 
 
 def test_letters_are_read_as_they_were_written(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from counterpoise.loader import RemoteDataset
 from counterpoise.workers import PlainSource, TarDataset
-from counterpoise.workers.sources import format_registry as registry
-from counterpoise.workers.sources.format_registry import GROUP, open_source, source_formats
+from counterpoise.workers.sources import registry
+from counterpoise.workers.sources.registry import SOURCE_GROUP, open_source, source_formats
 
 
 class Lines(PlainSource):
@@ -20,8 +20,8 @@ class Lines(PlainSource):
 
 @pytest.fixture
 def lines(monkeypatch):
-    point = importlib.metadata.EntryPoint("lines", f"{__name__}:Lines", GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == GROUP else [])
+    point = importlib.metadata.EntryPoint("lines", f"{__name__}:Lines", SOURCE_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] * (group == SOURCE_GROUP))
 
 
 def test_an_entry_is_all_that_a_format_needs(lines, tmp_path):
@@ -31,8 +31,8 @@ def test_an_entry_is_all_that_a_format_needs(lines, tmp_path):
 
 
 def test_tar_is_built_in_and_cannot_be_replaced(monkeypatch, shard):
-    point = importlib.metadata.EntryPoint("tar", "os:system", GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] * (group == GROUP))
+    point = importlib.metadata.EntryPoint("tar", "os:system", SOURCE_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] * (group == SOURCE_GROUP))
     path = shard("a.tar", [("0.txt", b"hello")])
     assert isinstance(open_source(RemoteDataset("a.tar", None).spec(), path.parent), TarDataset)
     assert source_formats()["tar"] == "counterpoise.workers:TarDataset"
@@ -45,7 +45,7 @@ def test_what_is_not_registered_is_refused_with_the_list(lines, spec):
 
 
 def test_an_entry_that_cannot_be_imported_is_named(monkeypatch):
-    point = importlib.metadata.EntryPoint("gone", "gone.away:Format", GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] * (group == GROUP))
+    point = importlib.metadata.EntryPoint("gone", "gone.away:Format", SOURCE_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] * (group == SOURCE_GROUP))
     with pytest.raises(ValueError, match=r"no such source format: 'gone\.away:Format' cannot be"):
         open_source({"source": "gone"}, None)

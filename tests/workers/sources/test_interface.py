@@ -134,7 +134,7 @@ def test_an_empty_dataset_is_refused():
 
 def test_what_is_no_dataset_is_refused():
     with pytest.raises(ValueError, match="map-style"):
-        PlainSource(iter(TEXTS))  # type: ignore[arg-type]
+        PlainSource(iter(TEXTS))
 
 
 def test_global_randomness_follows_from_seed_epoch_and_key_alone():
@@ -190,7 +190,7 @@ def test_fingerprints_tell_datasets_apart():
     "name",
     [
         "sources.interface",
-        "sources.transform_registry",
+        "sources.registry",
         "sources.failures",
         "tar.dataset",
         "vision_language",

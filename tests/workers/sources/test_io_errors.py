@@ -15,7 +15,7 @@ from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.failures import RETRIES, RetryPolicy, kind_of
+from counterpoise.workers.sources.failures import RETRIES, kind_of
 from counterpoise.workers.sources.interface import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
 from tests.loader import balanced_data as made
@@ -64,7 +64,7 @@ def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
         getattr(handler, work)(SampleRef(0, 1), 0)
     assert raised.value.errno == errno.EIO
     assert kind_of(raised.value) == "io"
-    assert (source.tries, tuple(pauses)) == (1 + RETRIES.retries, RETRIES.pauses())
+    assert (source.tries, tuple(pauses)) == (1 + len(RETRIES), RETRIES)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,7 @@ class Unreadable(made.Augmented):
 
 
 def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "counterpoise.workers.daemon.source_handler.RETRIES", RetryPolicy(backoff_s=0.0)
-    )
+    monkeypatch.setattr("counterpoise.workers.daemon.source_handler.RETRIES", (0.0, 0.0, 0.0))
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
         Unreadable(16),
@@ -175,4 +173,4 @@ def test_no_image_is_measured_wrongly_because_the_disk_failed(tmp_path, monkeypa
 
 
 def test_the_default_is_bounded():
-    assert sum(RETRIES.pauses()) < 10
+    assert sum(RETRIES) < 10

@@ -1,7 +1,10 @@
 """Samples' randomness is what it always was: the same bits, and the libraries' own seeding."""
 
+import contextlib
 import hashlib
 import random
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -9,7 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.sources.randomness import entropy, global_randomness, own_generators
+from counterpoise.workers.sources.randomness import (
+    entropy,
+    global_randomness,
+    own_generators,
+    run_seeded,
+)
 
 integers = st.integers(-(1 << 63), (1 << 64) - 1)
 
@@ -52,6 +60,81 @@ def test_generators_are_in_the_state_that_their_own_seeding_leaves(is_own: bool)
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])
+
+
+@pytest.fixture
+def as_they_were() -> Iterator[None]:
+    """Put the global generators back after a test."""
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(kept[0])
+    np.random.set_state(kept[1])
+    torch.set_rng_state(kept[2])
+
+
+DRAWS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "numpy": np.random.random,
+    "normal": lambda: float(np.random.normal()),
+    "torch": lambda: float(torch.rand(())),
+    "much of numpy": lambda: np.random.random(312).tolist(),  # a whole turn of its state
+}
+
+
+@pytest.mark.usefixtures("as_they_were")
+@given(st.lists(st.sampled_from([*DRAWS]), max_size=12), st.booleans())
+def test_samples_draw_the_same_whoever_drew_before_them(
+    names: list[str], seeds_itself: bool
+) -> None:
+    def draw(name: str, number: int) -> object:
+        return DRAWS[name](), DRAWS[name](), number
+
+    asked = [(0, 1, f"{n}", draw, name, n) for n, name in enumerate(names)]
+    wanted = [run_seeded(*each) for each in asked]
+    with own_generators():
+        if seeds_itself:  # as a worker_init_fn may
+            np.random.seed(3)
+            random.seed(3)
+        assert [run_seeded(*each) for each in asked] == wanted
+    with own_generators():
+        assert [run_seeded(*each) for each in reversed(asked)] == wanted[::-1]
+
+
+@pytest.mark.usefixtures("as_they_were")
+def test_only_the_first_sample_that_draws_is_loaded_twice() -> None:
+    done = Counter[int]()
+
+    def load(number: int) -> float:
+        done[number] += 1
+        if number == 5:
+            random.random()
+            raise KeyError(number)
+        return random.random() if number > 2 else 0.0
+
+    with own_generators():
+        for number in range(9):
+            with contextlib.suppress(KeyError):
+                run_seeded(0, 0, f"{number}", load, number)
+            with global_randomness(0, 0, f"batch {number}"):
+                random.random()  # as a collate_fn does
+    assert done == Counter(range(9)) + Counter([3])
+
+
+@pytest.mark.usefixtures("as_they_were")
+def test_an_error_after_a_draw_is_the_seeded_samples_error() -> None:
+    def fail() -> None:
+        raise ValueError(random.random())
+
+    def error_of(action: Callable[[], None]) -> str:
+        with pytest.raises(ValueError, match="0") as found:
+            run_seeded(0, 0, "a", action)
+        return str(found.value)
+
+    wanted = error_of(fail)
+    with own_generators():
+        assert error_of(fail) == wanted
 
 
 def states() -> tuple[object, ...]:

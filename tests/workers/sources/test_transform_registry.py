@@ -7,10 +7,10 @@ import os
 import pytest
 
 import counterpoise.workers
-from counterpoise.workers.sources import transform_registry as registry
-from counterpoise.workers.sources.transform_registry import (
-    BUILT_IN,
-    GROUP,
+from counterpoise.workers.sources import registry
+from counterpoise.workers.sources.registry import (
+    TRANSFORM_GROUP,
+    TRANSFORMS,
     build,
     name_of,
     registered,
@@ -24,7 +24,7 @@ ALLOWED = "counterpoise.workers.tar.members:decode_member"
 def test_what_is_not_registered_is_refused_with_the_list():
     for name in (
         "os:system",
-        "counterpoise.workers.vision_language.tokenizer:os",
+        "counterpoise.workers.vision_language.token_layout:os",
         "nonsense",
         ALLOWED,
     ):
@@ -39,15 +39,17 @@ def test_an_allowed_function_gets_its_arguments():
 
 
 def test_entry_points_register_names(monkeypatch):
-    point = importlib.metadata.EntryPoint("any", ALLOWED, GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == GROUP else [])
+    point = importlib.metadata.EntryPoint("any", ALLOWED, TRANSFORM_GROUP)
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [point] * (group == TRANSFORM_GROUP)
+    )
     assert build({"name": ALLOWED, "args": {}}, registered()) is members.decode_member
 
 
 def test_nested_specs_are_held_to_the_same_list():
     inner = {"name": "os:system", "args": {}}
     with pytest.raises(ValueError, match="no such transform: 'os:system'"):
-        build({"name": BUILT_IN[0], "args": {"tokenizer": inner}}, registered())
+        build({"name": TRANSFORMS[0], "args": {"tokenizer": inner}}, registered())
 
 
 @pytest.mark.parametrize("spec", [None, "os:system", {}, {"name": 1, "args": {}}, {"name": "a:b"}])
@@ -70,7 +72,7 @@ def test_an_allowed_name_must_be_callable():
 
 def test_arguments_must_fit():
     with pytest.raises(ValueError, match=r"does not take \['colour'\]"):
-        build({"name": BUILT_IN[0], "args": {"colour": 1}}, registered())
+        build({"name": TRANSFORMS[0], "args": {"colour": 1}}, registered())
 
 
 @pytest.mark.parametrize("name", ["os", "os.system", "os:", ":x", "a b:c", "os:system()"])
@@ -91,9 +93,9 @@ def test_what_has_no_importable_name_has_no_spec():
     assert name_of(os.path.join) == "posixpath:join"
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", TRANSFORMS)
 def test_what_is_built_in_travels_under_its_public_name(name):
-    made = build({"name": name, "args": {}}, BUILT_IN)
+    made = build({"name": name, "args": {}}, TRANSFORMS)
     assert name_of(type(made)) == name
     assert spec_of(made)["name"] == name
     assert getattr(counterpoise.workers, name.partition(":")[2]) is type(made)

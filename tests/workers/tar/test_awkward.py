@@ -6,8 +6,13 @@ from functools import partial
 
 import pytest
 
-from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.sources.failures import SkippedSample, load_with_retries
+from counterpoise.workers.sources.failures import (
+    DeadLetter,
+    SkippedSample,
+    append_letter,
+    load_with_retries,
+    read_letters,
+)
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage

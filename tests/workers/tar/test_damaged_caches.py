@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from counterpoise.workers import Probe, TarDataset
-from counterpoise.workers.tar import array_files, cache_files, cost_cache
-from counterpoise.workers.tar.array_files import DamagedFileError, read_arrays
-from counterpoise.workers.tar.cache_files import identity, kept_path
+from counterpoise.workers.tar import cache_files, cost_cache
+from counterpoise.workers.tar.cache_files import DamagedFileError, identity, kept_path, read_arrays
 from counterpoise.workers.tar.index import _packed, open_index, scan
 
 SAMPLES = 12
@@ -93,7 +92,7 @@ def sealed(about, arrays):
     """Return a file with a right checksum whatever is in it."""
     file = io.BytesIO()
     np.savez(file, stamp=np.array(about, np.int64), **arrays)
-    return array_files._sealed(file.getvalue())
+    return cache_files._sealed(file.getvalue())
 
 
 def wrong_arrays(path):
@@ -148,13 +147,13 @@ def boundless():
     np.savez(file, stamp=np.zeros(2, np.int64))
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("members.npy", header.getvalue())
-    return array_files._sealed(file.getvalue())
+    return cache_files._sealed(file.getvalue())
 
 
 def compressed():
     file = io.BytesIO()
     np.savez_compressed(file, stamp=np.zeros(2, np.int64), members=np.zeros(10**6))
-    return array_files._sealed(file.getvalue())
+    return cache_files._sealed(file.getvalue())
 
 
 @pytest.mark.parametrize("made", [boundless, compressed])

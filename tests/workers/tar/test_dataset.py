@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from counterpoise.workers.sources.interface import Probe, SampleError, as_source
 from counterpoise.workers.sources.randomness import generator
-from counterpoise.workers.sources.transform_registry import BUILT_IN
+from counterpoise.workers.sources.registry import TRANSFORMS
 from counterpoise.workers.tar import dataset as tar_dataset
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
@@ -272,7 +272,7 @@ def test_a_spec_names_only_registered_transforms(texts):
     name = "posixpath:join"
     spec = {"source": "tar", "pattern": "a.tar", "transform": {"name": name, "args": {}}}
     with pytest.raises(
-        ValueError, match=rf"no such transform: '{name}'; registered are {BUILT_IN[0]}"
+        ValueError, match=rf"no such transform: '{name}'; registered are {TRANSFORMS[0]}"
     ):
         TarDataset.from_spec(spec, texts)
     assert TarDataset.from_spec(spec, texts, allowed=[name]).transform is os.path.join

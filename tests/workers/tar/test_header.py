@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.tar import index as tar_index
-from counterpoise.workers.tar.header import plain_file
-from counterpoise.workers.tar.index import scan
+from counterpoise.workers.tar.index import plain_file, scan
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TYPES = [tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CONTTYPE]

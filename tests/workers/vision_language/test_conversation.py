@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.workers.vision_language.conversation import Turn, turns
+from counterpoise.workers.vision_language.token_layout import Turn, turns
 
 
 def _human(text):

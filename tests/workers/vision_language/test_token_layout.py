@@ -5,9 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.vision_language.conversation import Turn
-from counterpoise.workers.vision_language.token_layout import IGNORED, Markup, count_tokens, lay_out
-from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
+from counterpoise.workers.vision_language.token_layout import (
+    IGNORED,
+    ByteTokenizer,
+    Markup,
+    Turn,
+    count_tokens,
+    lay_out,
+)
 
 T = ByteTokenizer()
 MARKUP = Markup(T.image_id, (T.bos_id,), (T.eos_id,), (T.human_id,), (T.assistant_id,))

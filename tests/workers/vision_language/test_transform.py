@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.sources.transform_registry import build, registered
-from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
+from counterpoise.workers.sources.registry import build, registered
+from counterpoise.workers.vision_language.token_layout import ByteTokenizer
 from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 
 SMALL: dict[str, Any] = {"tile_size": 8, "max_tiles": 4, "tokens_per_tile": 2}

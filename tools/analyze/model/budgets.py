@@ -8,7 +8,7 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ...inputs.cost_tables import CostTable
-from .machine import Model, PipelineMachine, most_tiles, peak_bytes
+from .pipelines import Model, PipelineMachine, most_tiles, peak_bytes
 from .strategies import Plan, micro_steps
 
 Json = dict[str, Any]
@@ -92,42 +92,31 @@ def every_kth(table: CostTable, most: int) -> CostTable:
     return CostTable(table.resources, table.costs[::step], table.sources[::step])
 
 
-def frontier(
-    table: CostTable, model: Model, machine: PipelineMachine, most: int
-) -> list[tuple[int, int]]:
-    """Return (tokens, most tiles that fit beside them) from 0 to `most` tokens."""
-    if not {"tiles", "tokens"} <= set(table.resources):
-        return []
-    points = [(tokens, most_tiles(model, machine, tokens)) for tokens in _steps(most)]
-    return [point for point in points if point[1] >= 0]
-
-
 def budget_figures(
     found: BudgetSearch, table: CostTable, model: Model, machine: PipelineMachine
 ) -> Json:
     """Return the candidates, the frontier of what fits in memory, and the model behind them."""
-    main = table.resources.index("tokens") if "tokens" in table.resources else 0
     shown = [one for one in found.tried if one.fits or one is found.omnibal]
-    most = max(1, *(one.budgets[main] for one in shown))
+    most = 1.25 * max(1, *(one.budgets[_main(table.resources)] for one in shown))
+    border, heaviest_bytes = list[tuple[int, int]](), None
+    if _has_both(table):
+        # (tokens, most tiles that fit beside them)
+        some = sorted({round(most * k / 12) for k in range(13)})
+        points = ((tokens, most_tiles(model, machine, tokens)) for tokens in some)
+        border = [point for point in points if point[1] >= 0]
+        tiles, tokens = table.column("tiles"), table.column("tokens")
+        worst = np.lexsort((tokens, tiles * 4 * TILE_TOKENS + tokens))[-1]
+        heaviest_bytes = peak_bytes(model, machine, int(tiles[worst]), int(tokens[worst]))
     return {
         "resources": list(table.resources),
         "omnibal": asdict(found.omnibal),
         "searched": asdict(found.best),
         "tried": [asdict(one) for one in found.tried],
-        "frontier": frontier(table, model, machine, round(1.25 * most)),
-        "heaviest_sample_bytes": _heaviest_sample_bytes(table, model, machine),
+        "frontier": border,
+        "heaviest_sample_bytes": heaviest_bytes,
         "model": model.name,
         "machine": asdict(machine),
     }
-
-
-def _heaviest_sample_bytes(table: CostTable, model: Model, machine: PipelineMachine) -> int | None:
-    """Return the peak memory of the heaviest sample alone, None without tiles and tokens."""
-    if not {"tiles", "tokens"} <= set(table.resources):
-        return None
-    pairs = np.unique(np.stack([table.column("tiles"), table.column("tokens")], axis=1), axis=0)
-    worst = pairs[np.argsort(pairs[:, 0] * 4 * TILE_TOKENS + pairs[:, 1])[-1]]
-    return peak_bytes(model, machine, int(worst[0]), int(worst[1]))
 
 
 def _sizes(lengths: Int64) -> list[int]:
@@ -136,10 +125,6 @@ def _sizes(lengths: Int64) -> list[int]:
     least = min(longest, max(1, round(2 * float(lengths.mean()))))
     between = np.geomspace(least, 2 * longest, SIZES)
     return sorted({longest, *(round(float(size)) for size in between)})
-
-
-def _steps(most: int) -> list[int]:
-    return sorted({round(most * k / 12) for k in range(13)})
 
 
 def _try(
@@ -152,13 +137,9 @@ def _try(
     time = found.time * (1 + (machine.stages - 1) * steps / max(1, rows))
     over = float((table.costs > np.array(budgets)).any(axis=1).mean())
     peak = None
-    if {"tiles", "tokens"} <= set(table.resources):
-        peak = peak_bytes(
-            model,
-            machine,
-            budgets[table.resources.index("tiles")],
-            budgets[table.resources.index("tokens")],
-        )
+    if _has_both(table):
+        tiles, tokens = (budgets[table.resources.index(name)] for name in ("tiles", "tokens"))
+        peak = peak_bytes(model, machine, tiles, tokens)
     fits = peak is None or peak <= machine.memory_bytes
     return BudgetCandidate(budgets, found.waiting, time, over, peak, fits)
 
@@ -174,3 +155,8 @@ def _main(resources: tuple[str, ...]) -> int:
     if "tokens" in resources:
         return resources.index("tokens")
     return next((k for k, name in enumerate(resources) if name != "tiles"), 0)
+
+
+def _has_both(table: CostTable) -> bool:
+    """Return whether the memory of samples can be modelled."""
+    return {"tiles", "tokens"} <= set(table.resources)

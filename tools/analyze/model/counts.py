@@ -1,9 +1,10 @@
 """Counts the data: samples by source, quantiles, the joint histogram, the heaviest samples."""
 
-import hashlib
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,9 @@ def over_budget(rows: Rows, budgets: Mapping[str, int | None]) -> Int64:
 
 def duplicates(rows: Rows) -> Int64:
     """Return the rows whose key an earlier row has, ascending."""
-    if not rows.keys:
-        return np.zeros(0, np.int64)
-    hashes = np.array([_hash(key) for key in rows.keys], np.uint64)
-    first = np.zeros(len(hashes), bool)
-    first[np.unique(hashes, return_index=True)[1]] = True
-    return np.flatnonzero(~first)
+    first: dict[str, int] = {}
+    found = [row for row, key in enumerate(rows.keys) if first.setdefault(key, row) != row]
+    return np.array(found, np.int64)
 
 
 def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
@@ -103,9 +101,7 @@ def failures(rows: Rows) -> list[Json]:
     for one in rows.failures:
         seen[one.source] += 1
         if seen[one.source] <= NAMED and len(listed) < 10 * NAMED:
-            listed.append(
-                {"key": one.key, "source": one.source, "kind": one.kind, "reason": one.reason}
-            )
+            listed.append(asdict(one))
     return listed
 
 
@@ -137,7 +133,8 @@ def quantiles(rows: Rows, whole: bool) -> Json:
     report: Json = {}
     for name in rows.resources:
         values = np.sort(rows.column(name))
-        found: Json = {label: int(values[_rank(len(values), q)]) for label, q in QUANTILES.items()}
+        ranks = {label: max(0, math.ceil(q * len(values)) - 1) for label, q in QUANTILES.items()}
+        found: Json = {label: int(values[rank]) for label, rank in ranks.items()}
         found |= {"max": int(values[-1]), "mean": float(values.mean()), "sum": int(values.sum())}
         if not whole:
             found["intervals"] = {label: _order(values, q) for label, q in QUANTILES.items()}
@@ -195,19 +192,9 @@ def _edges(values: Int64) -> Int64:
     return np.arange(0, top + width, width, dtype=np.int64)
 
 
-def _rank(count: int, q: float) -> int:
-    return min(count - 1, max(0, int(np.ceil(q * count)) - 1))
-
-
 def _order(values: Int64, q: float) -> list[int]:
     off = 1.96 * np.sqrt(len(values) * q * (1 - q))
     low, high = q * len(values) - off, q * len(values) + off
     return [
         int(values[int(np.clip(at, 0, len(values) - 1))]) for at in (np.floor(low), np.ceil(high))
     ]
-
-
-def _hash(key: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big"
-    )

@@ -10,34 +10,30 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.balance import DEFAULTS, Balance
 from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
-from ...inputs.cost_tables import CostTable
+from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
-from .alignment import alignment_figures
+from .alternatives import alignment_figures, dispatch_figures, padded_figures
 from .budgets import budget_figures, every_kth, search
 from .counts import data_figures, heaviest, over_budget
-from .dispatch import dispatch_figures
 from .forecast import (
     Forecast,
     gains,
+    grid,
     heaviest_microbatches,
     make_forecast,
+    sensitivity,
     strategy_figures,
     waits_figures,
 )
-from .host import host_figures
-from .machine import MODELS, PipelineMachine
-from .padded import padded_figures
-from .pipelines import pipeline_figures
+from .pipelines import MODELS, PipelineMachine, host_figures, pipeline_figures
 from .strategies import (
     STRATEGIES,
     Plan,
     check_step,
-    encoder_and_llm,
     micro_steps,
     micro_steps_if_possible,
     with_accumulate_of,
 )
-from .sweeps import grid, sensitivity
 
 Json = dict[str, Any]
 Progress = Callable[[str], object]
@@ -78,12 +74,8 @@ class PlannedPart:
     rows: Int64
 
 
-def no_progress(_: str) -> None:
-    """Report no progress."""
-
-
 def make_report(
-    rows: Rows, total: int, options: ReportOptions, progress: Progress = no_progress
+    rows: Rows, total: int, options: ReportOptions, progress: Progress = lambda _: None
 ) -> Json:
     """Return the report; total: samples of the data set, of which the rows may be a sample.
 

@@ -29,8 +29,7 @@ from ....balancer.planning.problem.options import (
     Work,
     dispatched_of,
 )
-from ...inputs.cost_tables import CostTable
-from ...inputs.epoch_plans import from_planner
+from ...inputs.cost_tables import CostTable, encoder_and_llm, from_planner
 
 STRATEGIES = ("random", "length", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.
@@ -151,21 +150,6 @@ def with_accumulate_of(plan: Plan, found: MicroSteps) -> Plan:
     """
     accumulate = max(1, round(len(found.encoder) / len(np.unique(found.step_of))))
     return replace(plan, accumulate=accumulate, samples=plan.samples_per_step)
-
-
-def encoder_and_llm(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
-    """Return encoder units (tiles) and language-model units (tokens, or the first other one).
-
-    >>> [part.tolist() for part in encoder_and_llm(("tiles", "tokens"), np.array([[2, 9]]))]
-    [[2], [9]]
-    """
-    encoder = np.zeros(loads.shape[:-1], np.int64)
-    if "tiles" in resources:
-        encoder = loads[..., resources.index("tiles")]
-    others = [k for k, name in enumerate(resources) if name != "tiles"]
-    if "tokens" in resources:
-        return encoder, loads[..., resources.index("tokens")]
-    return encoder, loads[..., others[0]] if others else np.zeros_like(encoder)
 
 
 def waiting_interval(found: MicroSteps) -> float:

@@ -14,10 +14,9 @@ from markupsafe import Markup
 
 from ....workers.sources.visible_text import visible
 from ..model.strategies import STRATEGIES
-from . import costs, formats, steps
-from .bars import Part, meter, stacked
+from . import bars, costs, steps
+from .bars import Part, both_widths, meter, stacked
 from .steps import Json
-from .widths import both_widths
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
 # None in place of values leaves a section out.
@@ -52,7 +51,7 @@ def doubts(report: Json) -> list[str]:
     if report["bytes_as_tokens"]:
         found.append("A byte counts as a token here: give --tokenizer MODULE:NAME for your own")
     if report["over_budget"]:
-        share = formats.percent(report["over_budget"] / report["usable"], 2)
+        share = bars.percent(report["over_budget"] / report["usable"], 2)
         found.append(
             f"{share} of the samples exceed a budget alone and get microbatches of their own"
         )
@@ -70,7 +69,7 @@ def _gain(report: Json) -> str:
         )
     if report["leave_off"]:
         return "Balancing would gain less than 3 %: leave it off"
-    waiting, gain = (formats.percent(v, 0) for v in (report["waiting"]["random"], report["gain"]))
+    waiting, gain = (bars.percent(v, 0) for v in (report["waiting"]["random"], report["gain"]))
     return (
         f"Of your step, {waiting} is waiting for the slowest rank; the settings below recover "
         f"{gain} (model, not measurement)"
@@ -108,13 +107,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "percent": formats.percent,
-        "whole": formats.whole,
-        "millions": formats.millions,
-        "bytes": formats.size,
-        "shorten": formats.shorten,
+        "percent": bars.percent,
+        "whole": bars.whole,
+        "millions": bars.millions,
+        "bytes": bars.size,
+        "shorten": bars.shorten,
     }
-    environment.globals |= {"colours": formats.COLOURS, "strategies": STRATEGIES, "meter": meter}
+    environment.globals |= {"colours": bars.COLOURS, "strategies": STRATEGIES, "meter": meter}
     return environment
 
 

@@ -6,20 +6,96 @@ cannot be opened and a sample that cannot be measured become failures; only a fa
 would fail every later read too, ends the scan.
 """
 
+import re
+import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe, sample_nbytes
-from .options import ScanOptions, open_dataset
-from .rows import CpuTimes, Failure, Rows, merge, no_rows
-from .shards import broken_shard, failure_kind, open_shard, shard_series
-from .sources import ScanTask
-from .tables import read_table
+from ....workers.tar.dataset import TarDataset
+from ....workers.tar.index import NAME
+from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
+from .sources import ScanOptions, ScanTask, cost_function, make_transform, open_dataset
+
+# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
+WRITE_EVERY = 64
+TRUNCATED = re.compile(
+    r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
+)
+
+
+class ShardDataset(TarDataset):
+    """A shard that remembers the last sample read: its source is then known without a read."""
+
+    keep_every = WRITE_EVERY
+    last: Mapping[str, Any] = {}
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return a sample's members and remember them."""
+        found = super().raw(index, headers)
+        self.last = found
+        return found
+
+    def source_named(self, index: int, field: str) -> str:
+        """Return the source that a sample's JSON names, "" if it names none."""
+        raw = self.last
+        try:
+            # Costs that were kept are not read again, so another sample may have been the last.
+            if raw.get("__key__") != self.key(index):
+                raw = self.raw(index, headers=True)
+        except (ValueError, OSError):
+            return ""
+        about = raw.get("json")
+        found = about.get(field) if isinstance(about, Mapping) else None
+        return str(found) if found is not None else ""
+
+
+def open_shard(path: Path, options: ScanOptions) -> ShardDataset:
+    """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
+    return ShardDataset(
+        [path], make_transform(options), cache=options.cache or None, cost=cost_function(options)
+    )
+
+
+def shard_series(path: Path) -> str:
+    """Return the name that numbered shards share; the folder's name if there is only a number.
+
+    >>> shard_series(Path("web-00012.tar")), shard_series(Path("laion/00012.tar"))
+    ('web', 'laion')
+    """
+    stem = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_")
+    return stem or path.absolute().parent.name or path.name
+
+
+def broken_shard(path: Path, reason: str) -> list[Failure]:
+    """Return the failures of a shard that cannot be opened.
+
+    If it is cut off, these are the samples before the cut, by name; otherwise the shard itself.
+    """
+    keys = _keys_before_cut(path) if TRUNCATED.search(reason) else []
+    if not keys:
+        return [Failure(path.name, path.name, "shard", reason)]
+    return [Failure(key, path.name, "truncated", reason) for key in keys]
+
+
+def _keys_before_cut(path: Path) -> list[str]:
+    keys: dict[str, None] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if match := NAME.fullmatch(member.name):
+                    keys.setdefault(match[1])
+    except (tarfile.TarError, OSError, EOFError):
+        # The cut: what was read so far is the answer.
+        pass
+    return list(keys)
+
 
 # Reading the CPU clock takes time, so without decoding only every 16th sample is timed.
 TIMED_EVERY = 16
@@ -79,7 +155,7 @@ def _measure(
     times = list[tuple[int, int]]()
     for number, index in enumerate(indexes):
         timed = options.decode or number % TIMED_EVERY == 0
-        clock = time.process_time_ns if timed else _no_clock
+        clock = time.process_time_ns if timed else lambda: 0
         try:
             probe, probe_ns, decode_ns = _measure_sample(source, index, options.decode, clock)
         except Exception as error:
@@ -87,7 +163,7 @@ def _measure(
             if kind_of(error) == "io":
                 raise
             reason = reason_of(error)
-            kind = failure_kind(reason)
+            kind: FailureKind = "truncated" if TRUNCATED.search(reason) else "unreadable"
             failures.append(Failure(source.key(index), source_of(index), kind, reason))
             continue
         label = source_of(index)
@@ -99,7 +175,10 @@ def _measure(
             # One table holds all samples, so all need the same costs as the first.
             reason = f"costs {', '.join(probe.cost)}, others {', '.join(first.cost)}"
             failures.append(Failure(probe.key, label, "unreadable", reason))
-    return _rows(measured, failures, _sum_times(times))
+    both = np.array(times, np.int64).reshape(-1, 2)
+    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
+    cpu_times = CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))
+    return _rows(measured, failures, cpu_times)
 
 
 def _measure_sample(
@@ -139,13 +218,3 @@ def _rows(
         failures=tuple(failures),
         cpu_times=cpu_times,
     )
-
-
-def _no_clock() -> int:
-    return 0
-
-
-def _sum_times(times: Sequence[tuple[int, int]]) -> CpuTimes:
-    both = np.array(times, np.int64).reshape(-1, 2)
-    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
-    return CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))

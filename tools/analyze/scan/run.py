@@ -21,9 +21,8 @@ from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.fingerprint import digest, library_versions
 from ...console.signals import stop_on_signal
 from .measure import count_samples, measure_task
-from .options import ScanOptions, make_transform, open_dataset
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
-from .sources import TASK_ROWS, ScanTask
+from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_dataset
 
 T = TypeVar("T")
 TaskFunction = Callable[[ScanTask, ScanOptions], T]
@@ -37,10 +36,6 @@ CONNECT_TIMEOUT_S = 5.0
 REPORT_EVERY = 64
 
 
-def no_progress(_finished: int, _tasks: int) -> None:
-    """Report no progress."""
-
-
 def scan_all(
     tasks: Sequence[ScanTask],
     options: ScanOptions,
@@ -48,7 +43,7 @@ def scan_all(
     run: Runner,
     sample: int = 0,
     seed: int = 0,
-    progress: Progress = no_progress,
+    progress: Progress = lambda _finished, _tasks: None,
 ) -> tuple[Rows, int]:
     """Return the merged rows, and the number of samples in the whole data set.
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoise.loader import Balance, DataLoader, check_equivalence
-from counterpoise.loader.collate.equivalence import causes as named
-from counterpoise.loader.collate.equivalence.check import DROPOUT, Equivalence
+from counterpoise.loader.collate import causes as named
+from counterpoise.loader.collate.equivalence import DROPOUT, Equivalence
 
 VOCABULARY, WIDTH = 17, 8
 

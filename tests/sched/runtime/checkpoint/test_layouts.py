@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.checkpoint import (
+from counterpoise.sched.runtime.model_state import (
     HeldModules,
     RankState,
     join_states,
@@ -16,7 +16,7 @@ from counterpoise.sched.runtime.checkpoint import (
     load_optimizer,
     own_state,
 )
-from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 
 HIDDEN, WORDS, LAYERS = 4, 13, 4
 Optimize = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -12,16 +12,12 @@ from torch import Tensor, nn
 from counterpoise.sched import Edge, Pass, Program, schedule
 from counterpoise.sched.ir.kinds import layer_kind
 from counterpoise.sched.runtime.compiled import collectives, compile_program
-from counterpoise.sched.runtime.encoders import (
-    EncoderPart,
-    EncoderSpec,
-    place_encoders,
-    trained_program,
-)
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.encoders.part import EncoderPart, trained_program
+from counterpoise.sched.runtime.encoders.placement import EncoderSpec, place_encoders
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.stage import StageOptions, Stages
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 
 # Of an input, between two layers of an encoder, and of its features.

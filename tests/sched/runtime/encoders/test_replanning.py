@@ -15,11 +15,7 @@ from benchmarks.encoder.drift import DRIFT, DriftCase, plan_case
 from benchmarks.encoder.ranks import sleeping_pipe, sleeping_step
 from counterpoise.sched import Program, Replan, Slot, simulate
 from counterpoise.sched.runtime import Pipeline, resumed_schedule
-from counterpoise.sched.runtime.checkpoint.files import (
-    read_plan_state,
-    write_plan_state,
-    write_programs,
-)
+from counterpoise.sched.runtime.checkpoint import write_plans
 from tests.sched.runtime.pool import Pool, make_mesh
 
 pytestmark = pytest.mark.slow
@@ -61,15 +57,15 @@ def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path)
         if step == 21:
             own = folder / str(rank)
             own.mkdir()
-            write_programs(own, pipe.programs())
-            write_plan_state(own, pipe.replanner)
+            write_plans(own, pipe)
     return ended(pipe)
 
 
 def go_on(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
     own = folder / str(rank)
     pipe = make(make_mesh(4), drift, resumed_schedule(own, lambda *_: program)(4, 8))
-    read_plan_state(own, pipe.replanner)
+    assert pipe.replanner is not None
+    pipe.replanner.load((own / "plan.json").read_text())
     for _ in range(22, steps):
         pipe.step(sleeping_step(QUICK))
     return ended(pipe)

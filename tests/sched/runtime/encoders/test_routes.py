@@ -8,18 +8,18 @@ from torch import nn
 
 from counterpoise.sched import Pass, Program, parse_program, problems, schedule
 from counterpoise.sched.runtime.compiled import Value
-from counterpoise.sched.runtime.encoders import (
+from counterpoise.sched.runtime.encoders.part import (
     EncoderPart,
-    EncoderPlacement,
-    EncoderRoutes,
-    EncoderSpec,
-    find_joints,
-    find_routes,
-    place_encoders,
     refuse_without_backward,
     trained_program,
 )
-from counterpoise.sched.transforms import (
+from counterpoise.sched.runtime.encoders.placement import (
+    EncoderPlacement,
+    EncoderSpec,
+    place_encoders,
+)
+from counterpoise.sched.runtime.encoders.routes import EncoderRoutes, find_joints, find_routes
+from counterpoise.sched.transforms.training import (
     with_reductions,
     with_whole_last_backward,
     without_encoder_backward,

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Program, parse_program
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import ProcessGroupLinks, channels_of
+from counterpoise.sched.runtime.execution.walk import Walker, walk
+from counterpoise.sched.runtime.links.process_groups import channels_of
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
-from counterpoise.sched.runtime.stage import StageOptions, Stages
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
 from tests.sched.runtime.kept_groups import borrow_groups
 from tests.sched.runtime.pool import WORLD
 
@@ -69,7 +69,7 @@ def run_raw(rank: int, text: str, deadline_s: float, wait_sends: bool) -> Outcom
     part.begin_step(data)
     walker = Walker(
         dict.fromkeys(part.kinds, part),
-        ProcessGroupLinks(groups),
+        groups,
         collectives(program),
         reduce=lambda _: None,
         wait_sends=wait_sends,

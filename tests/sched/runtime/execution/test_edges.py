@@ -2,18 +2,17 @@
 
 import itertools
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoise.sched import Edge, Pass, Program, check, schedule
 from counterpoise.sched.runtime.compiled import collectives, compile_program
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import Given, Made, MicrobatchData, StepData, TensorSpec
+from tests.sched.runtime.loopback import Loopback
 
 RANKS, MICROBATCHES = 3, 6
 
@@ -74,9 +73,6 @@ class StandIn:
 
     def finish_step(self) -> None:
         return None
-
-    def modules(self) -> Iterable[nn.Module]:
-        return ()
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "interleaved", "zbv"])

@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 
 from counterpoise.sched import problems
-from counterpoise.sched.runtime.links import Deadlock
 from counterpoise.sched.transforms.lowering import post_ahead
 from tests.sched.runtime.execution.random_programs import random_program, rejected_programs
+from tests.sched.runtime.loopback import Deadlock
 from tests.sched.runtime.models import (
     copies,
     make_batches,

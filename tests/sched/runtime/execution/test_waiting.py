@@ -5,7 +5,7 @@ from dataclasses import replace
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
 from counterpoise.sched.runtime.execution.waiting import Pipelines, Standing
-from counterpoise.sched.transforms import with_whole_last_backward
+from counterpoise.sched.transforms.training import with_whole_last_backward
 
 
 def pipelines(name: str, ranks: int = 3) -> Pipelines:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from counterpoise.sched.runtime.links import PeerLostError, gather_objects, monitored_barrier
+from counterpoise.sched.runtime.links.place import gather_objects, monitored_barrier
+from counterpoise.sched.runtime.links.process_groups import PeerLostError
 
 RANKS = 3
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from counterpoise.sched.planners.recompute import Stage, Trial, plan_recompute, savings
 from counterpoise.sched.planners.stage_split import SplitPlan, dump_split, read_split, split_of
 from counterpoise.sched.runtime import split
-from counterpoise.tools.plan.saved_tensors import saved_bytes
+from tests.sched.saved_tensors import saved_bytes
 
 WIDTH, TOKENS, WORDS = 16, 24, 11
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, Units, UnitSize, VocabParallel
-from counterpoise.sched.transforms import with_whole_last_backward
+from counterpoise.sched.transforms.training import with_whole_last_backward
 from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
-from counterpoise.sched.runtime.links import first_pipelines
+from counterpoise.sched.runtime.links.process_groups import first_pipelines
 from counterpoise.sched.runtime.units.layout import refuse_processes
 
 

@@ -9,11 +9,12 @@ import torch
 
 from counterpoise.sched import Costs, check, schedule, simulate
 from counterpoise.sched.runtime import Units, UnitSize
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
-from counterpoise.sched.runtime.units import compile_units, joined, plan_units
-from counterpoise.sched.transforms import without_last_stage
+from counterpoise.sched.runtime.units.lists import compile_units, joined
+from counterpoise.sched.runtime.units.plan import plan_units
+from counterpoise.sched.transforms.generator_passes import without_last_stage
+from tests.sched.runtime.loopback import Loopback
 
 KINDS = ("F", "B", "I", "W", "GF", "GB", *(f"E{d}_{n}" for d in "FB" for n in "AB"))
 

@@ -15,8 +15,14 @@ from counterpoise.sched.runtime import (
     resumed_schedule,
     save_checkpoint,
 )
-from counterpoise.sched.runtime.units import UnitPlan, known_plans, plan_units
-from counterpoise.sched.runtime.units.plan import KnownPlans, layout_digest, read_plans
+from counterpoise.sched.runtime.units.plan import (
+    KnownPlans,
+    UnitPlan,
+    known_plans,
+    layout_digest,
+    plan_units,
+    read_plans,
+)
 from tests.sched.runtime.encoders.models import make_model, make_samples
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.pool import Pool

@@ -6,7 +6,8 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary import LossOptions, MicrobatchLabels
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
 from tests.sched.runtime.vocabulary.one_process import Layers
 
 # Each option alone, then all together.

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary import LossOptions, MicrobatchLabels
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import LossOptions, Pipeline, VocabParallel
-from counterpoise.sched.runtime.vocabulary import (
-    MicrobatchLabels,
-    VocabularyShard,
-    join_state_dicts,
-)
+from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard, join_state_dicts
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
 from tests.sched.runtime import models
 from tests.sched.runtime.cases import loader_step
 from tests.sched.runtime.pool import WORLD, make_mesh

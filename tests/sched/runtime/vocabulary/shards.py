@@ -7,12 +7,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from counterpoise.sched.runtime.vocabulary import (
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyShard,
-    VocabularyStep,
-)
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 from tests.sched.runtime.vocabulary.one_process import Wanted
 
 # What a microbatch's passes need: they run in any order that keeps this one.

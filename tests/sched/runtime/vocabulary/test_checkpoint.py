@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from counterpoise.sched.runtime.vocabulary import (
+from counterpoise.sched.runtime.vocabulary.shard import (
     VocabParallel,
     VocabularyShard,
     join_state_dicts,

@@ -4,15 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.vocabulary import (
-    LossOptions,
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyShard,
-    VocabularyStep,
-)
-from counterpoise.sched.runtime.vocabulary.shard import Table
-from counterpoise.sched.runtime.vocabulary.shard import look_up as look_up_in
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 from tests.sched.runtime.vocabulary.one_process import error, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 
@@ -114,7 +108,8 @@ def test_a_word_outside_the_vocabulary_is_an_error() -> None:
 
 
 def test_words_of_others_are_zeros_on_a_shard_of_a_single_row() -> None:
-    table = Table(torch.ones(1, 2), start=3, real=1, size=8)
-    found, edge = look_up_in(torch.tensor([3, 5, 0]), table)
+    embedding = nn.Embedding.from_pretrained(torch.ones(9, 2))
+    shard = VocabParallel(nn.Linear(2, 9), embedding).shard(2, 4)  # 4 rows a rank: it has word 8
+    found, edge = shard.look_up(torch.tensor([8, 5, 0]))
     assert found.tolist() == [[1, 1], [0, 0], [0, 0]]
     assert edge is None

@@ -8,12 +8,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from counterpoise.sched.runtime.vocabulary import (
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyStep,
-    logits,
-)
+from counterpoise.sched.runtime.vocabulary import logits
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
+from tests.sched.runtime.vocabulary.held import held_bytes
 from tests.sched.runtime.vocabulary.shards import PASSES
 
 SIZE, HIDDEN, TOKENS = 4096, 8, 64
@@ -63,7 +61,7 @@ def test_nothing_is_held_once_a_microbatch_is_over(algorithm: str, keep: str) ->
     step = a_step(algorithm, keep)
     hidden = torch.randn(TOKENS, HIDDEN)
     run(step, PASSES[algorithm], 0, hidden)
-    assert step.held_bytes() == 0
+    assert held_bytes(step) == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -75,7 +73,7 @@ def test_keep_decides_whether_logits_are_held_in_the_models_precision(
     for keep in ("logits", "nothing"):
         step = a_step(algorithm, keep, dtype)
         run(step, PASSES[algorithm][:-1], 0, torch.randn(TOKENS, HIDDEN).to(dtype))
-        held[keep] = step.held_bytes()
+        held[keep] = held_bytes(step)
     assert held["logits"] - held["nothing"] == TOKENS * SIZE * dtype.itemsize
     # Hidden states and a few numbers a token.
     assert held["nothing"] <= TOKENS * (HIDDEN * dtype.itemsize + 64)
@@ -102,4 +100,4 @@ def test_a_frozen_head_keeps_no_logits_with_algorithm_2() -> None:
     step = a_step("alg2", "logits")
     step.shard.requires_grad_(False)
     run(step, "S", 0, torch.randn(TOKENS, HIDDEN))
-    assert step.held_bytes() < TOKENS * SIZE * 4
+    assert held_bytes(step) < TOKENS * SIZE * 4

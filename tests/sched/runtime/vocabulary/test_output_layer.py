@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from counterpoise.sched.runtime.vocabulary import VocabParallel
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from tests.sched.runtime.vocabulary.cases import OPTIONS, Data, Shape, a_shape, make_data
 from tests.sched.runtime.vocabulary.one_process import Wanted, error, reference, same
 from tests.sched.runtime.vocabulary.shards import run_shards

@@ -1,5 +1,6 @@
 """The part that an executor runs: fields in, shapes of hidden states out, the loss on one rank."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,17 +10,15 @@ from torch import Tensor, nn
 from counterpoise.sched import schedule
 from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.vocabulary import (
-    VocabParallel,
-    VocabularyPart,
-    refuse_other_passes,
-)
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart, refuse_other_passes
+from tests.sched.runtime.vocabulary.held import held_bytes
 from tests.sched.runtime.vocabulary.one_process import error
 
 SIZE, HIDDEN, RANKS = 13, 8, 2
 
 
-def parts(parallel: VocabParallel) -> list[ModelPart]:
+def parts(parallel: VocabParallel) -> list[VocabularyPart]:
     return [
         VocabularyPart(parallel, parallel.shard(rank, RANKS), reports_loss=rank == RANKS - 1)
         for rank in range(RANKS)
@@ -37,7 +36,7 @@ def step_data(*shapes: tuple[int, int], dtype: torch.dtype = torch.float32) -> S
     return StepData(tuple(microbatches), (True, True, True))
 
 
-def run(every: list[ModelPart], text: str, given: dict[str, Tensor]) -> list[Any]:
+def run(every: Sequence[ModelPart], text: str, given: dict[str, Tensor]) -> list[Any]:
     """Run a pass such as S0 on all ranks and return what they made."""
     found = []
     for rank, part in enumerate(every):
@@ -71,7 +70,7 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
     with pytest.raises(RuntimeError, match="no step is running"):
         every[0].finish_step()
     total.backward()
-    shards = [module for part in every for module in part.modules()]
+    shards = [part.shard for part in every]
     for name, wanted in (("lm_head", head.weight.grad), ("embedding", embedding.weight.grad)):
         grads = torch.cat([getattr(shard, name).weight.grad for shard in shards])[:SIZE]
         assert error(grads, wanted) <= 1e-5
@@ -81,12 +80,12 @@ def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
     parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
     part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
     part.begin_step(step_data((2, 3)))
-    assert part.held_bytes() == 0
+    assert held_bytes(part.running[1]) == 0
     statistics = part.run_pass(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
     # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
-    assert part.held_bytes() == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
+    assert held_bytes(part.running[1]) == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
     part.run_pass(parse_pass("0T0"), {"CS": statistics[None]})
-    assert part.held_bytes() == 0
+    assert held_bytes(part.running[1]) == 0
 
 
 def test_what_the_first_stage_is_given_has_its_precision() -> None:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyStep
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import VocabularyStep
 from tests.sched.runtime.vocabulary.cases import OPTIONS, Data, Shape, make_data
 from tests.sched.runtime.vocabulary.one_process import l2_error, reference, same
 from tests.sched.runtime.vocabulary.shards import run_shards

@@ -4,12 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from counterpoise.sched.runtime.vocabulary import (
-    LossOptions,
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyStep,
-)
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
 
 HEAD = nn.Linear(4, 10)
 

@@ -13,18 +13,14 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Program, schedule, schedules
 from counterpoise.sched.runtime.compiled import collectives, compile_program
-from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import Loopback
+from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import ModelPart
-from counterpoise.sched.runtime.stage import StageOptions, Stages
-from counterpoise.sched.runtime.vocabulary import (
-    LossOptions,
-    MicrobatchLabels,
-    VocabParallel,
-    VocabularyPart,
-    VocabularyShard,
-)
+from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyPart
 from tests.sched.runtime import models
+from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Batches, Block, make_batches, worst_error
 from tests.sched.runtime.vocabulary.cases import OPTIONS
 from tests.sched.runtime.vocabulary.one_process import error, l2_error, loss_of

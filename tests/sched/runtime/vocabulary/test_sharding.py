@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sched.runtime.vocabulary import Sharding
+from counterpoise.sched.runtime.vocabulary.shard import Sharding
 
 
 @given(st.integers(1, 5000), st.integers(1, 64))

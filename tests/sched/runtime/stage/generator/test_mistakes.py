@@ -14,9 +14,8 @@ from counterpoise.sched import schedule
 from counterpoise.sched.runtime import GeneratorSpec, Units, UnitSize
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
-from counterpoise.sched.runtime.stage.calling import make_capture
-from counterpoise.sched.runtime.stage.generator import GeneratorPart, rank_generator
-from counterpoise.sched.transforms import with_generator
+from counterpoise.sched.runtime.stage.generator import GeneratorPart, RankGenerator, rank_generator
+from counterpoise.sched.transforms.generator_passes import with_generator
 
 SPEC = TensorSpec((2, 4))
 
@@ -42,12 +41,12 @@ def test_the_loss_is_one_number() -> None:
 
 def test_states_come_from_a_layer_that_there_is() -> None:
     with pytest.raises(ValueError, match="states='norm' is no layer of the last stage"):
-        make_capture(None, "norm", nn.Sequential(nn.Linear(4, 4)))
+        RankGenerator(spec_of(states="norm"), 0).capture(nn.Sequential(nn.Linear(4, 4)))
 
 
 def test_states_come_from_a_layer_that_is_called() -> None:
     stage = nn.ModuleDict({"used": nn.Identity(), "unused": nn.Identity()})
-    capture = make_capture(None, "unused", stage)
+    capture = RankGenerator(spec_of(states="unused"), 0).capture(stage)
     assert capture is not None
     capture.expect()
     output = stage["used"](torch.ones(2, 4))
@@ -56,7 +55,7 @@ def test_states_come_from_a_layer_that_is_called() -> None:
 
 
 def test_states_have_the_planned_size() -> None:
-    capture = make_capture(lambda hidden, _: hidden[:1], "", nn.Identity())
+    capture = RankGenerator(spec_of(take=lambda hidden, _: hidden[:1]), 0).capture(nn.Identity())
     assert capture is not None
     with pytest.raises(ValueError, match=r"states are \(1, 4\) .* plan says \(2, 4\)"):
         capture.states(torch.ones(2, 4), {}, SPEC)

@@ -1,0 +1,257 @@
+"""balance="auto": a balanced loader whose costs and work are found when it is first needed.
+
+They are found once for all ranks, by a worker that reads the first samples, or come from a ledger.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from ..balancer.planning.problem.balance import DEFAULTS
+from ..balancer.planning.problem.options import Counts, Waits
+from ..balancer.planning.problem.shuffle import permutation
+from ..balancer.protocol.records import read_record
+from ..workers.sources.interface import PlainSource, Source, source_name
+from .assembly import BalancedSettings
+from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
+from .auto.first_samples import FIRST, Answer, Question, ask_worker
+from .auto.forecast import logger, start_line, warn_of_means
+from .balanced.arguments import find_resources, said_or_adopted
+from .balanced.microbatches import BalancedLoader
+from .late import LateBalancedLoader
+from .peers import meet
+from .resume.ledger import BalancedLedger, parse_ledger
+from .step.errors import LoaderError
+from .step.ranks import Place, has_process_group
+from .step.waiting import tell
+
+# Ranks come, and reading a few hundred samples is over, within so long.
+FOUND_S = 1800.0
+_FOUND = "found"
+# Attributes that are learned after a loader was made: costs and work, and a framework's ways.
+LEARNED = ("_balance", "_choice", "_ignores_labels", "_model_times", "_model", "_told")
+
+
+class LateAutoLoader(LateBalancedLoader):
+    """Finds costs at the first use, or takes them from a ledger.
+
+    _ignores_labels: whether a microbatch that weighs nothing has labels of -100. _model_times: what
+    the model takes of each resource, where a framework has told; _model: whose times they are.
+    """
+
+    _is_made_at_once = False  # which would start a worker
+
+    def __init__(self, settings: BalancedSettings) -> None:
+        super().__init__(settings)
+        self._balance = settings.given.balance
+        self._batch_size = settings.batch_size or 1
+        self._choice: Choice | None = None
+        self._ignores_labels = False
+        self._model_times: Mapping[str, int] | None = None
+        self._model = ""
+        self._told = False
+
+    def get_at_resume(self, state: Any = None) -> BalancedLoader:
+        """Return the loader for the ranks of now and the choice that a state has."""
+        if (choice := _choice_in(state)) is not None and choice != self._choice:
+            self._choice = choice
+            self.forget()
+        return super().get_at_resume(state)
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of the plan: "equal" is batch_size samples a microbatch, "free" is any."""
+        return self._balance.counts or "equal"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the beginning of a copy: also the costs found, and the ways of a framework."""
+        return {**super().snapshot(), "learned": {name: getattr(self, name) for name in LEARNED}}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Begin with what another has left and has learned; before the first use."""
+        for name, value in snapshot["learned"].items():
+            setattr(self, name, value)
+        super().restore(snapshot)
+
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
+    ) -> None:
+        """Take what a framework says where the user has not; before the first batch.
+
+        accumulate: the microbatches of a step in this process; counts: None leaves them.
+        """
+        played = self._arguments.virtual_ranks or 1
+        rows = accumulate // played if accumulate % played == 0 else 1
+        given, self._ignores_labels = self._balance, ignores_labels or self._ignores_labels
+        if given.accumulate == DEFAULTS.accumulate and rows > 1:
+            self._balance = replace(given, accumulate=rows)
+        if given.counts is None and counts is not None:
+            self._balance = replace(self._balance, counts=counts)
+        if self._balance != given:
+            self._told = False
+            self._plan_anew()
+
+    def adopt_times(self, times: Mapping[str, int], model: str) -> None:
+        """Take the times of a model, by its configuration's name; before the first batch."""
+        is_news = self._balance.time_ns is None and times != self._model_times
+        self._model_times, self._model = times, model
+        if is_news:
+            self._told = False
+            self._plan_anew()
+
+    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
+        """Return the loader of a place, with costs that are found now unless they are known."""
+        whole, forecast = self._settings, None
+        terms = PlanTerms(
+            balance=said_or_adopted(self._balance, waits),
+            ranks=place.ranks,
+            batch_size=self._batch_size,
+            drop_last=whole.drop_last,
+            shuffle=whole.given.shuffle,
+            model_times=self._model_times,
+        )
+        if self._choice is None:
+            found = self._find(place, terms)
+            self._choice, forecast = found.choice, found.forecast
+        choice = self._choice
+        balance, plan = terms.plan(choice)
+        if 0 in place.played and not self._told:
+            count = None if whole.source is None else len(whole.source)
+            whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
+            tell(logger, start_line(choice, plan, forecast, count, self._batch_size, whose))
+            warn_of_means(choice, balance)
+            self._told = True
+        settings = replace(
+            whole,
+            given=replace(whole.given, balance=balance),
+            source=source_of(choice, whole.source, whole.dataset, whole.given.key),
+            resources=plan.resources,
+        )
+        loader = settings.make_planned(plan, place, choice.to_json())
+        if loader.spare is not None:
+            loader.spare.ignores_labels = self._ignores_labels
+        return loader
+
+    def _find(self, place: Place, terms: PlanTerms) -> Answer:
+        """Find the choice, or wait for the process that does; the same for all."""
+        given, source = self._settings.given, self._settings.source
+        if source is None:  # the workers elsewhere have the samples, and measure them
+            names = find_resources(None, self._balance)
+            said = "costs are those of the workers' transform"
+            return Answer(
+                Choice(None, names, padded_if_said(self._balance, names), True, said), None, 0
+            )
+        find = partial(self._ask, source, terms)
+        if place.is_alone or (given.balancer is not None and not has_process_group()):
+            return find()
+        if not has_process_group():
+            raise ValueError(
+                f'rank= and ranks= make this process {place}, and balance="auto" finds once for '
+                "all ranks what samples cost, which without torch.distributed cannot find each "
+                "other: call torch.distributed.init_process_group() before the loader is first "
+                'used, or give balance="balanced" and a table of costs, cost={...}'
+            )
+        settings = {
+            "balance": json.loads(terms.balance.to_json()),
+            "batch_size": terms.batch_size,
+            "shuffle": terms.shuffle,
+            "ranks": terms.ranks,
+            "model_times": dict(terms.model_times or {}),
+        }
+        share = _through_group if place.sharers > 1 else _among_ranks
+        return share(place, f"{given.name}/auto", source, json.dumps(settings), find)
+
+    def _ask(self, source: Source, terms: PlanTerms) -> Answer:
+        whole, given = self._settings, self._settings.given
+        order = permutation(len(source), self._balance.seed, 0, given.shuffle)
+        collate = given.collate_fn or default_collate
+        question = Question(
+            source=source,
+            dataset=whole.dataset,
+            key=given.key,
+            order=tuple(order[:FIRST].tolist()),
+            knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
+            collate=collate if said_work(self._balance) is None else list,
+            terms=terms,
+        )
+        found = ask_worker(question, whole.start.context, whole.start.begin)
+        size = terms.plan(found.choice)[1].samples_per_step
+        needed = size * found.held_bytes
+        if needed > given.buffer_bytes:
+            raise ValueError(
+                f"what samples cost is known when they are decoded, and a step's {size} samples of "
+                f"about {found.held_bytes:,} bytes do not fit into buffer_bytes="
+                f"{given.buffer_bytes:,}: give DataLoader(buffer_bytes={2 * needed}), or a dataset "
+                "with probe(index), or a table of costs: DataLoader(cost={...})"
+            )
+        return found
+
+
+def _choice_in(state: Any) -> Choice | None:
+    """Return the choice in a ledger; None in anything else, which the loader says more about."""
+    try:
+        ledger = parse_ledger(state)
+    except ValueError:
+        return None
+    if not isinstance(ledger, BalancedLedger) or not ledger.auto:
+        return None
+    return Choice.from_json(ledger.auto)
+
+
+def _among_ranks(
+    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
+) -> Answer:
+    """Return rank 0's answer, on every rank; LoaderError on the others where it has none."""
+    data = f"{source_name(source)}, {len(source)} samples"
+    peers = meet(place, name, {"configuration": settings, "data": data}, FOUND_S)
+    failed: Exception | None = None
+    told: dict[str, Any] = {}
+    try:
+        if peers.rank == 0:
+            try:
+                told = {"answer": asdict(find())}
+            except Exception as error:
+                failed, told = error, {"failed": str(error)}
+        peers.post(_FOUND, json.dumps(told).encode())
+        since = time.monotonic()
+        # By rank 0, too: it may be the one that passes things on for its host.
+        while (values := peers.gather(_FOUND)) is None:
+            if time.monotonic() - since > FOUND_S:
+                raise LoaderError(
+                    f"what samples cost was not found within {FOUND_S:.0f} s: "
+                    f"{peers.why_missing(_FOUND)}"
+                )
+            time.sleep(peers.pause_s())
+    finally:
+        peers.close()
+    if failed is not None:
+        raise failed
+    told = json.loads(values[0])
+    if "failed" in told:
+        raise LoaderError(f"{peers.members[0]} could not find what samples cost: {told['failed']}")
+    return read_record(Answer, told["answer"], "auto")
+
+
+def _through_group(
+    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
+) -> Answer:
+    """Return the answer of one of processes that share ranks, as their balancer is found."""
+    # here: only such processes need it
+    from .connect.rendezvous import Rendezvous, digest, open_meeting
+
+    data = digest(source_name(source), str(len(source)))
+    peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)
+    if not peers.claim():
+        return read_record(Answer, peers.wait_for_found(), "auto")
+    try:
+        found = find()
+    except Exception as error:
+        peers.give_up(str(error), "find what samples cost")
+        raise
+    peers.share_found(asdict(found))
+    return found

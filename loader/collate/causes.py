@@ -1,0 +1,95 @@
+"""Names why a model's loss depends on how samples are batched, by experiments on few samples.
+
+Each changes one thing that must not matter and looks whether the loss does: tokens of the sample
+before, what rows are filled up with, labels of others.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...workers.sources.labels import IGNORED
+from .layouts import Batch, collate_packed, collate_padded
+
+Sample = dict[str, Any]
+# Tokens that a row is filled up with where padding is tried.
+FILLED = 8
+BORDERS = (
+    "attention across borders: a packed sample's loss changes with the tokens of the sample before "
+    "it; the model must use cu_seq_lens or position_ids (Hugging Face: cp.hf_kwargs(batch))"
+)
+POSITIONS = (
+    "position ids: a packed sample's loss is not what it is alone, though it does not see the "
+    "sample before it; positions must restart with every sample (batch['position_ids'])"
+)
+PADDING = (
+    "attention to padding: the loss changes with pad_id; the model must use attention_mask, and "
+    "the loss must leave out labels -100"
+)
+UNLABELLED = (
+    "a term over tokens without a label: with no label at all the loss is not 0, as with a z-loss, "
+    "an auxiliary loss or a label smoothing that counts them; sum it over label tokens only"
+)
+MEAN = (
+    "a mean: the loss of the same sample twice is not twice its loss; give the sum over label "
+    "tokens (reduction='sum'), which scale_loss() divides"
+)
+NOT_PLAIN = (
+    "not the plain cross-entropy: the model's own loss has another term (z-loss, an auxiliary "
+    "loss) or label smoothing, and its mean is over other tokens than those with a label"
+)
+
+
+def find_causes(
+    total: Callable[[Batch], float],
+    samples: Sequence[Sample],
+    tolerance: float,
+    plain: Callable[[Batch], float] | None,
+) -> list[str]:
+    """Return what differs, of all that can be found out with these samples.
+
+    total: the model's sum of losses of a batch. plain: the cross-entropy of its logits, nothing
+    added; None where that is not known.
+    """
+
+    def is_far(one: float, other: float) -> bool:
+        return not abs(one - other) <= tolerance * max(abs(one), abs(other))
+
+    pictured = [len(sample.get("pixel_values", ())) > 0 for sample in samples]
+    labelled = [(sample["labels"] != IGNORED).any() for sample in samples]
+    usable = [s for s, has, p in zip(samples, labelled, pictured, strict=True) if has and not p]
+    if not usable:
+        return []
+    one, other = usable[0], max(usable[1:] or usable, key=lambda s: len(s["input_ids"]))
+    alone, before = total(collate_padded([one])), _unlabelled(one)
+    if abs(total(collate_padded([before]))) > tolerance * abs(alone):
+        return [UNLABELLED]  # whatever is changed, its own loss changes: nothing else shows
+    changed = {**before, "input_ids": _other_tokens(one["input_ids"])}
+    after = total(collate_packed([before, other]))
+    crosses = is_far(after, total(collate_packed([changed, other])))
+    longer = np.resize(other["input_ids"], len(one["input_ids"]) + FILLED)
+    rows = [one, _unlabelled({**other, "input_ids": longer})]
+    twice = total(collate_padded([one, one]))
+    found = (
+        (BORDERS, crosses),
+        (POSITIONS, not crosses and is_far(after, total(collate_packed([other])))),
+        (PADDING, is_far(*(total(collate_padded(rows, pad_id=pad)) for pad in (0, 1)))),
+        (MEAN, abs(twice - alone) < abs(twice - 2 * alone)),
+        (NOT_PLAIN, plain is not None and is_far(alone, plain(collate_padded([one])))),
+    )
+    return [name for name, differs in found if differs]
+
+
+def _other_tokens(ids: Any) -> Any:
+    """Return as many tokens, each another one; ids 0 and 1 are in every vocabulary.
+
+    >>> _other_tokens(np.array([0, 7, 1, 7])).tolist()
+    [1, 0, 7, 0]
+    """
+    known = np.unique([0, 1, *ids])
+    return known[(np.searchsorted(known, ids) + 1) % len(known)]
+
+
+def _unlabelled(sample: Sample) -> Sample:
+    return {**sample, "labels": np.full(len(sample["input_ids"]), IGNORED)}

@@ -1,0 +1,153 @@
+"""A balanced loader that is made when its ranks are first needed.
+
+Making a DataLoader looks at no rank, so that it may come before init_process_group. The ranks are
+looked for at the first iteration, length or state, and must stay what they were then.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..balancer.planning.problem.options import Counts, Waits
+from .assembly import BalancedSettings
+from .balanced.followed_costs import MeasuredCosts
+from .balanced.microbatches import BalancedLoader
+from .step.ranks import Place, check_same_place
+
+
+class LateBalancedLoader:
+    """Makes the balanced loader of a DataLoader at its first use; at once if ranks are numbers."""
+
+    _is_made_at_once = True
+
+    def __init__(self, settings: BalancedSettings) -> None:
+        self._settings, self._arguments = settings, settings.given.ranks
+        # The user's sampler, whose epoch is read at each iteration.
+        self._follows = settings.given.follows
+        self._waits: Waits | None = None
+        self._epoch = 0
+        self._resumed: int | None = None
+        self._ahead = 0
+        self._place: Place | None = None
+        self._loader: BalancedLoader | None = None
+        self._pipe: MeasuredCosts | None = None
+        if self._is_made_at_once and self._arguments.are_given:
+            self.get()
+
+    @property
+    def made(self) -> BalancedLoader | None:
+        """The loader, None as long as nobody has needed it."""
+        return self._loader
+
+    def get(self) -> BalancedLoader:
+        """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
+        if self._loader is None:
+            self._place = self._arguments.find()
+            self._loader = self._made(self._place, self._waits)
+            self._loader.set_epoch(self._epoch)
+            if self._pipe is not None:
+                self._loader.follow_costs(self._pipe)
+        return self._loader
+
+    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
+        return self._settings.make(place, waits)
+
+    def get_at_iteration(self) -> BalancedLoader:
+        """Return the loader; ValueError if this process' ranks have changed since it was made."""
+        if self._follows is not None:
+            self.set_epoch(self._follows.epoch)
+        loader, place = self.get(), self._arguments.find()
+        check_same_place(
+            self._place,
+            place,
+            "call load_state_dict() with a state of the loader (state_dict() gives one) to go on "
+            "there with the new ranks",
+        )
+        return loader
+
+    def get_at_resume(self, state: Any = None) -> BalancedLoader:  # noqa: ARG002
+        """Return the loader for the ranks that this process has now; a former one is closed.
+
+        state: the ledger that it will go on at.
+        """
+        if self._arguments.find() != self._place:
+            self.forget()
+        return self.get()
+
+    def forget(self) -> None:
+        """Close the loader, if there is one; the next use makes another, in the same epoch."""
+        if self._loader is not None:
+            self._loader.close()
+            self._epoch, self._loader = self._loader.epoch, None
+
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
+    ) -> None:
+        """Take what a framework says where the user has not: that is with balance="auto" only."""
+
+    def adopt_times(self, times: Mapping[str, int], model: str) -> None:
+        """Take the times of a model: with balance="auto" only."""
+
+    @property
+    def counts(self) -> Counts | None:
+        """The counts that balance="auto" plans for; None of other plans."""
+        return None
+
+    def adopt_waits(self, waits: Waits | None) -> None:
+        """Plan for ranks that wait as a framework says, unless the user says; before a batch."""
+        if waits != self._waits:
+            self._waits = waits
+            self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Plan otherwise from now on, at the same position if a ledger was loaded."""
+        ledger = None
+        if self._loader is not None and self._resumed is not None:
+            ledger = self._loader.state_dict()
+        self.forget()
+        if ledger is not None:
+            self.load_state_dict(ledger)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue at a ledger; ValueError if the loader of this process' ranks cannot."""
+        loader = self.get_at_resume(state)
+        loader.load_state_dict(state)
+        self._resumed = loader.epoch
+        if self._follows is not None:
+            self._follows.set_epoch(loader.epoch)
+
+    def follow_costs(self, pipe: MeasuredCosts) -> None:
+        """Order microbatches by the costs that a pipeline measures, from the next step on."""
+        self._pipe = pipe
+        if self._loader is not None:
+            self._loader.follow_costs(pipe)
+
+    def follow_epoch(self, epoch: int) -> None:
+        """Choose the epoch by a framework's count, which may begin at 0 after a resume (Fabric)."""
+        if self._resumed is not None:
+            self._ahead, self._resumed = max(0, self._resumed - epoch), None
+        self.set_epoch(epoch + self._ahead)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration runs."""
+        self._epoch = epoch
+        if self._follows is not None:
+            self._follows.set_epoch(epoch)
+        if self._loader is not None:
+            self._loader.set_epoch(epoch)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the beginning of a copy: epoch and ledger, None before the first use."""
+        ledger = None if self._loader is None else self._loader.state_dict()
+        return {"epoch": self._epoch, "ledger": ledger, "waits": self._waits}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Begin with what another has left; before the first use."""
+        self.adopt_waits(snapshot["waits"])
+        self.set_epoch(snapshot["epoch"])
+        if snapshot["ledger"] is not None:
+            self.load_state_dict(snapshot["ledger"])
+
+    def close(self) -> None:
+        """End the loader's processes, if any were started."""
+        if self._loader is not None:
+            self._loader.close()

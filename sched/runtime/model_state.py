@@ -1,0 +1,364 @@
+"""The state of the whole model under its own names: one rank's part, and all parts together.
+
+A stage's module must name its tensors as the whole model does, such as `layers.7.up.weight`. Then
+the states of all ranks together are that of the model, however it is cut: any other layout takes
+from it what it needs. Of divided vocabulary layers a rank has some rows, without padding. Of
+encoder layers that several ranks have, the first of them saves its copy.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .vocabulary.shard import Sharding, VocabularyShard
+
+
+@dataclass(frozen=True, slots=True)
+class NamedParameter:
+    """A parameter, all its names in the whole model, and how its rows are divided, if they are."""
+
+    parameter: nn.Parameter
+    names: tuple[str, ...]
+    sharding: Sharding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModules:
+    """The modules of one rank.
+
+    `stages`: by number; they name their tensors as the whole model does. `shard`: of the vocabulary
+    layers. `layers`: of encoders, and a generator, by what stands before their tensors' names.
+    `elsewhere`: those of them that another rank saves, which has a copy.
+    """
+
+    stages: Mapping[int, nn.Module] = field(default_factory=dict)
+    shard: VocabularyShard | None = None
+    layers: Mapping[str, nn.Module] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
+
+    def modules(self) -> Iterator[tuple[str, str, nn.Module]]:
+        """Yield what each stage or layer is called, what its tensors' names begin with, and it."""
+        for stage, module in self.stages.items():
+            yield f"stage {stage}", "", module
+        for name, module in self.layers.items():
+            yield f"the layer {name}", f"{name}.", module
+
+    def called(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by what errors call them."""
+        found = {
+            f"{name} of {what}": parameter
+            for what, _, module in self.modules()
+            for name, parameter in module.named_parameters()
+        }
+        rows = {} if self.shard is None else dict(self.shard.named_parameters())
+        return found | {f"{name} of the vocabulary": p for name, p in rows.items()}
+
+    def saved(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield what this rank saves: what the tensors' names begin with, and their module."""
+        yield from (("", module) for module in self.stages.values())
+        yield from ((f"{n}.", m) for n, m in self.layers.items() if n not in self.elsewhere)
+
+    def named_parameters(self) -> dict[int, NamedParameter]:
+        """Return the parameters by their `id`. A tied one has several names."""
+        found: dict[int, NamedParameter] = {}
+        for name, parameter, sharding in self._parameters():
+            before = found.get(id(parameter))
+            names = (*before.names, name) if before is not None else (name,)
+            found[id(parameter)] = NamedParameter(parameter, tuple(dict.fromkeys(names)), sharding)
+        return found
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter, Sharding | None]]:
+        for _, start, module in self.modules():
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                yield start + name, parameter, None
+        if self.shard is not None:
+            yield from self.shard.named_rows()
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """A rank's part of a checkpoint, or with `rows` empty, all of it.
+
+    `model`: tensors by name. `optimizer`: by parameter's name, what the optimizer keeps for it.
+    `groups`: the optimizer's settings, with the names of each group's parameters. `rows`: the first
+    row of each name of which this is only a part.
+    """
+
+    model: Mapping[str, Any]
+    optimizer: Mapping[str, Mapping[str, Any]]
+    groups: tuple[Mapping[str, Any], ...]
+    rows: Mapping[str, int]
+
+
+def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> RankState:
+    """Return a rank's state; with stages that FSDP2 shards, all ranks of their group call this.
+
+    Raises ValueError for two tensors of one name, and for what an optimizer keeps that is neither
+    of its parameter's shape nor a single number, if the parameter is divided.
+    """
+    model, shard = _model_state(held.saved()), held.shard
+    rows: dict[str, int] = {}
+    if shard is not None:
+        for name, value in shard.state_dict().items():
+            _refuse_second(name, model, value)
+            model[name] = value
+        for name, _, sharding in shard.named_rows():
+            # A rank whose rows are all padding begins where the layer ends.
+            rows[name] = min(sharding.start(shard.rank), sharding.size)
+    if optimizer is None:
+        return RankState(model, {}, (), rows)
+    named = held.named_parameters()
+    # A tied parameter is written under each of its names: other layouts may have the copies on
+    # different ranks. The optimizer's state is saved where the parameter is.
+    state = {
+        name: {key: _unpadded(one, shard, key, value) for key, value in kept.items()}
+        for parameter, kept in optimizer.state.items()
+        for one in [_known(named, parameter)]
+        for name in one.names
+        if name in model
+    }
+    groups = tuple(
+        {
+            **{key: value for key, value in group.items() if key not in ("params", "param_names")},
+            "names": [name for p in group["params"] for name in _known(named, p).names],
+        }
+        for group in optimizer.param_groups
+    )
+    return RankState(model, state, groups, rows)
+
+
+def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
+    """Load a rank's part of a whole model's state. Raises ValueError for missing names."""
+    for what, start, module in held.modules():
+        own = module.state_dict()
+        if missing := sorted({start + name for name in own} - set(model)):
+            raise ValueError(
+                f"the checkpoint has no {', '.join(missing)}, which {what} has; give stages and "
+                "encoders whose tensors have the names that they have in the whole model"
+            )
+        module.load_state_dict(
+            {name: placed_as(model[start + name], old) for name, old in own.items()}
+        )
+    if held.shard is not None:
+        held.shard.load_state_dict({name: model[name] for name, _, _ in held.shard.named_rows()})
+
+
+def placed_as(value: Any, like: Any) -> Any:
+    """Return a whole tensor divided as `like` is, if FSDP2 has divided that."""
+    if not isinstance(like, DTensor):
+        return value
+    mesh = like.device_mesh
+    # Every rank has the whole tensor, so none has to send its part.
+    return distribute_tensor(value.to(like.device), mesh, like.placements, src_data_rank=None)
+
+
+def _model_state(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, Any]:
+    raw: dict[str, Any] = {}
+    for start, module in modules:
+        for name, value in module.state_dict(prefix=start).items():
+            _refuse_second(name, raw, value)
+            raw[name] = value
+    return {name: whole(value) for name, value in raw.items()}
+
+
+def whole(value: Any) -> Any:
+    """Return all of a tensor that FSDP2 has divided; anything else as it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _refuse_second(name: str, found: Mapping[str, Any], value: Any) -> None:
+    """Raise ValueError if a name stands for another tensor already."""
+    other = found.get(name)
+    if not isinstance(other, Tensor) or not isinstance(value, Tensor):
+        return
+    if _memory(other) != _memory(value):
+        raise ValueError(
+            f"two tensors of this rank are called {name!r}; name a stage's tensors as in the whole "
+            "model, such as layers.7.up.weight, or nobody can tell them apart in a checkpoint"
+        )
+
+
+def _memory(value: Tensor) -> int:
+    local = value.to_local() if isinstance(value, DTensor) else value
+    return local.data_ptr()
+
+
+def _known(named: Mapping[int, NamedParameter], parameter: Tensor) -> NamedParameter:
+    if id(parameter) not in named:
+        raise ValueError(
+            f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is none of this "
+            "pipeline's; make the optimizer from Pipeline.parameters()"
+        )
+    return named[id(parameter)]
+
+
+def _unpadded(one: NamedParameter, shard: VocabularyShard | None, key: str, value: Any) -> Any:
+    """Return what an optimizer keeps for a parameter, without rows of padding."""
+    value = whole(value)
+    if one.sharding is None or shard is None or not isinstance(value, Tensor) or not value.dim():
+        return value
+    if value.shape != one.parameter.shape:
+        raise ValueError(
+            f"the optimizer keeps {key} of shape {tuple(value.shape)} for rows of {one.names[0]} "
+            f"of shape {tuple(one.parameter.shape)}; other ranks cannot take their part of it. "
+            "Divided layers need an optimizer that keeps a value for each weight, such as AdamW"
+        )
+    return value[: one.sharding.real(shard.rank)]
+
+
+def join_states(parts: Sequence[RankState]) -> RankState:
+    """Return the whole state, from those of all ranks of a pipeline, in any order.
+
+    Divided tensors are put together; what several ranks have must be the same bit by bit. Raises
+    ValueError if it is not, if rows are missing, or if the ranks' optimizers have other settings.
+    """
+    if not parts:
+        raise ValueError("there are no states to join; give those of all ranks of one pipeline")
+    starts = {name: [part.rows.get(name) for part in parts] for name in _names(parts, "rows")}
+    model = {
+        name: _join(name, [(part.model.get(name), part.rows.get(name)) for part in parts])
+        for name in _names(parts, "model")
+    }
+    optimizer = {}
+    for name in _names(parts, "optimizer"):
+        kept = [part.optimizer.get(name, {}) for part in parts]
+        # What an optimizer keeps for a divided layer is divided like the layer's rows.
+        keys = dict.fromkeys(key for one in kept for key in one)
+        found = starts.get(name, [None] * len(parts))
+        optimizer[name] = {
+            key: _join(
+                f"{key} of {name}",
+                [(one.get(key), at) for one, at in zip(kept, found, strict=True)],
+            )
+            for key in keys
+        }
+    return RankState(model, optimizer, _groups(parts), {})
+
+
+def _names(parts: Iterable[RankState], field: str) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in getattr(part, field)))
+
+
+def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
+    """Return one value of those that ranks have, each with its first row if it is a part."""
+    there = [(value, at) for value, at in found if value is not None]
+    values = [value for value, _ in there]
+    # An optimizer's step count is a tensor without dimensions, the same on all ranks.
+    divided = [
+        (at, value)
+        for value, at in there
+        if at is not None and isinstance(value, Tensor) and value.dim() > 0
+    ]
+    if not divided:
+        if any(not same(values[0], value) for value in values[1:]):
+            raise ValueError(
+                f"ranks have different values of {name!r}; name the tensors of stages as in the "
+                "whole model, and say which parameters ranks share (Pipeline(shared=...))"
+            )
+        return values[0]
+    divided.sort(key=lambda item: item[0])
+    # Rows of a missing rank would be zeros that nobody notices, so each part begins where the one
+    # before ends.
+    row = 0
+    for at, value in divided:
+        if at != row:
+            raise ValueError(
+                f"rows {row} to {at} of {name!r} are in no part; give the states of all ranks of "
+                "one pipeline, each once"
+            )
+        row += len(value)
+    return torch.cat([value for _, value in divided])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, tensors bit by bit."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
+
+
+def settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an optimizer group's settings, without what they are for."""
+    return {key: value for key, value in group.items() if key != "names"}
+
+
+def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
+    counts = sorted({len(part.groups) for part in parts})
+    if len(counts) > 1:
+        raise ValueError(
+            f"the ranks' optimizers have {' and '.join(map(str, counts))} groups of parameters; "
+            "make the same groups on every rank, empty ones too"
+        )
+    joined = []
+    for number in range(counts[0]):
+        groups = [part.groups[number] for part in parts]
+        first = settings(groups[0])
+        # A rank that loads takes one rank's settings, so all must have the same.
+        for group in groups[1:]:
+            other = settings(group)
+            if keys := [key for key in first if not same(first[key], other.get(key))]:
+                raise ValueError(
+                    f"ranks have different values of {', '.join(keys)} in group {number} of their "
+                    "optimizers; give them the same"
+                )
+        names = dict.fromkeys(name for group in groups for name in group["names"])
+        joined.append({**first, "names": list(names)})
+    return tuple(joined)
+
+
+def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: RankState) -> None:
+    """Load a rank's part of `state`, of which `rows` is empty.
+
+    Raises ValueError if a group of the optimizer has parameters of several saved groups, or of
+    none.
+    """
+    named = held.named_parameters()
+    kept: dict[int, dict[str, Any]] = {}
+    groups = []
+    number = 0
+    for group in optimizer.param_groups:
+        ids = []
+        for parameter in group["params"]:
+            one = named[id(parameter)]
+            saved = next(
+                (state.optimizer[name] for name in one.names if name in state.optimizer), {}
+            )
+            if saved:
+                kept[number] = {key: _own(one, held.shard, value) for key, value in saved.items()}
+            ids.append(number)
+            number += 1
+        names = [name for parameter in group["params"] for name in named[id(parameter)].names]
+        groups.append({**_settings(names, group, state), "params": ids})
+    optimizer.load_state_dict({"state": kept, "param_groups": groups})
+
+
+def _settings(names: list[str], own: Mapping[str, Any], state: RankState) -> Mapping[str, Any]:
+    """Return the saved settings of a group of parameters; those that it has, if it is empty."""
+    found = {at for at, group in enumerate(state.groups) if set(names) & set(group["names"])}
+    missing = set(names) - {name for group in state.groups for name in group["names"]}
+    if len(found) > 1 or missing:
+        what = (
+            f"no settings for {', '.join(sorted(missing))}"
+            if missing
+            else f"parameters of this optimizer's group in groups {sorted(found)}"
+        )
+        raise ValueError(
+            f"the checkpoint has {what}; divide parameters into the groups that were saved"
+        )
+    if not found:
+        return {key: value for key, value in own.items() if key != "params"}
+    return settings(state.groups[found.pop()])
+
+
+def _own(one: NamedParameter, shard: VocabularyShard | None, value: Any) -> Any:
+    """Return a rank's part of what an optimizer keeps, with zeros for rows of padding."""
+    if not isinstance(value, Tensor):
+        return value
+    if one.sharding is not None and shard is not None and value.dim():
+        return shard.take_rows(value, one.sharding)
+    # A copy: optimizers change what they are given, which may be a file that is mapped.
+    return placed_as(value.clone(), one.parameter) if value.dim() else value.clone()

@@ -1,0 +1,40 @@
+"""A loader that needs a balancer says in its log which it goes through, and why."""
+
+import logging
+
+import pytest
+
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.connect.factory import ConnectionFactory
+from counterpoise.loader.local.workers import WorkerStart
+from counterpoise.loader.step.ranks import Place
+
+JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if each.message.startswith("remote wing")]
+
+
+def test_an_address_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    address = "tcp://127.0.0.1:5555"
+    factory = ConnectionFactory(JOB, None, Place((0,), 1), WorkerStart(0), 1, address)
+    with caplog.at_level(logging.INFO, "counterpoise"):
+        factory.connect()
+    (line,) = lines(caplog)
+    assert (
+        line == f"remote wing: goes through the balancer at {address}, because balancer= was given"
+    )
+
+
+@pytest.mark.usefixtures("through_balancer")
+def test_ranks_that_processes_share_are_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    loader = DataLoader([1, 2, 3, 4], 2, True, num_workers=1, balance=Balance("fixed"))
+    with caplog.at_level(logging.INFO, "counterpoise"):
+        assert len(list(loader)) == 2
+    loader.close()
+    (line,) = lines(caplog)
+    assert "started on this host" in line
+    assert "share data-parallel rank 0" in line

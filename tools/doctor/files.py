@@ -1,0 +1,158 @@
+"""Explains files of a run: a ledger, and the dead letters of samples that were given up."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from ...balancer.planning.problem.config import PLANNER_VERSION
+from ...loader.resume.balanced_position import is_inside
+from ...loader.resume.ledger import (
+    LEDGER_VERSION,
+    WRITERS,
+    BalancedLedger,
+    Ledger,
+    PlainLedger,
+    PlannedLedger,
+    SamplerLedger,
+    parse_ledger,
+)
+from ...workers.sources.failures import DeadLetter, read_letters
+from .figures import Finding, judge
+
+NAMED = 10
+# Fields that only a ledger has; the older format has no kind.
+LEDGER_FIELDS = ("kind", "window_step")
+
+
+def examine_ledger(path: Path) -> list[Finding]:
+    """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
+    try:
+        state = _find(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not JSON that can hold a ledger ({error}); give a file with what "
+            "json.dump(loader.state_dict(), file) writes"
+        ) from None
+    if state is None:
+        raise ValueError("this JSON holds no ledger; give one that loader.state_dict() returned")
+    ledger = parse_ledger(state)
+    return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
+
+
+def _find(content: Any) -> Any:
+    """Return the first ledger in a JSON value (it may be a whole checkpoint), None without one."""
+    if not isinstance(content, dict):
+        return None
+    if any(name in content for name in LEDGER_FIELDS):
+        return content
+    found = (_find(each) for each in content.values())
+    return next((state for state in found if state is not None), None)
+
+
+def _version(ledger: Ledger) -> Finding:
+    found = f"ledger {LEDGER_VERSION} of {WRITERS[ledger.kind]}"
+    if not isinstance(ledger, PlannedLedger):
+        return judge("versions", found)
+    found += f", planner {ledger.planner}"
+    if ledger.planner == PLANNER_VERSION:
+        return judge("versions", found)
+    mine = f"this counterpoise has planner {PLANNER_VERSION}"
+    return judge("versions", found, warn=f"{mine}: resume with the version that wrote the ledger")
+
+
+def _position(ledger: Ledger) -> Finding:
+    if isinstance(ledger, PlainLedger):
+        return judge("position", f"{ledger.batches} batches of the epoch were handed out")
+    if isinstance(ledger, SamplerLedger):
+        found = f"epoch {ledger.epoch}: this rank was given {ledger.given} microbatches"
+        return judge("position", f"{found}; {_window(ledger)}, with its step {ledger.step}")
+    assert isinstance(ledger, BalancedLedger)
+    # Inside a step: every rank has had some microbatches, a few ranks perhaps one more.
+    found = f"epoch {ledger.epoch}: steps before {ledger.step} were handed out whole"
+    if ledger.microbatch or ledger.served:
+        found += f", and {ledger.microbatch} microbatches of step {ledger.step} to every rank"
+    if ledger.served:
+        found += f", one more to {ledger.served} of the virtual ranks"
+    if ledger.step == 0 and not (ledger.microbatch or ledger.served):
+        found = f"epoch {ledger.epoch}, before its first step"
+    return judge("position", f"{found}; {_window(ledger)}")
+
+
+def _window(ledger: PlannedLedger) -> str:
+    return f"its window starts at sample {ledger.start} of the epoch's order"
+
+
+def _holes(ledger: Ledger) -> Finding:
+    advice = "list them with counterpoise doctor --dead-letter FILE"
+    if isinstance(ledger, PlainLedger) and ledger.left_out:
+        return judge("holes", f"{ledger.left_out} samples were left out", warn=advice)
+    if not isinstance(ledger, BalancedLedger) or not ledger.holes:
+        return judge("holes", "no sample of this epoch was left out so far")
+    named = ", ".join(map(str, ledger.holes[:NAMED]))
+    more = f" and {len(ledger.holes) - NAMED} more" if len(ledger.holes) > NAMED else ""
+    return judge(
+        "holes",
+        f"{len(ledger.holes)} samples were left out: those at {named}{more} of the epoch's order",
+        warn=advice,
+    )
+
+
+def _needs(ledger: Ledger) -> Finding:
+    if isinstance(ledger, PlainLedger):
+        found = f"the same data and sampler, batch_size {ledger.batch_size}"
+        return judge("to resume", f"{found}; any number of workers")
+    assert isinstance(ledger, PlannedLedger)
+    same = f"seed {ledger.seed}, shuffle {ledger.shuffle}"
+    plan = f"the identical plan ({ledger.digest[:12]})"
+    if not isinstance(ledger, BalancedLedger):
+        return judge("to resume", f"{same}, the same costs, and {plan}")
+    same += f", samples_per_step {ledger.samples_per_step}, mode {ledger.mode!r}"
+    if is_inside(ledger):
+        found = f"{same}, and {plan} for {ledger.ranks} ranks"
+        return judge("to resume", f"{found}; between steps any number of ranks would do")
+    return judge("to resume", f"{same}; any number of ranks, workers and hosts")
+
+
+NAMED_KEYS = 3
+# Parts that differ between samples with the same problem: numbers, quoted names, paths.
+_DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|/[^\s:,]+|0x[0-9a-f]+|\d+")
+
+
+def examine_dead_letters(path: Path) -> list[Finding]:
+    """Return a finding for each group of letters, the largest first.
+
+    Raises ValueError if the file is missing or is not a dead-letter file.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give the loader's dead_letter= file")
+    letters = read_letters(path)
+    if not letters and path.stat().st_size:
+        raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")
+    if not letters:
+        return [judge("dead letters", "none")]
+    groups: dict[tuple[str, str, str], list[DeadLetter]] = defaultdict(list)
+    for letter in letters:
+        groups[letter.source, letter.kind, generalize(letter.reason)].append(letter)
+    largest = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [_finding(source, group) for (source, _, _), group in largest]
+
+
+def generalize(reason: str) -> str:
+    """Return a reason without the parts that differ from sample to sample.
+
+    >>> generalize("image 3 of 'a.tar' has 70000 pixels")
+    'image # of # has # pixels'
+    """
+    return _DETAIL.sub("#", reason)
+
+
+def _finding(source: str, group: list[DeadLetter]) -> Finding:
+    keys = list(dict.fromkeys(letter.key for letter in group))
+    named = ", ".join(keys[:NAMED_KEYS]) + (", ..." if len(keys) > NAMED_KEYS else "")
+    first = group[0]
+    name = f"{source or 'unnamed source'} ({first.kind})"
+    found = f"{len(keys)} samples ({named}), {len(group)} letters: {first.reason}"
+    advice = "repair or remove these samples" if first.kind == "data" else "check the storage"
+    return judge(name, found, warn=advice)

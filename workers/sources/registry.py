@@ -1,0 +1,159 @@
+"""Registers transforms and data formats by name: a worker on another host makes one from a spec.
+
+A transform's spec is {"name": "package.module:thing", "args": {...}} with JSON arguments, which may
+hold specs themselves (a transform's tokenizer). A class is made with the arguments; a function is
+called with the raw sample and the arguments. Only names that the worker's operator registered are
+looked up: the built-in ones, entry points of the group `counterpoise.transforms`, and those given
+by `--allow`.
+
+A source's description is {"source": name, ...} with JSON values. The name is looked up among the
+built-in formats and the entry points of the group `counterpoise.sources`; each is a class with
+
+    from_spec(spec, root, allowed, cache) -> Source
+
+which opens what the description says, reading below `root` and building only `allowed` transforms.
+A new format is one such class and one entry.
+"""
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from .interface import Source
+
+TRANSFORM_GROUP = "counterpoise.transforms"
+TRANSFORMS = (
+    "counterpoise.workers:VisionLanguage",
+    "counterpoise.workers:ByteTokenizer",
+)
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return all names that may be used; ValueError for one that is not package.module:thing."""
+    given = tuple(allow)
+    for name in given:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a transform's name; write package.module:function")
+    return (
+        *TRANSFORMS,
+        *sorted(found.value for found in entry_points(group=TRANSFORM_GROUP)),
+        *given,
+    )
+
+
+def build(spec: Any, allowed: Iterable[str]) -> Any:
+    """Return the transform that a spec names; `allowed` are the names of `registered()`.
+
+    >>> build({"name": TRANSFORMS[1], "args": {}}, TRANSFORMS)("a")
+    [97]
+    """
+    names = tuple(allowed)
+    if not is_spec(spec):
+        raise ValueError(f"a transform is given as name and args, got {spec!r:.200}")
+    if spec["name"] not in names:
+        raise ValueError(
+            f"no such transform: {spec['name']!r}; registered are {', '.join(names)} "
+            "(allow another by --allow package.module:function)"
+        )
+    made = {
+        key: build(value, names) if is_spec(value) else value for key, value in spec["args"].items()
+    }
+    thing = find_name(spec["name"])
+    if inspect.isclass(thing):
+        try:
+            return thing(**made)
+        except TypeError as error:
+            raise ValueError(f"{spec['name']} does not take {sorted(made)}: {error}") from None
+    return functools.partial(thing, **made) if made else thing
+
+
+def is_spec(value: Any) -> bool:
+    """Return whether a value has the form {"name": str, "args": {str: ...}}."""
+    return (
+        isinstance(value, Mapping)
+        and set(value) == {"name", "args"}
+        and isinstance(value["name"], str)
+        and isinstance(value["args"], Mapping)
+        and all(isinstance(key, str) for key in value["args"])
+    )
+
+
+def spec_of(thing: Any) -> dict[str, Any]:
+    """Return the spec of a transform or tokenizer; ValueError where it has no importable name."""
+    offered = getattr(thing, "spec", None)
+    if callable(offered) and not inspect.isclass(thing):
+        found: dict[str, Any] = offered()
+        return found
+    if isinstance(thing, functools.partial) and not thing.args:
+        return {"name": name_of(thing.func), "args": dict(thing.keywords)}
+    return {"name": name_of(thing), "args": {}}
+
+
+def name_of(thing: Any) -> str:
+    """Return package.module:name of a function or class; of our own ones the public name.
+
+    >>> name_of(is_spec)
+    'counterpoise.workers.sources.registry:is_spec'
+    """
+    for public in TRANSFORMS:
+        # A class keeps its public name wherever its module lies, since the name is on the wire.
+        if public.endswith(f":{getattr(thing, '__qualname__', '')}") and find_name(public) is thing:
+            return public
+    name = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+    if not NAME.fullmatch(name) or name.startswith("__main__:"):
+        raise ValueError(
+            f"{thing!r:.100} cannot be named for a remote worker; define it at the top of a "
+            "module that the worker can import (no lambda, not in __main__)"
+        )
+    return name
+
+
+def find_name(name: str, what: str = "transform") -> Any:
+    """Import what package.module:name names; ValueError where that is missing or not callable."""
+    module, _, attributes = name.partition(":")
+    try:
+        thing: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            thing = getattr(thing, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"no such {what}: {name!r} cannot be imported here: {error}") from error
+    if not callable(thing):
+        raise ValueError(f"no such {what}: {name!r} is a {type(thing).__name__}, not callable")
+    return thing
+
+
+SOURCE_GROUP = "counterpoise.sources"
+FORMATS = {"tar": "counterpoise.workers:TarDataset"}
+
+
+def source_formats() -> dict[str, str]:
+    """Return package.module:class of every registered format by its name; ours come first."""
+    return {point.name: point.value for point in entry_points(group=SOURCE_GROUP)} | FORMATS
+
+
+def open_source(
+    spec: Mapping[str, Any],
+    root: str | Path | None,
+    allowed: Iterable[str] = (),
+    cache: str | Path | None = None,
+) -> Source:
+    """Open the source that a description names; ValueError for a format nobody registered.
+
+    Raises what the format's `from_spec` raises, too.
+    """
+    name = spec.get("source")
+    # Entry points are files outside the root: they are not even read where ours will do.
+    formats = FORMATS if name in tuple(FORMATS) else source_formats()
+    if not isinstance(name, str) or name not in formats:
+        raise ValueError(
+            f"no such source format: {name!r:.80}; registered are {', '.join(sorted(formats))} "
+            f"(install a package with an entry point in {SOURCE_GROUP} for another)"
+        )
+    opened: Source = find_name(formats[name], "source format").from_spec(spec, root, allowed, cache)
+    return opened
