@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KERNELS := $(VENV)/.kernels
+KERNEL_FOLDERS := balancer/planning/kernels sched/bubble_filling/kernels
 # Three processes on two cores: tests of processes wait as much as they compute.
 IN_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := balancer loader sched tools workers
@@ -14,7 +16,7 @@ PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
 .PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs clean
-demo: $(STAMP)
+demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
 test: kernels
@@ -24,9 +26,12 @@ test: kernels
 test-all: kernels
 	$(BIN)/pytest $(IN_PARALLEL) -m ''
 
-# Compiled once, and not by each of the processes that the first tests start at the same time.
-kernels: $(STAMP)
-	$(BIN)/python -P -c "from counterpoise.balancer import compile_kernels; compile_kernels()"
+# What `pip install` compiles, anew where a source has changed since.
+kernels: $(KERNELS)
+
+$(KERNELS): $(STAMP) setup.py $(wildcard $(addsuffix /*.py*,$(KERNEL_FOLDERS)))
+	$(BIN)/python setup.py -q build_ext --inplace --force
+	touch $@
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
 # Each process of loaders on one host, killed so often: make faults KILLS=100
@@ -34,7 +39,7 @@ KILLS ?=
 RUNS ?= 3
 JOBS ?= 2
 FIRST ?= 0
-faults: $(STAMP)
+faults: $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST) \
 		$(if $(KILLS),--kills $(KILLS))
 
@@ -43,14 +48,14 @@ faults: $(STAMP)
 # FUZZ=--report=FILE writes the report, --first=N other seeds.
 TARGET ?=
 FUZZ ?=
-fuzz: $(STAMP)
+fuzz: $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
 
 # Small changes of planning and schedules that their tests should notice: half an hour on one core.
 # Verdicts are kept in mutants.jsonl, and a run goes on from there; MUTANTS=--again tries survivors
 # again, MUTANTS='--first 60 --module sched/checking' some.
 MUTANTS ?=
-mutants: $(STAMP)
+mutants: $(KERNELS)
 	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
 # torchdata's, pytorch's and accelerate's own tests, with their loaders and with ours: make
@@ -75,7 +80,7 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 # only checked by vermin.
 FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
-test-frameworks: $(STAMP) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
+test-frameworks: $(KERNELS) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
 	$(BIN)/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/oldest-adapters/bin/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
@@ -105,7 +110,7 @@ size: $(STAMP)
 NAME ?=
 BENCH_PEERS ?= $(VENV)/bench-peers
 BENCH_VENV := $(if $(filter peers,$(NAME)),$(BENCH_PEERS),$(VENV))
-bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(STAMP))
+bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(KERNELS))
 	@PYTHONPATH=$(CURDIR)/$(BENCH_VENV)/typing $(BENCH_VENV)/bin/python -P -m benchmarks $(or $(NAME),--help) $(if $(NAME),$(ARGS))
 
 $(BENCH_PEERS)/.installed: tests/benchmarks/peers.txt pyproject.toml
@@ -128,7 +133,8 @@ $(STAMP): pyproject.toml
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
 	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks
-	touch $@
+	touch $@ $(KERNELS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build $(addsuffix /compiled.c,$(KERNEL_FOLDERS)) $(addsuffix /compiled.*.so,$(KERNEL_FOLDERS))
+	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from .planning.problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
     from .planning.problem.model_times import time_ns
     from .planning.problem.shuffle import permutation
-    from .planning.warmup import compile_kernels
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses.
 _HOMES = {
@@ -20,7 +19,6 @@ _HOMES = {
     "Planned": ".planning.problem.config",
     "Planner": ".planning.planner",
     "Window": ".planning.problem.config",
-    "compile_kernels": ".planning.warmup",
     "make_planner": ".planning.planner",
     "permutation": ".planning.problem.shuffle",
     "time_ns": ".planning.problem.model_times",
@@ -34,7 +32,6 @@ __all__ = [
     "Planned",
     "Planner",
     "Window",
-    "compile_kernels",
     "make_planner",
     "permutation",
     "time_ns",

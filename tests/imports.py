@@ -68,6 +68,8 @@ def _target(source: str, level: int, module: str, name: str | None) -> str | Non
         return None
     # `from .package import module` reads the module; `from .package import name` its __init__.
     inner = f"{base}.{name}".lstrip(".")
+    if (ROOT / base.replace(".", "/")).with_suffix(".pyx").exists():
+        return None  # an extension, made of modules beside it
     return inner if inner in modules() else base
 
 

@@ -125,7 +125,8 @@ def all_imported_by(loop: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def _ours(found: Iterable[str]) -> set[str]:
     names = (name for name in found if name.split(".")[0] == "counterpoise")
-    return {name.removeprefix("counterpoise").removeprefix(".") for name in names}
+    ours = {name.removeprefix("counterpoise").removeprefix(".") for name in names}
+    return ours & modules().keys()  # extensions have no lines
 
 
 def loop_sizes() -> dict[str, tuple[Size, Size]]:

@@ -32,6 +32,7 @@ ORDER = (
     "sched.shapes",
     "sched.planners",
     "sched.planners.orchestration",
+    "sched.bubble_filling.kernels",
     "sched.bubble_filling",
     "sched.replanning",
     "sched.runtime.compiled",
@@ -239,13 +240,13 @@ def test_no_other_python_file_is_at_the_root(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["counterpoise", "counterpoise.sched", "counterpoise.balancer"])
 def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> None:
-    code = f"import sys, {name}; sys.exit(len({{'torch', 'zmq', 'numba'}} & set(sys.modules)))"
+    code = f"import sys, {name}; sys.exit(len({{'torch', 'zmq'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
 
 
 # What the processes of a loop may have of ours and of others, after an epoch with two workers.
 LOOPS = (
-    (size.PLAIN, {"zmq", "msgpack", "numba"}, ("balancer",)),
+    (size.PLAIN, {"zmq", "msgpack"}, ("balancer",)),
     (
         size.BALANCED,
         {"zmq", "msgpack"},
@@ -269,7 +270,7 @@ def test_a_loop_imports_no_more_than_it_uses(
 
 
 # Of what can be left out, what a balancer's start would wait for longest.
-LEFT_FOR_LATER = {"torch", "numba", "hashlib", "hmac", "asyncio", "ssl", "shutil", "logging"}
+LEFT_FOR_LATER = {"torch", "hashlib", "hmac", "asyncio", "ssl", "shutil", "logging"}
 
 
 def test_a_balancer_starts_without_what_its_first_batch_does_not_need(tmp_path: Path) -> None:

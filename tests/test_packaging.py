@@ -1,4 +1,4 @@
-"""What people install: a wheel of the packages and their data, and nothing else."""
+"""What people install: a wheel of the packages, kernels and data, and the sources that it is of."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -17,34 +18,79 @@ from tests.imports import FOLDERS, modules, package_of
 NOT_SOURCE = {"docs", "build"}
 # What `counterpoise demo --pipeline` runs.
 EXAMPLE = "examples/train_vlm.py"
-LEFT_BY_TOOLS = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "*.nbi", "*.nbc")
+LEFT_BY_TOOLS = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "compiled.c", "*.so")
+# The folders whose sources become an extension, by setup.py.
+KERNELS = ("balancer/planning/kernels", "sched/bubble_filling/kernels")
+
+
+def call(*command: object, cwd: Path, **variables: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="session")
-def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel built from a copy of the checkout, without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
+def source(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the archive of sources, made of a copy of the checkout."""
+    folder = tmp_path_factory.mktemp("source")
 
     def ignored(place: str, names: list[str]) -> set[str]:
         return LEFT_BY_TOOLS(place, names) | (NOT_SOURCE if Path(place) == root else set())
 
-    shutil.copytree(root, folder / "source", ignore=ignored)
-    # no isolation and no dependencies: the setuptools of this environment builds it
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    command += ["--no-index", "-q", "-w", str(folder), str(folder / "source")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (built,) = folder.glob("*.whl")
-    return built
+    shutil.copytree(root, folder / "copy", ignore=ignored)
+    call("setup.py", "-q", "sdist", "-d", folder, cwd=folder / "copy")
+    (made,) = folder.glob("*.tar.gz")
+    return made
+
+
+def built(source: Path, folder: Path, **variables: str) -> Path:
+    """Return a wheel of the sources, built without a network."""
+    # no isolation and no dependencies: the setuptools and Cython of this environment build it
+    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q")
+    call(*command, "-w", folder, source, cwd=folder, **variables)
+    (made,) = folder.glob("*.whl")
+    return made
 
 
 @pytest.fixture(scope="session")
-def shipped(wheel: Path) -> set[str]:
-    """Return the wheel's files below counterpoise/."""
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel built from the archive of sources."""
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+def files_of(wheel: Path) -> set[str]:
+    """Return a wheel's files below counterpoise/."""
     names = zipfile.ZipFile(wheel).namelist()
     outside = [name for name in names if name.split("/")[0] not in ("counterpoise", wheel.stem)]
     assert all(".dist-info/" in name for name in outside), outside
     return {name.removeprefix("counterpoise/") for name in names if name.startswith("counterpoise")}
+
+
+@pytest.fixture(scope="session")
+def shipped(wheel: Path) -> set[str]:
+    return files_of(wheel)
+
+
+def test_the_wheel_holds_compiled_kernels(shipped: set[str]) -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    compiled = {f"{folder}/compiled{suffix}" for folder in KERNELS}
+    assert {name for name in shipped if "/compiled" in name} - {"sched/runtime/compiled.py"} == (
+        compiled
+    )
+
+
+@pytest.mark.long
+def test_without_a_compiler_a_wheel_is_built_and_runs(source: Path, tmp_path: Path) -> None:
+    wheel = built(source, tmp_path, CC="false")
+    assert not [name for name in files_of(wheel) if name.endswith(".so")]
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    run = "from counterpoise.balancer.planning.kernels import loops; assert not loops.IS_COMPILED"
+    call("-P", "-c", run, cwd=tmp_path, PYTHONPATH=str(tmp_path / "installed"))
 
 
 def test_the_wheel_holds_the_modules_and_no_other_python_file(shipped: set[str]) -> None:
@@ -76,10 +122,10 @@ def test_every_data_file_is_in_the_wheel(shipped: set[str], root: Path) -> None:
         str(path.relative_to(root))
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".pyx", ".c", ".so")
     }
     assert data == {
-        name for name in shipped if not name.endswith(".py") and ".dist-info/" not in name
+        name for name in shipped if not name.endswith((".py", ".so")) and ".dist-info/" not in name
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 import counterpoise
 from tests.imports import ROOT, modules, tree_of
 
-HEAVY = ("torch", "zmq", "numpy", "numba")
+HEAVY = ("torch", "zmq", "numpy")
 FROM = re.compile(r"\bfrom (counterpoise[\w.]*) import (\([^)]*\)|[\w, ]*\w)")
 IMPORT = re.compile(r"\bimport (counterpoise[\w.]*\w)")
 PATH = re.compile(r"\b(counterpoise\.[\w.]*\w):([A-Za-z_][\w.]*)")

@@ -14,10 +14,10 @@ from typing import overload
 import numpy as np
 
 from .kernels.arrays import Int64, Mask
+from .kernels.loops import check_work
 from .partition.aligned import align, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
-from .plain_windows import makes_plain_windows, plan_plain_windows
 from .problem.config import (
     GlobalBatch,
     Microbatch,
@@ -104,6 +104,8 @@ class GroupedBatches(Sequence[GlobalBatch]):
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
 WHOLE_EPOCH = 2**40
+# Without compiled kernels a cost takes about so many seconds, and one of padded work
+_PLAIN_S, _PLAIN_PADDED_S = 2.5e-4, 7.5e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,6 @@ class Planner:
     _balanced: PlanConfig = field(init=False)
     # That configuration before times took the place of costs; None: none did.
     _untimed: PlanConfig | None = field(init=False)
-    _makes_plain_windows: bool = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
@@ -127,8 +128,6 @@ class Planner:
         timed = is_timed(balanced)
         object.__setattr__(self, "_untimed", balanced if timed else None)
         object.__setattr__(self, "_balanced", timed_config(balanced) if timed else balanced)
-        is_plain = makes_plain_windows(config) and self.order_ranks is None
-        object.__setattr__(self, "_makes_plain_windows", is_plain)
 
     @property
     def window_samples(self) -> int:
@@ -161,6 +160,8 @@ class Planner:
             everything = Microbatch(tuple(range(window.start, window.start + len(costs))))
             whole = GlobalBatch(window.step, ((everything,),))
             return Planned((whole,), len(costs), (), config.oversize == "refuse")
+        seconds = costs.size * (_PLAIN_PADDED_S if config.plans_rows else _PLAIN_S)
+        check_work(f"planning {len(costs):,} samples at once", seconds)
         self._refuse_oversize(window, costs)
         balanced = np.ascontiguousarray(costs[:, self._columns])
         if self._untimed is not None:
@@ -174,16 +175,6 @@ class Planner:
         # An epoch's batches are made when they are needed: all together they take much memory.
         made = batches if config.mode == "epoch" else tuple(batches)
         return Planned(made, used, oversize, config.oversize == "refuse", left_out)
-
-    def plan_several(self, windows: Window) -> tuple[Planned, ...]:
-        """Return the plans of some windows, all of them whole, that several in a row begin with.
-
-        windows: those in a row as one. The plans are those of `plan`, which is to be asked for the
-        next window: it raises what is to be raised. None where windows are not planned together.
-        """
-        if not self._makes_plain_windows:
-            return ()
-        return plan_plain_windows(self.config, self._columns, windows)
 
     def _is_one_microbatch(self, samples: int) -> bool:
         """Return whether a window is one microbatch, whatever its samples cost.

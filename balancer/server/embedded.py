@@ -17,12 +17,9 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Sequence
 
 from ..coordinator.machine import Coordinator
-from ..planning.first_plans import interpreter_of
-from ..planning.kernels.jit import interpreted_by
 from ..protocol.job_spec import from_json
 from .loop import new_credentials, serve
 from .malloc import keep_freed_memory
@@ -66,13 +63,12 @@ def main(directory: str, listening: int, report: int) -> None:
         credentials = functools.partial(new_credentials, has_keys=False)
         coordinator = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
-        with interpreted_by(interpreter_of(job.plan, time.thread_time)):
-            serve(
-                coordinator,
-                endpoint_in(directory),
-                lambda _: _write(report, READY),
-                descriptor=listening,
-            )
+        serve(
+            coordinator,
+            endpoint_in(directory),
+            lambda _: _write(report, READY),
+            descriptor=listening,
+        )
     except BaseException as error:
         _write(report, f"{type(error).__name__}: {error}".encode(errors="replace"))
         raise

@@ -56,7 +56,7 @@ def free_counts(sizes: Int64, ranks: int, rows: int) -> Rows:
 
 def slot_by_slot(sizes: Int64, ranks: int, rows: int, points: int = 48) -> Rows:
     """Choose on a grid where each row's samples end, by dynamic program: the prototype's best."""
-    from counterpoise.balancer.planning.kernels.padded import least_top
+    from counterpoise.balancer.planning.kernels.loops import least_top
 
     order = np.argsort(-sizes, kind="stable")
     sorted_sizes = np.maximum(sizes[order], 1)

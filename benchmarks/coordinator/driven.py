@@ -41,10 +41,6 @@ class TimedPlanner:
         """Return the steps of a window."""
         return self._timed(self._planner.plan, window)
 
-    def plan_several(self, windows: Window) -> tuple[Planned, ...]:
-        """Return plans of some of several windows in a row."""
-        return self._timed(self._planner.plan_several, windows)
-
     def _timed(self, plan: Callable[[Window], Result], window: Window) -> Result:
         began = time.thread_time()
         try:

@@ -15,7 +15,6 @@ from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.ordering.search import find_order
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.cost_tables import read_costs
 
@@ -55,7 +54,6 @@ def _compare(
     stages: int, microbatches: int, sigma: float, virtual: int, costs: Path | None,
     draws: int, seed: int,
 ) -> dict[str, object]:  # fmt: skip
-    compiled = compile_kernels("pipeline", "shuffle")
     speedups: dict[str, list[float]] = {name: [] for name in ("random", *STRATEGIES)}
     gaps: dict[str, list[float]] = {name: [] for name in speedups}
     taken: dict[str, list[float]] = {name: [] for name in speedups}
@@ -82,7 +80,6 @@ def _compare(
         "sigma": sigma,
         "virtual": virtual,
         "draws": draws,
-        "compile_seconds": round(compiled, 3),
         "strategies": strategies,
     }
 

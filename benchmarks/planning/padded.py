@@ -20,7 +20,6 @@ from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfi
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Counts
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.cost_tables import read_costs
 
@@ -81,7 +80,6 @@ def compare_padded(
 
     ours_over_baseline: free counts over the least of all baselines, step by step, in the median.
     """
-    compile_kernels("padded", "pack", "assign", "level", "shuffle")
     size = ranks * accumulate * each
     if size > len(tokens):
         raise ValueError(f"{len(tokens)} samples fill no step of {size}: ask for a smaller one")

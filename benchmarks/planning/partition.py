@@ -15,7 +15,6 @@ from counterpoise.balancer.planning.partition.multi_resource import multi_resour
 from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.cost_tables import read_costs
 
@@ -65,7 +64,6 @@ def _work(tiles: Int64, tokens: Int64) -> Int64:
 def _compare(work: Int64, samples: int, ranks: int, draws: int, seed: int) -> dict[str, object]:
     if samples > len(work):
         raise ValueError(f"{samples} samples asked for, the costs hold {len(work)}; ask for fewer")
-    compiled = compile_kernels("partition", "shuffle", "pack")
     found: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
     for draw in range(draws):
         some = np.ascontiguousarray(work[permutation(len(work), seed, draw)[:samples]])
@@ -79,7 +77,6 @@ def _compare(work: Int64, samples: int, ranks: int, draws: int, seed: int) -> di
         "samples": samples,
         "ranks": ranks,
         "draws": draws,
-        "compile_seconds": round(compiled, 3),
         "strategies": strategies,
     }
 

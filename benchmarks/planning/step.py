@@ -26,7 +26,6 @@ from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs
 
@@ -98,7 +97,6 @@ def command(
     if tuple(limits) != ("tiles", "tokens"):
         raise ValueError(f"budgets are of {tuple(limits)}; give tiles and tokens, in this order")
     table = read_costs(costs, ("tiles", "tokens"), 100_000, seed)
-    compiled = compile_kernels()
     rates: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
     hard = tuple(limits.values())
     relaxed = tuple(int(limit * relax + 1e-9) for limit in hard)
@@ -119,7 +117,6 @@ def command(
         "samples_per_step": len(some),
         "budgets": dict(zip(limits, relaxed, strict=True)),
         "draws": draws,
-        "compile_seconds": round(compiled, 3),
         "strategies": {name: _figures(rows) for name, rows in rates.items()},
     }
     emit(report, as_json, _as_table(report))

@@ -21,7 +21,6 @@ from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Waits
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.planning.warmup import compile_kernels
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 
@@ -93,7 +92,6 @@ def command(
 ) -> None:  # fmt: skip
     """Compare plans for loops that wait after every microbatch with plans for once a step."""
     table = _read(costs, sources, seed)
-    compile_kernels("pack", "assign", "level", "shuffle")
     settings = []
     for count in ranks:
         for accumulate in accumulates:

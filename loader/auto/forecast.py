@@ -4,15 +4,12 @@ The line has the step's time, waiting and memory, on rank 0, with the costs that
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...balancer.planning.first_plans import interpreter_of
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.kernels.jit import interpreted_by
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig, Window
@@ -53,19 +50,17 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
         config = replace(config, oversize="refuse")
     now, before, tops = [], [], []
     rows, column = config.least_microbatches // config.ranks, config.balanced_columns[0]
-    # Compiled kernels take longer to load than a small step takes the interpreter.
-    with interpreted_by(interpreter_of(config, time.thread_time)):
-        planner = make_planner(config)
-        for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
-            random, planned = np.arange(len(some)) // batch_size, np.full(len(some), -1)
-            for batch in planner.plan(Window(0, step, 0, some, last=True)).batches[:1]:
-                for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
-                    planned[list(one.ordinals)] = number
-                now.append(_times(config, some, planned, rows))
-                before.append(_times(config, some, random, rows))
-                groups, padded = config.ranks * rows, config.padded_columns
-                loads = (padded_loads(some, of, groups, padded) for of in (planned, random))
-                tops.append([int(each[:, column].max()) for each in loads])
+    planner = make_planner(config)
+    for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
+        random, planned = np.arange(len(some)) // batch_size, np.full(len(some), -1)
+        for batch in planner.plan(Window(0, step, 0, some, last=True)).batches[:1]:
+            for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
+                planned[list(one.ordinals)] = number
+            now.append(_times(config, some, planned, rows))
+            before.append(_times(config, some, random, rows))
+            groups, padded = config.ranks * rows, config.padded_columns
+            loads = (padded_loads(some, of, groups, padded) for of in (planned, random))
+            tops.append([int(each[:, column].max()) for each in loads])
     if not before or not np.sum(before):
         return None
     once = config.waits == "step"

@@ -30,7 +30,7 @@ from .ahead import PlanAhead
 from .contents import Cell, Contents, contents_of, usable_cells
 from .costs import LoopCosts
 from .feed import PlanFeed, PlannedStep
-from .planning import KernelRunner, Planning, PlanningThread
+from .planning import Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
 from .starts import BottleneckLine, meet_ranks, tell_way
@@ -86,7 +86,6 @@ class LocalLoop:
         self._settings = settings
         self._peers: Peers | None = None
         self._shares_costs = False
-        self._kernels = KernelRunner(settings.job.plan)
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
@@ -306,7 +305,7 @@ class LocalLoop:
         # In the trainer's own thread an exception could leave what other ranks wait for half done.
         in_thread = bool(settings.start.workers or self._peers)
         kind = PlanningThread if in_thread else Planning
-        planning = kind(make, self._kernels, describe, self._peers, str(number))
+        planning = kind(make, describe, self._peers, str(number))
         self._runs, self._planning = number, planning
         self._follow_plan(start, tasks, planning)
         if isinstance(planning, PlanningThread):

@@ -19,16 +19,12 @@ import os
 import queue
 import select
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...balancer.planning.first_plans import interpreter_of
-from ...balancer.planning.kernels.jit import interpreted_by
-from ...balancer.planning.problem.config import PlanConfig
 from ...workers.sources.measuring import FailedSample
 from .ahead import PlanAhead, Shares
 from .contents import Cell, Contents
@@ -66,34 +62,19 @@ class Collected:
     error: Exception | None = None
 
 
-class KernelRunner:
-    """What runs the planning kernels of one loader: over its epochs, so that they compile once."""
-
-    def __init__(self, plan: PlanConfig) -> None:
-        self._plan = plan
-        self._interpreter: Any = None
-
-    def interpreter(self) -> Any:
-        """Return what runs them; made at the first call, by whoever plans."""
-        if self._interpreter is None:
-            self._interpreter = interpreter_of(self._plan, time.thread_time)
-        return self._interpreter
-
-
 class Planning:
     """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
+        self, make: Callable[[], PlanAhead], describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
-        kernels: run the planning. describe: returns the contents of a step's microbatches here.
+        describe: returns the contents of a step's microbatches here.
         shares: the other ranks; group: begins all keys of this run.
         """
         self._make = make
-        self._kernels = kernels
         self._describe = describe
         self._shares = shares
         self._group = group
@@ -194,8 +175,7 @@ class Planning:
             return False
         found = Collected()
         try:
-            with interpreted_by(self._kernels.interpreter()):
-                self._work(found)
+            self._work(found)
         except Exception as error:
             found.error, self._has_ended = error, True
         is_something = bool(found.to_measure or found.steps or found.failed or found.has_heard)
@@ -282,11 +262,11 @@ class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
     def __init__(
-        self, make: Callable[[], PlanAhead], kernels: KernelRunner, describe: Describe,
+        self, make: Callable[[], PlanAhead], describe: Describe,
         shares: Shares | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
-        super().__init__(make, kernels, describe, shares, group)
+        super().__init__(make, describe, shares, group)
         self._gate = threading.Lock()
         self._stopped = False
         self._work_there = threading.Event()

@@ -25,6 +25,7 @@ import numpy as np
 
 from .gaps import FREE, Ints, Stretches
 from .instance import FillProblem, Work
+from .kernels import place
 
 
 def match(
@@ -109,8 +110,6 @@ def fill(
 
     `slower`: permille, as in `FillProblem`.
     """
-    from .compiled_loops import place
-
     start = space.start.copy()
     first = space.kind[:, 0] == FREE
     start[first, 0] -= extension

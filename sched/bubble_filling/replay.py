@@ -19,6 +19,7 @@ from ..simulation.timeline import Slot
 from .encoder_plans import Host
 from .gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
 from .instance import EncoderPipeline, FilledSchedule, Work, taken
+from .kernels import walk
 
 # Classes of kernels for noise: whose they are, and the resource they use.
 HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
@@ -46,8 +47,6 @@ class Kernels:
 
         The step begins at 0.
         """
-        from .compiled_loops import walk
-
         order = np.argsort(self.planned, kind="stable")
         by_target = np.argsort(self.target, kind="stable")
         first = np.searchsorted(self.target[by_target], np.arange(len(self.ns) + 1))

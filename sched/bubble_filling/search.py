@@ -16,10 +16,13 @@ import numpy as np
 
 from .gaps import COMMUNICATING, FREE
 from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .kernels import check_work
 from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
 from .validate import check_filled
 
 Lists = tuple[tuple[int, ...], ...]
+# About what Python takes for a kernel of a microbatch and a stage, without compiled walks
+_PLAIN_S = 6e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,10 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
     There always is one: work that does not fit runs before and after the step. If the step has no
     bubbles all work does, and the schedule's note says so.
     """
+    count, stages = problem.microbatches, len(problem.groups[0])
+    kernels = len(problem.forward.resource) + len(problem.backward.resource)
+    what = f"filling {count} microbatches of {kernels} kernels on {stages} stages"
+    check_work(what, _PLAIN_S * count * kernels * stages)
     search = _Search(problem, effort or Effort())
     best: FilledSchedule | None = None
     for assignment in search.candidates():

@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from counterpoise.balancer.planning.warmup import compile_kernels
-
 REQUEST_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 PRELOADED = (
@@ -119,7 +117,6 @@ def main(link: socket.socket, harness: int) -> None:
 def _import_everything() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    compile_kernels("shuffle", "pack", "isf", "assign", "partition")
     gc.collect()
     gc.freeze()
 

@@ -27,7 +27,6 @@ PRELOADED = (
     "torch",
     "torch.utils.data",
     "torch.distributed",
-    "numba",
     "counterpoise.loader",
     "counterpoise.tools.cli",
     "counterpoise.workers.vision_language.transform",

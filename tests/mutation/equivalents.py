@@ -14,29 +14,28 @@ EQUIVALENTS: dict[str, str] = {
         "it runs when its module is imported, before it is planted; written into the file, "
         "test_vocabulary.py notices it"
     ),
-    f"{_KERNELS}/pipeline:run: if after[k] >= 0 and finish[after[k]] > begin: -> "
+    f"{_KERNELS}/pipeline:run_program: if after[k] >= 0 and finish[after[k]] > begin: -> "
     "if after[k] >= 0 and finish[after[k]] >= begin:": "begin is set to the value it has",
-    f"{_KERNELS}/pipeline:two_opt: for a in range(order.size - 1): -> "
-    "for a in range(order.size + 1):": "the last places have no pair behind them",
+    f"{_KERNELS}/pipeline:two_opt: for a in range(order.shape[0] - 1): -> "
+    "for a in range(order.shape[0] + 1):": "the last places have no pair behind them",
     f"{_KERNELS}/pack:find_group: break -> continue (#1)": (
         "groups are ranked by their score, so none of those that follow is better"
     ),
-    f"{_KERNELS}/pack:find_group: best, found = (np.int64(_NONE), -1) -> "
-    "best, found = (np.int64(_NONE), -2)": _NONE,
-    f"{_KERNELS}/pipeline:run: clock = np.zeros(rank.max() + 1, dtype=np.int64) -> "
-    "clock = np.zeros(rank.max() + 2, dtype=np.int64)": "no rank has the last place",
-    f"{_KERNELS}/padded:cut_in_two: far = np.empty((ranks + 1, ranks + 1), dtype=np.uint64) -> "
-    "far = np.empty((ranks + 1, ranks + 2), dtype=np.uint64)": "nothing reads the last column",
-    f"{_KERNELS}/padded:fill_ends: count = most // sizes[0] if len(sizes) else 0 -> "
-    "count = most // sizes[0] if not len(sizes) else 0": "counted up from 0, if more slowly",
-    f"{_KERNELS}/assign:assign_rows: product = np.int64(0) -> product = np.int64(1)": (
+    f"{_KERNELS}/pack:find_group: found: Int = -1 -> found: Int = -2": _NONE,
+    f"{_KERNELS}/padded:cut_in_two: far: Matrix = np.empty((ranks + 1, ranks + 1), dtype=np.int64) "
+    "-> far: Matrix = np.empty((ranks + 1, ranks + 2), dtype=np.int64)": (
+        "nothing reads the last column"
+    ),
+    f"{_KERNELS}/padded:fill_ends: count: Int = most // sizes[0] if samples > 0 else 0 -> "
+    "count: Int = most // sizes[0] if samples < 0 else 0": "counted up from 0, if more slowly",
+    f"{_KERNELS}/assign:assign_rows: product = 0 -> product = 1": (
         "the product of each rank is one more"
     ),
-    f"{_KERNELS}/partition:place_vectors: top, whole = (np.int64(0), np.int64(0)) -> "
-    "top, whole = (np.int64(0), np.int64(1))": "the score of each part is one less",
-    f"{_KERNELS}/level:is_level: return bool(tops[contest, column] * loads.shape[1] - whole <= "
-    "abs(whole) >> near) -> return bool(tops[contest, column] * loads.shape[1] - whole <= "
-    "int(whole) >> near)": "loads are not below 0",
+    f"{_KERNELS}/partition:place_vectors: whole: Int = 0 -> whole: Int = 1": (
+        "the score of each part is one less"
+    ),
+    f"{_KERNELS}/level:is_level: return above <= abs(whole) >> near -> "
+    "return above <= int(whole) >> near": "loads are not below 0",
     f"{_KERNELS}/level:level_contest: failed += 1 -> failed += 2": (
         "accepted: given up after half as many tries, or, of an odd number, by the limit"
     ),
@@ -45,15 +44,14 @@ EQUIVALENTS: dict[str, str] = {
     ),
     f"{_KERNELS}/level:best_between: take = q if taken >= 0 else -1 -> "
     "take = q if taken >= 0 else -2": _NONE,
-    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
-    "found = (-1, -1, -1, -1, -1, -2)": _NONE,
-    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
-    "found = (-1, -1, -1, -2, -1, -1)": _NONE,
-    f"{_KERNELS}/excess:lower_excess: best, give, take = (excess_after(slots.loads, costs, "
-    "budgets, high, low, -1, -1), -1, -1) -> best, give, take = (excess_after(slots.loads, costs, "
-    "budgets, high, low, -1, -2), -1, -1)": "any number below 0 is no item",
-    f"{_KERNELS}/excess:lower_excess: from_low = -1 if moves and count[high] > 1 else 0 -> "
-    "from_low = -1 if moves and count[high] >= 1 else 0": (
+    f"{_KERNELS}/level:find_partner: into: Int = -1 -> into: Int = -2": _NONE,
+    f"{_KERNELS}/level:find_partner: back: Int = -1 -> back: Int = -2": _NONE,
+    f"{_KERNELS}/excess:lower_excess: best: Int = excess_after(loads, costs, budgets, high, low, "
+    "-1, -1) -> best: Int = excess_after(loads, costs, budgets, high, low, -1, -2)": (
+        "any number below 0 is no item"
+    ),
+    f"{_KERNELS}/excess:lower_excess: from_low = -1 if moves and counts[high] > 1 else 0 -> "
+    "from_low = -1 if moves and counts[high] >= 1 else 0": (
         "two groups have no less excess as one: squares above a mean are superadditive"
     ),
     f"{_KERNELS}/pack:find_group: if load > top: -> if load >= top:": (
@@ -66,16 +64,15 @@ EQUIVALENTS: dict[str, str] = {
     "if by < 0 or worst >= best:": "an exchange of equal costs leaves the top where it is",
     f"{_KERNELS}/padded:best_tops: while below - bottom > max(1, below >> 9): -> "
     "while below - bottom > max(1, below >> 10):": "accepted: nearer than promised",
-    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
-    "found = (-2, -1, -1, -1, -1, -1)": _NONE,
-    f"{_KERNELS}/padded_exchange:best_partner: best, found = (np.int64(0), (-1, -1, -1)) -> "
-    "best, found = (np.int64(0), (-1, 1, -1))": _NONE,
-    f"{_KERNELS}/swap:best_exchange: from_low = -1 if moves and count[high] > 1 else 0 -> "
-    "from_low = -2 if moves and count[high] > 1 else 0": "the same move is tried twice",
-    f"{_KERNELS}/excess:excess_after: over, under = (min(max(left - MEAN, 0), _MOST), "
-    "min(max(right - MEAN, 0), _MOST)) -> over, under = (min(max(left - MEAN, 1), _MOST), "
-    "min(max(right - MEAN, 0), _MOST))": "accepted: one more in squares of about 2**40",
-    f"{_FILLING}/problem/jit_place:place: at[s] = c -> pass": (
+    f"{_KERNELS}/level:find_partner: partner: Int = -1 -> partner: Int = -2": _NONE,
+    f"{_KERNELS}/padded_exchange:best_partner: give: Int = -1 -> give: Int = 1": _NONE,
+    f"{_KERNELS}/swap:best_exchange: from_low = -1 if moves and counts[high] > 1 else 0 -> "
+    "from_low = -2 if moves and counts[high] > 1 else 0": "the same move is tried twice",
+    f"{_KERNELS}/excess:excess_after: over: Int = min(max(left - MEAN, 0), _MOST_EXCESS) -> "
+    "over: Int = min(max(left - MEAN, 1), _MOST_EXCESS)": (
+        "accepted: one more in squares of about 2**40"
+    ),
+    f"{_FILLING}/kernels/walks:place_all: at[s] = c -> pass": (
         "stretches that were passed end before the last kernel does, so nothing more fits them"
     ),
     f"{_FILLING}/results/drift:_guest_means: "

@@ -52,7 +52,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def preload(*names: str) -> None:
     """Import what every session needs, and nothing of the product."""
-    for name in ("numpy", "numba", "hypothesis.strategies", *names):
+    for name in ("numpy", "hypothesis.strategies", *names):
         importlib.import_module(name)
     product = [name for name in sys.modules if name.split(".")[0] == "counterpoise"]
     assert not product, product

@@ -7,6 +7,7 @@ fork: what is slow to import, the product and the tests are there already.
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from tests.mutation.reach import Reached
 from tests.mutation.trial import in_a_copy
 
 ROOT = Path(__file__).resolve().parents[2]
+# The extensions of kernels are in these.
+COMPILED = ("balancer.planning.kernels", "sched.bubble_filling.kernels")
 # Tests that take more CPU than this while their lines are noted are not run with mutants.
 MOST_S = 8.0
 # Of a test with parameters the lines of so many cases are noted, and mutants are tried with these.
@@ -158,9 +161,9 @@ def test_of(name: str) -> str:
 def collect(tests: Sequence[str], as_python: bool, use: Callable[[Session], None]) -> None:
     """Collect tests in this process, and hand them to a function."""
     if as_python:
-        from numba.core import config
-
-        vars(config)["DISABLE_JIT"] = 1  # numba sets its options in a way that mypy cannot see
+        for folder in COMPILED:
+            # what None stands for cannot be imported: kernels are then run by Python
+            sys.modules[f"counterpoise.{folder}.compiled"] = None  # type: ignore[assignment]
     os.chdir(ROOT)
     session = Session(use)
     status = pytest.main([*OPTIONS, *tests], plugins=[session])

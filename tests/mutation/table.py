@@ -7,7 +7,7 @@ SCHEDULES = "tests/sched"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Modules of one folder, the files and folders of their tests, and if numba runs as Python."""
+    """Modules of one folder, the files and folders of their tests, and if Python runs kernels."""
 
     folder: str
     modules: tuple[str, ...]
@@ -77,7 +77,6 @@ TRIED = (
         (
             "bound",
             "choose",
-            "compiled_loops",
             "drift",
             "encoder_plans",
             "filled_program",
@@ -92,6 +91,7 @@ TRIED = (
         FILLING,
         as_python=True,
     ),
+    Tried("sched/bubble_filling/kernels", ("walks",), FILLING, as_python=True),
     Tried(
         "sched/runtime/vocabulary",
         (

@@ -14,7 +14,6 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
 from ...balancer.planning.problem.options import GroupingName, Mode
 from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
 from ..console.reporting import emit, make_table, progress_console
 from ..inputs.cost_tables import (
     CostTable,
@@ -92,9 +91,8 @@ def command(
 def compare(
     table: CostTable, config: PlanConfig, planners: Mapping[str, EpochPlanner]
 ) -> dict[str, object]:
-    """Return the whole report; it includes the seconds that compiling the planner took first."""
+    """Return the whole report."""
     limits = budget_array(config.budgets)
-    compiled = compile_kernels("pack", "isf", "shuffle", "assign")
     strategies: dict[str, object] = {}
     report: dict[str, object] = {
         "samples": len(table.costs),
@@ -102,7 +100,6 @@ def compare(
         "groups_lower_bound": least_groups(table.costs, limits),
         "samples_per_step": config.samples_per_step,
         "mode": config.mode,
-        "compile_seconds": round(compiled, 3),
         "strategies": strategies,
     }
     order = permutation(len(table.costs), config.seed, 0)

@@ -2,9 +2,9 @@
 
 Each figure is of new processes that have imported torch and counterpoise: from the constructor's
 call until the first batch is there, and from later calls of iter(), with workers that start anew
-and with workers that stay. torch's loader, ours without balancing and ours with take turns. A
-balanced loader's balancer imports numba, so that is timed too, in a process of its own. All keep
-the bytecode of modules, as installed packages have it, and a first trial of each is not counted.
+and with workers that stay. torch's loader, ours without balancing and ours with take turns. All
+keep the bytecode of modules, as installed packages have it, and a first trial of each is not
+counted.
 """
 
 import json
@@ -28,8 +28,6 @@ from ...workers.processes.clean_interpreter import clean_command
 from ..console.reporting import emit, rounded_spread
 
 LOADERS = ("torch", "plain", "balanced")
-NUMBA = "import numba"
-KINDS = (*LOADERS, NUMBA)
 SAMPLES, FEATURES = 1024, 64
 
 
@@ -40,16 +38,11 @@ def run_trial(kind: str, workers: int, batch_size: int, stay: bool, epochs: int)
     """
     data = TensorDataset(torch.arange(SAMPLES * FEATURES).view(SAMPLES, FEATURES))
     torch.ones(300, 300) @ torch.ones(300, 300)
-    begin, later = time.perf_counter(), []
-    if kind == NUMBA:
-        import numba  # noqa: F401
-
-        first = time.perf_counter() - begin
-    else:
-        loader = _loader(kind, data, batch_size, num_workers=workers, persistent_workers=stay)
-        first = _first_batch_s(loader, begin)
-        later = [_first_batch_s(loader, time.perf_counter()) for _ in range(epochs)]
-    found = {"first": 1000 * first, "later": 1000 * median(later) if later else 0.0}
+    begin = time.perf_counter()
+    loader = _loader(kind, data, batch_size, num_workers=workers, persistent_workers=stay)
+    first = _first_batch_s(loader, begin)
+    later = [_first_batch_s(loader, time.perf_counter()) for _ in range(epochs)]
+    found = {"first": 1000 * first, "later": 1000 * median(later)}
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -82,9 +75,9 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
         raise ValueError(
             f"got {repeats} repeats, {workers} workers, {epochs} epochs: give at least 1 of each"
         )
-    first: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    first: dict[str, list[float]] = {kind: [] for kind in LOADERS}
     later = {stay: {kind: list[float]() for kind in LOADERS} for stay in (False, True)}
-    for kind in KINDS:  # compiles what has no bytecode yet
+    for kind in LOADERS:  # compiles what has no bytecode yet
         _time_trial(kind, workers, batch_size, False, epochs)
     for _ in range(repeats):
         for kind in LOADERS:
@@ -93,7 +86,6 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
                 times[kind].append(found["later"])
                 if not stay:
                     first[kind].append(found["first"])
-        first[NUMBA].append(_time_trial(NUMBA, workers, batch_size, False, epochs)["first"])
     report = {
         "repeats": repeats,
         "workers": workers,

@@ -15,7 +15,6 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
-from ...balancer.planning.warmup import compile_for
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
@@ -166,7 +165,7 @@ def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> 
                 make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
             ),
             listen,
-            ready=_prepare,
+            ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
             stop=stop,
             refused=rejected,
             keys=keys,
@@ -174,9 +173,3 @@ def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> 
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)
-
-
-def _prepare(address: str) -> None:
-    """Compile the planning kernels while the first peers connect."""
-    logger.info("listening on %s; Ctrl-C ends", address)
-    compile_for("balanced", logger.info)

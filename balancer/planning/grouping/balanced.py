@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import place, two_ended
 from ..problem.costs import check_costs
 from ..problem.loads import (
     UNIT,
@@ -102,8 +103,6 @@ def _place(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
 
     Each chunk gets its share of the parts that those before it left.
     """
-    from ..kernels.pack import place
-
     chunks = max(1, min(round(len(costs) / CHUNK), parts))
     group_of = np.empty(len(costs), dtype=np.int64)
     weights = [_weight(costs[chunk::chunks], budgets) for chunk in range(chunks)]
@@ -154,8 +153,6 @@ def refine(
 
     Groups of one item that makes up nearly a whole group stay as they are.
     """
-    from ..kernels.swap import two_ended
-
     slots = make_slots(costs, group_of, groups, 4 if moves else 0)
     full_alone = (slots.counts == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
     active = np.flatnonzero(~full_alone)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import sample_and_filter, shuffle
 from ..problem.costs import check_costs
 from ..problem.loads import budget_array, oversized
 from ..problem.shuffle import derive_seed
@@ -58,8 +59,6 @@ def _iterate(
     groups: int = 0,
 ) -> tuple[int, Int64]:
     """Run sampling and filtering; return (groups, samples left) and fill group_of."""
-    from ..kernels.isf import sample_and_filter, shuffle
-
     for iteration in range(iterations):
         shuffle(items, derive_seed(seed, 0, iteration))
         groups, left = sample_and_filter(items, costs, budgets, targets, groups, group_of)

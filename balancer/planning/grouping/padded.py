@@ -13,6 +13,17 @@ import msgspec
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import (
+    best_tops,
+    count_groups,
+    cut,
+    cut_in_two,
+    even_out,
+    fill_empty,
+    least_top,
+    padded_tops,
+    stops,
+)
 from ..problem.config import PlanConfig
 from ..problem.loads import budget_array, group_loads
 from ..problem.work import padded_loads, sample_times
@@ -36,8 +47,6 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
     project. A sample over budget is alone in its group, and no group is empty while there are
     samples enough.
     """
-    from ..kernels.padded import fill_empty
-
     times = sample_times(config, costs)
     order = np.argsort(-times.padded, kind="stable")
     added = times.added[order]
@@ -83,8 +92,6 @@ class _Step(msgspec.Struct, frozen=True):
 
     def group_freely(self) -> Int64 | None:
         """Return groups of free counts in rows; None where budgets need more groups."""
-        from ..kernels.padded import cut, least_top, padded_tops
-
         sizes, stop = np.maximum(self.padded, 1), self.stops()
         top = least_top(sizes, stop, self.wanted)
         if top < 0:
@@ -107,8 +114,6 @@ class _Step(msgspec.Struct, frozen=True):
 
     def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
         """Return groups of free counts, the rows improved from those that samples begin in."""
-        from ..kernels.padded import cut
-
         ranks = self.config.ranks
         group_of = np.empty(len(sizes), dtype=np.int64)
         rows = _better_rows(sizes, stop, ranks, self.wanted // ranks, row_of)
@@ -120,23 +125,17 @@ class _Step(msgspec.Struct, frozen=True):
 
     def stops(self) -> Int64:
         """Return where a group that begins at each sample must end: kernels.padded.stops."""
-        from ..kernels.padded import stops
-
         if not self.config.limited:
             return np.full(len(self.costs), len(self.costs))
         return stops(self.costs, self._is_padded(), budget_array(self.config.budgets))
 
     def groups_needed(self) -> int:
         """Return how many groups budgets need."""
-        from ..kernels.padded import count_groups
-
         many = len(self.padded)
         return count_groups(np.ones(many, dtype=np.int64), self.stops(), many, many)
 
     def evened_out(self, group_of: Int64) -> Int64:
         """Return groups after exchanges that even out what adds up, where anything does."""
-        from ..kernels.padded_exchange import even_out
-
         config = self.config
         if not self.adds_up or config.ranks < 2 or config.waits == "step":
             return group_of
@@ -158,8 +157,6 @@ class _Step(msgspec.Struct, frozen=True):
 
     def time(self, group_of: Int64) -> int:
         """Return the step's time: of all rows, or all work where ranks wait once a step."""
-        from ..kernels.padded import padded_tops
-
         loads = [padded_tops(self.padded, group_of, self.wanted)]
         if self.adds_up:
             loads.append(group_loads(self.added[:, None], group_of, self.wanted)[:, 0])
@@ -176,8 +173,6 @@ def _better_rows(
     sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
 ) -> list[tuple[Int64, int]]:
     """Return each row's samples and top after two rows at a time have exchanged samples."""
-    from ..kernels.padded import best_tops, cut_in_two, least_top
-
     points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
     members = [np.flatnonzero(row_of == row) for row in range(rows)]
     tops = [least_top(sizes[own], _stop_within(stop, own), ranks) for own in members]

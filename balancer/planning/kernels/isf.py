@@ -1,33 +1,39 @@
-"""Compiled loops of the grouping ISF: its random order of samples, and next-fit with the filter.
+"""The loops of the grouping ISF: its random order of samples, and next-fit with the filter.
 
 The shuffle here is ISF's own; the order of an epoch is made in problem/shuffle.py.
 """
 
 import numpy as np
 
-from .arrays import Int64
-from .jit import compiled
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Flag, Int, Matrix, Vector, Word
+
+# splitmix64's constants, and all 64 bits of its numbers, which wrap
+_WEYL = cython.declare(Word, 0x9E3779B97F4A7C15)
+_FIRST_MIX = cython.declare(Word, 0xBF58476D1CE4E5B9)
+_LAST_MIX = cython.declare(Word, 0x94D049BB133111EB)
+_ALL_BITS = cython.declare(Word, 0xFFFFFFFFFFFFFFFF)
 
 
-@compiled
-def shuffle(items: Int64, seed: int) -> None:
+def shuffle(items: Vector, seed: Word) -> None:
     """Shuffle in place: Fisher-Yates, drawing from splitmix64 (Steele, Lea, Flood 2014)."""
-    state = np.uint64(seed)
-    for last in range(items.size - 1, 0, -1):
-        state += np.uint64(0x9E3779B97F4A7C15)
-        mixed = state
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed = mixed ^ (mixed >> np.uint64(31))
-        other = np.int64(mixed % np.uint64(last + 1))
-        kept = items[last]
-        items[last] = items[other]
-        items[other] = kept
+    state: Word = seed
+    with cython.nogil:
+        for last in range(items.shape[0] - 1, 0, -1):
+            state = (state + _WEYL) & _ALL_BITS
+            mixed: Word = (state ^ (state >> 30)) * _FIRST_MIX & _ALL_BITS
+            mixed = (mixed ^ (mixed >> 27)) * _LAST_MIX & _ALL_BITS
+            mixed = mixed ^ (mixed >> 31)
+            other: Int = mixed % (last + 1)
+            kept = items[last]
+            items[last] = items[other]
+            items[other] = kept
 
 
-@compiled
 def sample_and_filter(
-    items: Int64, costs: Int64, budgets: Int64, targets: Int64, first: int, group_of: Int64
+    items: Vector, costs: Matrix, budgets: Vector, targets: Vector, first: Int, group_of: Vector
 ) -> tuple[int, int]:
     """Run one iteration over items in their order; number the groups kept from `first` on.
 
@@ -35,32 +41,37 @@ def sample_and_filter(
     get its number in group_of. Items of dropped groups are moved to the front of `items`. Returns
     (groups so far, items left).
     """
-    resources = costs.shape[1]
-    load = np.zeros(resources, dtype=np.int64)
-    groups, left, begin = first, 0, 0
-    for here in range(items.size + 1):
-        # One step behind the last item closes the last group.
-        full = here == items.size
-        if not full:
-            for r in range(resources):
-                if load[r] + costs[items[here], r] > budgets[r]:
-                    full = True
-        if full and here > begin:
-            reached = False
-            for r in range(resources):
-                if load[r] >= targets[r]:
-                    reached = True
-                load[r] = 0
-            for member in range(begin, here):
-                # `left` never passes `member`: the front that it writes to has been read already
-                if reached:
-                    group_of[items[member]] = groups
-                else:
-                    items[left] = items[member]
-                    left += 1
-            groups += reached
-            begin = here
-        if here < items.size:
-            for r in range(resources):
-                load[r] += costs[items[here], r]
+    size, resources = items.shape[0], costs.shape[1]
+    load: Vector = np.zeros(resources, dtype=np.int64)
+    groups: Int = first
+    left: Int = 0
+    begin: Int = 0
+    full: Flag
+    reached: Flag
+    with cython.nogil:
+        for here in range(size + 1):
+            # One step behind the last item closes the last group.
+            full = here == size
+            if not full:
+                for r in range(resources):
+                    if load[r] + costs[items[here], r] > budgets[r]:
+                        full = True
+            if full and here > begin:
+                reached = False
+                for r in range(resources):
+                    if load[r] >= targets[r]:
+                        reached = True
+                    load[r] = 0
+                for member in range(begin, here):
+                    # `left` never passes `member`: the front that it writes to has been read
+                    if reached:
+                        group_of[items[member]] = groups
+                    else:
+                        items[left] = items[member]
+                        left += 1
+                groups += reached
+                begin = here
+            if here < size:
+                for r in range(resources):
+                    load[r] += costs[items[here], r]
     return groups, left

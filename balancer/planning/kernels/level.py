@@ -1,4 +1,4 @@
-"""The compiled loop that evens out teams: ranks that wait for each other, sample by sample.
+"""The loop that evens out teams: ranks that wait for each other, sample by sample.
 
 A team is a set of cells (microbatches) whose sum counts at one waiting point: a single microbatch
 where ranks wait after each, all microbatches of a rank where they wait once a step. Teams that wait
@@ -13,15 +13,16 @@ one that leaves both teams farthest below their tops is made.
 
 import numpy as np
 
-from .arrays import Int64, Slots
-from .jit import compiled, inlined
-from .swap import exchange, shift_by
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Cube, Flag, Grid, Int, Matrix, Slots, Vector
+    from .swap import exchange
 
 
-@compiled
 def level_steps(
-    slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, turns: Int64,
-    searches: int, candidates: int, tries: int, near: int,
+    slots: Slots, costs: Matrix, budgets: Vector, work: Matrix, cells: Grid, turns: Matrix,
+    searches: Int, candidates: Int, tries: Int, near: Int,
 ) -> int:  # fmt: skip
     """Level every step; change slots and return the number of exchanges made.
 
@@ -32,70 +33,92 @@ def level_steps(
     given up after `tries` in a row without an exchange, or when its top is above the mean by at
     most a part in 2**near.
     """
-    changes = 0
-    for step in cells:
-        loads = team_loads(slots, work, step)
-        tops = np.empty((step.shape[0], work.shape[1]), dtype=np.int64)
-        for contest in range(step.shape[0]):
-            set_tops(tops, loads, contest)
-        for column, begin, end in turns:
-            for contest in range(step.shape[0]):
-                changes += level_contest(
-                    slots, costs, budgets, work, step, loads, tops, contest, column, begin, end,
-                    searches * step.shape[1], candidates, tries, near,
-                )  # fmt: skip
+    items: Vector = slots.items
+    start: Vector = slots.start
+    counts: Vector = slots.counts
+    held: Matrix = slots.loads
+    contests, teams = cells.shape[1], cells.shape[2]
+    loads: Cube = np.empty((contests, teams, work.shape[1]), dtype=np.int64)
+    tops: Matrix = np.empty((contests, work.shape[1]), dtype=np.int64)
+    changes: Int = 0
+    with cython.nogil:
+        for step in range(cells.shape[0]):
+            sum_teams(items, start, counts, work, cells, step, loads)
+            for contest in range(contests):
+                set_tops(tops, loads, contest)
+            for turn in range(turns.shape[0]):
+                for contest in range(contests):
+                    changes += level_contest(
+                        items, start, counts, held, costs, budgets, work, cells, step, loads, tops,
+                        contest, turns[turn, 0], turns[turn, 1], turns[turn, 2], searches * teams,
+                        candidates, tries, near,
+                    )  # fmt: skip
     return changes
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def level_contest(
-    slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, column: int, begin: int, end: int, searches: int, candidates: int,
-    tries: int, near: int,
-) -> int:  # fmt: skip
+    items: Vector, start: Vector, counts: Vector, held: Matrix, costs: Matrix, budgets: Vector,
+    work: Matrix, cells: Grid, step: Int, loads: Cube, tops: Matrix, contest: Int, column: Int,
+    begin: Int, end: Int, searches: Int, candidates: Int, tries: Int, near: Int,
+) -> Int:  # fmt: skip
     """Lower the top of one column of one contest; return the number of exchanges made."""
-    failed, changes = 0, 0
+    failed: Int = 0
+    changes: Int = 0
     for search in range(searches):
         if failed == tries or is_level(loads, tops, contest, column, near):
             break
-        high = int(loads[contest, :, column].argmax())
+        high: Int = 0
+        for team in range(1, loads.shape[1]):
+            if loads[contest, team, column] > loads[contest, high, column]:
+                high = team
         other, low, give, take, giver, taker = find_partner(
-            slots, costs, budgets, work, cells, loads, tops, contest, high, column, begin, end,
-            search * candidates, candidates,
+            items, start, counts, held, costs, budgets, work, cells, step, loads, tops, contest,
+            high, column, begin, end, search * candidates, candidates,
         )  # fmt: skip
         if other < 0:
             failed += 1
             continue
         failed = 0
         changes += 1
-        given = slots.items[give]
-        taken = slots.items[take] if take >= 0 else -1
+        given = items[give]
+        taken = items[take] if take >= 0 else -1
         for k in range(work.shape[1]):
-            by = shift_by(work, given, taken, k)
+            by = work[given, k] - (work[taken, k] if taken >= 0 else 0)
             loads[contest, high, k] -= by
             loads[other, low, k] += by
-        exchange(slots, costs, giver, taker, give, take)
+        exchange(items, start, counts, held, costs, giver, taker, give, take)
         set_tops(tops, loads, contest)
         set_tops(tops, loads, other)
     return changes
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def find_partner(
-    slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, high: int, column: int, begin: int, end: int, first: int,
-    candidates: int,
-) -> tuple[int, int, int, int, int, int]:  # fmt: skip
+    items: Vector, start: Vector, counts: Vector, held: Matrix, costs: Matrix, budgets: Vector,
+    work: Matrix, cells: Grid, step: Int, loads: Cube, tops: Matrix, contest: Int, high: Int,
+    column: Int, begin: Int, end: Int, first: Int, candidates: Int,
+) -> tuple[Int, Int, Int, Int, Int, Int]:  # fmt: skip
     """Return the best exchange of team `high` of `contest` that some teams of the step allow.
 
     The partner's contest and team, place given, place taken, cell that gives, cell that takes;
     contest -1 for none, place taken -1 where the sample only moves. Tried are `candidates` teams,
     from number `first` on, that are below their top.
     """
-    teams = cells.shape[1]
-    every = cells.shape[0] * teams
-    best, tried = 1, 0
-    found = (-1, -1, -1, -1, -1, -1)
+    teams = cells.shape[2]
+    every = cells.shape[1] * teams
+    best: Int = 1
+    tried: Int = 0
+    partner: Int = -1
+    team: Int = -1
+    place: Int = -1
+    back: Int = -1
+    out: Int = -1
+    into: Int = -1
     for x in range(every):
         number = (first + x) % every
         other, low = number // teams, number % teams
@@ -106,87 +129,111 @@ def find_partner(
         if tried > candidates:
             break
         # In its own contest the other team must stay below the top, in another one may reach it.
-        limit = min(best, 0 if other == contest else 1)
+        limit: Int = min(best, 0 if other == contest else 1)
         worst, give, take, giver, taker = best_between(
-            slots, costs, budgets, work, cells, loads, tops, contest, high, other, low, column,
-            begin, end, limit,
+            items, start, counts, held, costs, budgets, work, cells, step, loads, tops, contest,
+            high, other, low, column, begin, end, limit,
         )  # fmt: skip
         if worst < limit:
-            best, found = worst, (other, low, give, take, giver, taker)
-    return found
+            best, partner, team = worst, other, low
+            place, back, out, into = give, take, giver, taker
+    return partner, team, place, back, out, into
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def best_between(
-    slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, high: int, other: int, low: int, column: int, begin: int, end: int,
-    limit: int,
-) -> tuple[int, int, int, int, int]:  # fmt: skip
+    items: Vector, start: Vector, counts: Vector, held: Matrix, costs: Matrix, budgets: Vector,
+    work: Matrix, cells: Grid, step: Int, loads: Cube, tops: Matrix, contest: Int, high: Int,
+    other: Int, low: Int, column: Int, begin: Int, end: Int, limit: Int,
+) -> tuple[Int, Int, Int, Int, Int]:  # fmt: skip
     """Return (how far below their tops both end, place given, place taken, both cells).
 
     The first is negative, or less than `limit`, or else there is no exchange.
     """
-    items, start, count = slots.items, slots.start, slots.counts
     room = tops[other, column] - loads[other, low, column]
-    best, give, take, giver, taker = limit, -1, -1, -1, -1
-    for out in cells[contest, high]:
-        for p in range(start[out], start[out] + count[out]):
-            for into in cells[other, low]:
-                behind = start[into] + count[into]
+    best: Int = limit
+    give: Int = -1
+    take: Int = -1
+    giver: Int = -1
+    taker: Int = -1
+    for one in range(cells.shape[3]):
+        out = cells[step, contest, high, one]
+        for p in range(start[out], start[out] + counts[out]):
+            given = items[p]
+            for two in range(cells.shape[3]):
+                into = cells[step, other, low, two]
+                behind = start[into] + counts[into]
                 # The place behind the last sample is a move, where there is room for it.
-                moves = behind < start[into + 1] and count[out] > 1
-                for q in range(start[into], behind + moves):
-                    given, taken = items[p], items[q] if q < behind else -1
-                    by = shift_by(work, given, taken, column)
+                moves: Flag = behind < start[into + 1] and counts[out] > 1
+                for q in range(start[into], behind + 1 if moves else behind):
+                    taken = items[q] if q < behind else -1
+                    by = work[given, column] - (work[taken, column] if taken >= 0 else 0)
                     worst = max(-by, by - room)
                     # the cheap test first: most exchanges fail it
                     if by <= 0 or worst >= best:
                         continue
                     if keeps_tops(
                         work, loads, tops, begin, end, contest, high, other, low, given, taken
-                    ) and fits_budgets(slots.loads, costs, budgets, out, into, given, taken):
+                    ) and fits_budgets(held, costs, budgets, out, into, given, taken):
                         best, give, giver, taker = worst, p, out, into
                         take = q if taken >= 0 else -1
     return best, give, take, giver, taker
 
 
-@compiled
-def team_loads(slots: Slots, work: Int64, cells: Int64) -> Int64:
-    """Return the sums of work (contests, teams, columns) of cells (contests, teams, cells)."""
-    loads = np.zeros((cells.shape[0], cells.shape[1], work.shape[1]), dtype=np.int64)
-    for contest in range(cells.shape[0]):
-        for team in range(cells.shape[1]):
-            for cell in cells[contest, team]:
-                for place in range(slots.start[cell], slots.start[cell] + slots.counts[cell]):
-                    for k in range(work.shape[1]):
-                        loads[contest, team, k] += work[slots.items[place], k]
-    return loads
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def sum_teams(
+    items: Vector, start: Vector, counts: Vector, work: Matrix, cells: Grid, step: Int, loads: Cube
+) -> cython.void:
+    """Set loads (contests, teams, columns) to the sums of work of one step's cells."""
+    for contest in range(cells.shape[1]):
+        for team in range(cells.shape[2]):
+            for k in range(work.shape[1]):
+                whole: Int = 0
+                for number in range(cells.shape[3]):
+                    cell = cells[step, contest, team, number]
+                    for place in range(start[cell], start[cell] + counts[cell]):
+                        whole += work[items[place], k]
+                loads[contest, team, k] = whole
 
 
-@inlined
-def set_tops(tops: Int64, loads: Int64, contest: int) -> None:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def set_tops(tops: Matrix, loads: Cube, contest: Int) -> cython.void:
     """Set the tops (contests, columns) of one contest to its largest loads."""
     for k in range(loads.shape[2]):
-        tops[contest, k] = loads[contest, :, k].max()
+        top: Int = loads[contest, 0, k]
+        for team in range(1, loads.shape[1]):
+            top = max(top, loads[contest, team, k])
+        tops[contest, k] = top
 
 
-@inlined
-def is_level(loads: Int64, tops: Int64, contest: int, column: int, near: int) -> bool:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_level(loads: Cube, tops: Matrix, contest: Int, column: Int, near: Int) -> Flag:
     """Return True if a contest's top is above the mean by at most a part in 2**near."""
-    whole = np.int64(0)
+    whole: Int = 0
     for team in range(loads.shape[1]):
         whole += loads[contest, team, column]
-    return bool(tops[contest, column] * loads.shape[1] - whole <= abs(whole) >> near)
+    above: Int = tops[contest, column] * loads.shape[1] - whole
+    return above <= abs(whole) >> near
 
 
-@inlined
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def keeps_tops(
-    work: Int64, loads: Int64, tops: Int64, begin: int, end: int, ours: int, high: int, theirs: int,
-    low: int, given: int, taken: int,
-) -> bool:  # fmt: skip
+    work: Matrix, loads: Cube, tops: Matrix, begin: Int, end: Int, ours: Int, high: Int,
+    theirs: Int, low: Int, given: Int, taken: Int,
+) -> Flag:  # fmt: skip
     """Return True if both teams stay at or below the tops of their contests in guarded columns."""
     for k in range(begin, end):
-        by = shift_by(work, given, taken, k)
+        by = work[given, k] - (work[taken, k] if taken >= 0 else 0)
         if (
             loads[ours, high, k] - by > tops[ours, k]
             or loads[theirs, low, k] + by > tops[theirs, k]
@@ -195,13 +242,15 @@ def keeps_tops(
     return True
 
 
-@inlined
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def fits_budgets(
-    loads: Int64, costs: Int64, budgets: Int64, out: int, into: int, given: int, taken: int
-) -> bool:
+    held: Matrix, costs: Matrix, budgets: Vector, out: Int, into: Int, given: Int, taken: Int
+) -> Flag:
     """Return True if both cells are within budgets after an exchange."""
     for r in range(costs.shape[1]):
-        by = shift_by(costs, given, taken, r)
-        if loads[into, r] + by > budgets[r] or loads[out, r] - by > budgets[r]:
+        by = costs[given, r] - (costs[taken, r] if taken >= 0 else 0)
+        if held[into, r] + by > budgets[r] or held[out, r] - by > budgets[r]:
             return False
     return True

@@ -1,4 +1,4 @@
-"""The compiled loop of the balanced grouping: places samples, largest first.
+"""The loop of the balanced grouping: places samples, largest first.
 
 Costs are scaled (`problem.scale.scale_costs`): integers in which the mean load of a group is about
 2**20 for every resource, so that resources can be added. A group's score is
@@ -16,15 +16,16 @@ better than the best found, no later group can be better.
 
 import numpy as np
 
-from .arrays import Int64
-from .jit import compiled, inlined
+from . import cython
 
-_NONE = 2**62
+if not cython.compiled:
+    from .arrays import Flag, Int, Matrix, Vector
+
+_NONE = cython.declare(Int, 2**62)
 
 
-@compiled
 def place(
-    order: Int64, costs: Int64, budgets: Int64, groups: int, group_of: Int64, loads: Int64
+    order: Vector, costs: Matrix, budgets: Vector, groups: Int, group_of: Vector, loads: Matrix
 ) -> int:
     """Put items, in the order given, each into the group that stays lowest and most even.
 
@@ -32,58 +33,62 @@ def place(
     nowhere. group_of (n,) and loads (n + groups, resources), zero at first, are filled. Returns
     the number of groups.
     """
-    resources = costs.shape[1]
     # ranked[:empty] are the empty groups, which are all alike: only the last of them is tried.
-    # ranked[empty:groups] are the others by ascending score.
-    ranked = np.arange(loads.shape[0])
-    score = np.zeros(loads.shape[0], dtype=np.int64)
-    empty = groups
-    for item in order:
-        found, best = find_group(item, costs, budgets, loads, ranked, score, empty, groups)
-        if found < 0:
-            found = groups
-            ranked[found] = groups
-            groups += 1
-            best = score_with(item, costs, loads[ranked[found]])
-        elif found == empty - 1:
-            empty -= 1
-        group = ranked[found]
-        group_of[item] = group
-        score[group] = best
-        for r in range(resources):
-            loads[group, r] += costs[item, r]
-        keep_sorted(ranked, score, found, empty, groups)
-    return groups
+    # ranked[empty:count] are the others by ascending score.
+    ranked: Vector = np.arange(loads.shape[0])
+    score: Vector = np.zeros(loads.shape[0], dtype=np.int64)
+    count: Int = groups
+    empty: Int = groups
+    found: Int
+    best: Int
+    with cython.nogil:
+        for number in range(order.shape[0]):
+            item = order[number]
+            found, best = find_group(item, costs, budgets, loads, ranked, score, empty, count)
+            if found < 0:
+                found = count
+                ranked[found] = count
+                count += 1
+                best = score_with(item, costs, loads, ranked[found])
+            elif found == empty - 1:
+                empty -= 1
+            group = ranked[found]
+            group_of[item] = group
+            score[group] = best
+            for r in range(costs.shape[1]):
+                loads[group, r] += costs[item, r]
+            keep_sorted(ranked, score, found, empty, count)
+    return count
 
 
-@inlined
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def find_group(
-    item: int,
-    costs: Int64,
-    budgets: Int64,
-    loads: Int64,
-    ranked: Int64,
-    score: Int64,
-    empty: int,
-    groups: int,
-) -> tuple[int, np.int64]:
+    item: Int, costs: Matrix, budgets: Vector, loads: Matrix, ranked: Vector, score: Vector,
+    empty: Int, groups: Int,
+) -> tuple[Int, Int]:  # fmt: skip
     """Return (place in ranked, score with the item) of the best group that it fits; place -1: none.
 
     Ties go to the first.
     """
     resources = costs.shape[1]
     weight = resources + 2
-    total, least = np.int64(0), costs[item, 0]
+    total: Int = 0
+    least: Int = costs[item, 0]
     for r in range(resources):
         total += costs[item, r]
         least = min(least, costs[item, r])
     least_rise = weight * least - total
-    best, found = np.int64(_NONE), -1
+    best: Int = _NONE
+    found: Int = -1
     for position in range(max(0, empty - 1), groups):
         group = ranked[position]
         if score[group] + least_rise >= best:
             break
-        top, whole, fits = np.int64(0), np.int64(0), True
+        top: Int = 0
+        whole: Int = 0
+        fits: Flag = True
         for r in range(resources):
             load = loads[group, r] + costs[item, r]
             if load > budgets[r]:
@@ -97,21 +102,25 @@ def find_group(
     return found, best
 
 
-@inlined
-def score_with(item: int, costs: Int64, load: Int64) -> np.int64:
-    """Return the score of a group of loads (resources,) with one more item."""
-    resources = costs.shape[1]
-    top, whole = np.int64(0), np.int64(0)
-    for r in range(resources):
-        after = load[r] + costs[item, r]
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def score_with(item: Int, costs: Matrix, loads: Matrix, group: Int) -> Int:
+    """Return the score of a group with one more item."""
+    top: Int = 0
+    whole: Int = 0
+    for r in range(costs.shape[1]):
+        after = loads[group, r] + costs[item, r]
         whole += after
         top = max(top, after)
-    score: np.int64 = (resources + 2) * top - whole
+    score: Int = (costs.shape[1] + 2) * top - whole
     return score
 
 
-@compiled
-def keep_sorted(ranked: Int64, score: Int64, found: int, empty: int, groups: int) -> None:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_sorted(ranked: Vector, score: Vector, found: Int, empty: Int, groups: Int) -> cython.void:
     """Move the group at place `found` to where its new score belongs in ranked[empty:groups].
 
     All others are sorted by ascending score; it goes before those of equal score.
@@ -127,8 +136,8 @@ def keep_sorted(ranked: Int64, score: Int64, found: int, empty: int, groups: int
             high = middle
     for there in range(found, low - 1):
         ranked[there] = ranked[there + 1]
-    found = low - 1
-    while found > empty and score[ranked[found - 1]] > score[group]:
-        ranked[found] = ranked[found - 1]
-        found -= 1
-    ranked[found] = group
+    at = low - 1
+    while at > empty and score[ranked[at - 1]] > score[group]:
+        ranked[at] = ranked[at - 1]
+        at -= 1
+    ranked[at] = group

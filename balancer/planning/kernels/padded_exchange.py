@@ -1,4 +1,4 @@
-"""The compiled loop that evens out what adds up (tiles) between padded microbatches.
+"""The loop that evens out what adds up (tiles) between padded microbatches.
 
 A row's time is the most that one of its microbatches costs padded, plus the most that one of them
 costs in what adds up. The microbatch with the most of the latter exchanges a sample with another
@@ -8,14 +8,15 @@ won. So every exchange lowers the step's time, and the loop ends.
 
 import numpy as np
 
-from .arrays import Int64, Slots
-from .jit import compiled, inlined
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Flag, Int, Matrix, Slots, Vector
 
 
-@compiled
 def even_out(
-    slots: Slots, padded: Int64, added: Int64, columns: Int64, is_padded: Int64, budgets: Int64,
-    ranks: int, searches: int, candidates: int, tries: int,
+    slots: Slots, padded: Vector, added: Vector, columns: Matrix, is_padded: Vector,
+    budgets: Vector, ranks: Int, searches: Int, candidates: Int, tries: Int,
 ) -> int:  # fmt: skip
     """Change slots, groups k * ranks ... of which are row k; return the number of exchanges.
 
@@ -23,117 +24,151 @@ def even_out(
     (resources,) limit every group. A row gets `searches` searches per rank, each among
     `candidates` groups, and is given up after `tries` in a row without an exchange.
     """
-    groups = len(slots.counts)
-    loads = np.zeros((groups, 2), dtype=np.int64)  # padded and added, of each group
-    heads = np.zeros((groups, 2), dtype=np.int64)  # the largest and the second largest
-    for group in range(groups):
-        weigh(slots, padded, added, group, loads, heads)
-    changes = 0
-    for row in range(groups // ranks):
-        failed = 0
-        for search in range(searches * ranks):
-            if failed == tries:
-                break
-            high = row * ranks + int(loads[row * ranks : (row + 1) * ranks, 1].argmax())
-            other, give, take = best_partner(
-                slots, padded, added, columns, is_padded, budgets, loads, heads, ranks, high,
-                search * candidates, candidates,
-            )  # fmt: skip
-            if other < 0:
-                failed += 1
-                continue
+    items: Vector = slots.items
+    start: Vector = slots.start
+    counts: Vector = slots.counts
+    groups = counts.shape[0]
+    loads: Matrix = np.zeros((groups, 2), dtype=np.int64)  # padded and added, of each group
+    heads: Matrix = np.zeros((groups, 2), dtype=np.int64)  # the largest and the second largest
+    changes: Int = 0
+    failed: Int
+    other: Int
+    give: Int
+    take: Int
+    with cython.nogil:
+        for group in range(groups):
+            weigh(items, start, counts, padded, added, group, loads, heads)
+        for row in range(groups // ranks):
             failed = 0
-            changes += 1
-            hand_over(slots, high, other, give, take)
-            weigh(slots, padded, added, high, loads, heads)
-            weigh(slots, padded, added, other, loads, heads)
+            for search in range(searches * ranks):
+                if failed == tries:
+                    break
+                high: Int = row * ranks
+                for group in range(row * ranks, (row + 1) * ranks):
+                    if loads[group, 1] > loads[high, 1]:
+                        high = group
+                other, give, take = best_partner(
+                    items, start, counts, padded, added, columns, is_padded, budgets, loads, heads,
+                    ranks, high, search * candidates, candidates,
+                )  # fmt: skip
+                if other < 0:
+                    failed += 1
+                    continue
+                failed = 0
+                changes += 1
+                hand_over(items, start, counts, high, other, give, take)
+                weigh(items, start, counts, padded, added, high, loads, heads)
+                weigh(items, start, counts, padded, added, other, loads, heads)
     return changes
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def best_partner(
-    slots: Slots, padded: Int64, added: Int64, columns: Int64, is_padded: Int64, budgets: Int64,
-    loads: Int64, heads: Int64, ranks: int, high: int, first: int, candidates: int,
-) -> tuple[int, int, int]:  # fmt: skip
+    items: Vector, start: Vector, counts: Vector, padded: Vector, added: Vector, columns: Matrix,
+    is_padded: Vector, budgets: Vector, loads: Matrix, heads: Matrix, ranks: Int, high: Int,
+    first: Int, candidates: Int,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Return (group, place given, place taken) of the best exchange.
 
     Group -1: there is none. Place taken -1: the sample moves. Tried are `candidates` groups, in
     turn of the same row, where heads differ least, and of all.
     """
-    groups, row = len(slots.counts), high // ranks
-    best, found = np.int64(0), (-1, -1, -1)
+    groups, row = counts.shape[0], high // ranks
+    best: Int = 0
+    partner: Int = -1
+    give: Int = -1
+    take: Int = -1
     for x in range(min(candidates, groups - 1)):
+        other: Int = (high + 1 + (first + x) % (groups - 1)) % groups
         if x % 2 == 0 and ranks > 1:
             other = row * ranks + (high + 1 + (first + x) // 2 % (ranks - 1)) % ranks
-        else:
-            other = (high + 1 + (first + x) % (groups - 1)) % groups
         if other == high:
             continue
-        behind = slots.start[other] + slots.counts[other]
-        moves = behind < slots.start[other + 1] and slots.counts[high] > 1
-        for p in range(slots.start[high], slots.start[high] + slots.counts[high]):
-            given = slots.items[p]
-            for q in range(slots.start[other], behind + moves):
-                taken = slots.items[q] if q < behind else -1
+        behind = start[other] + counts[other]
+        moves: Flag = behind < start[other + 1] and counts[high] > 1
+        for p in range(start[high], start[high] + counts[high]):
+            given = items[p]
+            for q in range(start[other], behind + 1 if moves else behind):
+                taken = items[q] if q < behind else -1
                 by = added[given] - (added[taken] if taken >= 0 else 0)
                 if by <= 0:
                     continue
                 change = change_of_time(
-                    slots, padded, loads, heads, ranks, high, other, given, taken, by
+                    counts, padded, loads, heads, ranks, high, other, given, taken, by
                 )
                 if (
                     change < best
-                    and fits(slots, columns, is_padded, budgets, high, given, taken)
-                    and fits(slots, columns, is_padded, budgets, other, taken, given)
+                    and fits(items, start, counts, columns, is_padded, budgets, high, given, taken)
+                    and fits(items, start, counts, columns, is_padded, budgets, other, taken, given)
                 ):
-                    best, found = change, (other, p, q if taken >= 0 else -1)
-    return found
+                    best, partner, give = change, other, p
+                    take = q if taken >= 0 else -1
+    return partner, give, take
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def change_of_time(
-    slots: Slots, padded: Int64, loads: Int64, heads: Int64, ranks: int, high: int, other: int,
-    given: int, taken: int, by: int,
-) -> np.int64:  # fmt: skip
+    counts: Vector, padded: Vector, loads: Matrix, heads: Matrix, ranks: Int, high: Int,
+    other: Int, given: Int, taken: Int, by: Int,
+) -> Int:  # fmt: skip
     """Return by how much an exchange changes the time of the rows of both groups."""
-    moved = taken < 0
-    left = heads[high, 1] if padded[given] == heads[high, 0] else heads[high, 0]
-    kept = heads[other, 0]
-    if not moved:
+    moved: Int = 1 if taken < 0 else 0
+    left: Int = heads[high, 1] if padded[given] == heads[high, 0] else heads[high, 0]
+    kept: Int = heads[other, 0]
+    if taken >= 0:
         left = max(left, padded[taken])
         kept = heads[other, 1] if padded[taken] == heads[other, 0] else heads[other, 0]
     kept = max(kept, padded[given])
-    new_high = (slots.counts[high] - moved) * left
-    new_other = (slots.counts[other] + moved) * kept
-    before, after = np.int64(0), np.int64(0)
-    same = high // ranks == other // ranks
-    for row in (high // ranks, other // ranks):
-        old, new = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
-        for group in range(row * ranks, (row + 1) * ranks):
-            one, two = loads[group, 0], loads[group, 1]
-            old[0], old[1] = max(old[0], one), max(old[1], two)
-            if group == high:
-                one, two = new_high, two - by
-            elif group == other:
-                one, two = new_other, two + by
-            new[0], new[1] = max(new[0], one), max(new[1], two)
-        before += old[0] + old[1]
-        after += new[0] + new[1]
-        if same:
-            break
-    change: np.int64 = after - before
+    new_high = (counts[high] - moved) * left
+    new_other = (counts[other] + moved) * kept
+    change: Int = row_change(loads, ranks, high // ranks, high, other, new_high, new_other, by)
+    if high // ranks != other // ranks:
+        change += row_change(loads, ranks, other // ranks, high, other, new_high, new_other, by)
     return change
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def row_change(
+    loads: Matrix, ranks: Int, row: Int, high: Int, other: Int, new_high: Int, new_other: Int,
+    by: Int,
+) -> Int:  # fmt: skip
+    """Return by how much the time of a row changes with the new padded loads of two groups."""
+    old_padded: Int = 0
+    old_added: Int = 0
+    new_padded: Int = 0
+    new_added: Int = 0
+    for group in range(row * ranks, (row + 1) * ranks):
+        one: Int = loads[group, 0]
+        two: Int = loads[group, 1]
+        old_padded, old_added = max(old_padded, one), max(old_added, two)
+        if group == high:
+            one, two = new_high, two - by
+        elif group == other:
+            one, two = new_other, two + by
+        new_padded, new_added = max(new_padded, one), max(new_added, two)
+    return new_padded + new_added - old_padded - old_added
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def fits(
-    slots: Slots, columns: Int64, is_padded: Int64, budgets: Int64, group: int, less: int, more: int
-) -> bool:
+    items: Vector, start: Vector, counts: Vector, columns: Matrix, is_padded: Vector,
+    budgets: Vector, group: Int, less: Int, more: Int,
+) -> Flag:  # fmt: skip
     """Return whether a group without item `less` and with item `more` (-1: none) is in budget."""
     for r in range(columns.shape[1]):
-        count, whole, largest = 0, np.int64(0), np.int64(0)
-        for place in range(slots.start[group], slots.start[group] + slots.counts[group]):
-            item = slots.items[place]
+        count: Int = 0
+        whole: Int = 0
+        largest: Int = 0
+        for place in range(start[group], start[group] + counts[group]):
+            item = items[place]
             if item != less:
                 count += 1
                 whole += columns[item, r]
@@ -147,32 +182,41 @@ def fits(
     return True
 
 
-@compiled
-def hand_over(slots: Slots, high: int, other: int, give: int, take: int) -> None:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hand_over(
+    items: Vector, start: Vector, counts: Vector, high: Int, other: Int, give: Int, take: Int
+) -> cython.void:
     """Exchange the samples at two places; with take -1 the one given moves to the other's end."""
-    given = slots.items[give]
+    given = items[give]
     if take >= 0:
-        slots.items[give] = slots.items[take]
-        slots.items[take] = given
+        items[give] = items[take]
+        items[take] = given
         return
-    slots.counts[high] -= 1
-    slots.items[give] = slots.items[slots.start[high] + slots.counts[high]]
-    slots.items[slots.start[other] + slots.counts[other]] = given
-    slots.counts[other] += 1
+    counts[high] -= 1
+    items[give] = items[start[high] + counts[high]]
+    items[start[other] + counts[other]] = given
+    counts[other] += 1
 
 
-@inlined
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def weigh(
-    slots: Slots, padded: Int64, added: Int64, group: int, loads: Int64, heads: Int64
-) -> None:
+    items: Vector, start: Vector, counts: Vector, padded: Vector, added: Vector, group: Int,
+    loads: Matrix, heads: Matrix,
+) -> cython.void:  # fmt: skip
     """Set the loads and the two largest of a group."""
-    one, two, whole = np.int64(0), np.int64(0), np.int64(0)
-    for place in range(slots.start[group], slots.start[group] + slots.counts[group]):
-        item = slots.items[place]
+    one: Int = 0
+    two: Int = 0
+    whole: Int = 0
+    for place in range(start[group], start[group] + counts[group]):
+        item = items[place]
         whole += added[item]
         if padded[item] > one:
             one, two = padded[item], one
         elif padded[item] > two:
             two = padded[item]
     heads[group, 0], heads[group, 1] = one, two
-    loads[group, 0], loads[group, 1] = slots.counts[group] * one, whole
+    loads[group, 0], loads[group, 1] = counts[group] * one, whole

@@ -1,4 +1,4 @@
-"""Compiled loops of ordering: the makespan of a pipeline program, and 2-opt over it.
+"""The loops of ordering: the makespan of a pipeline program, and 2-opt over it.
 
 A program is flat: operation k runs on rank[k] after the operation before it there and after
 operation after[k] (-1: none); it takes costs[row[k], order[place[k]]]. Operations are listed so
@@ -7,19 +7,83 @@ that each comes after those it waits for, whatever the costs.
 
 import numpy as np
 
-from .arrays import Int64
-from .jit import compiled
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Flag, Int, Matrix, Vector
 
 
-@compiled
 def run(
-    rank: Int64, after: Int64, row: Int64, place: Int64, costs: Int64, order: Int64, finish: Int64
-) -> int:
+    rank: Vector, after: Vector, row: Vector, place: Vector, costs: Matrix, order: Vector,
+    finish: Vector,
+) -> int:  # fmt: skip
     """Fill finish (operations,) with end times; return the makespan."""
-    clock = np.zeros(rank.max() + 1, dtype=np.int64)
-    last = np.int64(0)
-    for k in range(rank.size):
-        begin = clock[rank[k]]
+    clock: Vector = np.empty(count_ranks(rank), dtype=np.int64)
+    makespan: Int
+    with cython.nogil:
+        makespan = run_program(rank, after, row, place, costs, order, finish, clock)
+    return makespan
+
+
+def two_opt(
+    rank: Vector, after: Vector, row: Vector, place: Vector, costs: Matrix, order: Vector,
+    most: Int,
+) -> int:  # fmt: skip
+    """Swap pairs of the order in place as long as the makespan falls; return it.
+
+    The first swap that helps is kept; sweeps over all pairs repeat until none helps or `most`
+    makespans have been computed.
+    """
+    finish: Vector = np.zeros(rank.shape[0], dtype=np.int64)
+    clock: Vector = np.empty(count_ranks(rank), dtype=np.int64)
+    best: Int
+    done: Int = 1
+    better: Flag = True
+    with cython.nogil:
+        best = run_program(rank, after, row, place, costs, order, finish, clock)
+        while better:
+            better = False
+            for a in range(order.shape[0] - 1):
+                for b in range(a + 1, order.shape[0]):
+                    if done >= most:
+                        break
+                    order[a], order[b] = order[b], order[a]
+                    found = run_program(rank, after, row, place, costs, order, finish, clock)
+                    done += 1
+                    if found < best:
+                        best = found
+                        better = True
+                    else:
+                        order[a], order[b] = order[b], order[a]
+            if done >= most:
+                break
+    return best
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def count_ranks(rank: Vector) -> Int:
+    """Return the number of ranks."""
+    ranks: Int = 0
+    for k in range(rank.shape[0]):
+        ranks = max(ranks, rank[k] + 1)
+    return ranks
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def run_program(
+    rank: Vector, after: Vector, row: Vector, place: Vector, costs: Matrix, order: Vector,
+    finish: Vector, clock: Vector,
+) -> Int:  # fmt: skip
+    """Fill finish (operations,) with end times; return the makespan. clock (ranks,) is scratch."""
+    last: Int = 0
+    for r in range(clock.shape[0]):
+        clock[r] = 0
+    for k in range(rank.shape[0]):
+        begin: Int = clock[rank[k]]
         if after[k] >= 0 and finish[after[k]] > begin:
             begin = finish[after[k]]
         end = begin + costs[row[k], order[place[k]]]
@@ -27,32 +91,4 @@ def run(
         finish[k] = end
         if end > last:
             last = end
-    return int(last)
-
-
-@compiled
-def two_opt(
-    rank: Int64, after: Int64, row: Int64, place: Int64, costs: Int64, order: Int64, most: int
-) -> int:
-    """Swap pairs of the order in place as long as the makespan falls; return it.
-
-    The first swap that helps is kept; sweeps over all pairs repeat until none helps or `most`
-    makespans have been computed.
-    """
-    finish = np.zeros(rank.size, dtype=np.int64)
-    best = run(rank, after, row, place, costs, order, finish)
-    done, better = 1, True
-    while better:
-        better = False
-        for a in range(order.size - 1):
-            for b in range(a + 1, order.size):
-                if done >= most:
-                    return best
-                order[a], order[b] = order[b], order[a]
-                found = run(rank, after, row, place, costs, order, finish)
-                done += 1
-                if found < best:
-                    best, better = found, True
-                else:
-                    order[a], order[b] = order[b], order[a]
-    return best
+    return last

@@ -1,14 +1,16 @@
-"""The compiled swap loop of problem/shuffle.py, which decides the order of an epoch."""
+"""The swap loop of problem/shuffle.py, which decides the order of an epoch."""
 
-from .arrays import Int64
-from .jit import compiled
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Vector
 
 
-@compiled
-def swap(items: Int64, partners: Int64) -> None:
+def swap(items: Vector, partners: Vector) -> None:
     """Swap items[k] with items[partners[k]] for k = 0, 1, ..., in place."""
-    for here in range(partners.size):
-        there = partners[here]
-        kept = items[here]
-        items[here] = items[there]
-        items[there] = kept
+    with cython.nogil:
+        for here in range(partners.shape[0]):
+            there = partners[here]
+            kept = items[here]
+            items[here] = items[there]
+            items[there] = kept

@@ -1,4 +1,4 @@
-"""Compiled two-ended swaps: groups from both ends of the load scale exchange their best pair.
+"""Two-ended swaps: groups from both ends of the load scale exchange their best pair.
 
 The aim is even loads in every resource, measured by the sum of squared loads, since the total of
 each resource is fixed and squares then are least where all loads are equal. If an exchange shifts
@@ -21,27 +21,36 @@ Costs are scaled (`problem.scale.scale_costs`), so squares fit in 64 bits.
 
 import numpy as np
 
-from .arrays import Int64, Slots
-from .excess import lower_excess
-from .jit import compiled, inlined
+from . import cython
+
+if not cython.compiled:
+    from .arrays import Flag, Int, Matrix, Slots, Vector, Word
+    from .excess import lower_excess
 
 # The views, in the order of rounds: round % VIEWS is one of these.
-VIEWS = 4
-VIEW_MAIN = 0  # by the resource that deviates most, called main below
-VIEW_REST = 1  # by the sum of the other resources, and a quarter of main
-VIEW_TAILS = 2  # by main; the groups of the longer tail meet many others
-VIEW_DIFFERENCE = 3  # by main minus the others: groups that are full in different resources
+VIEWS = cython.declare(Int, 4)
+VIEW_MAIN = cython.declare(Int, 0)  # by the resource that deviates most, called main below
+VIEW_REST = cython.declare(Int, 1)  # by the sum of the other resources, and a quarter of main
+VIEW_TAILS = cython.declare(Int, 2)  # by main; the groups of the longer tail meet many others
+# by main minus the others: groups that are full in different resources
+VIEW_DIFFERENCE = cython.declare(Int, 3)
 
-_DIFFERENCE = 2**29  # differences of loads are cut here, so that gains stay in 64 bits
-_TAIL = 16  # one group in 16 is in the tail
-_SPREAD = 8  # partners are shifted by up to an eighth of the groups
-_QUIET = 8  # rounds without an exchange, two of each view, after which no more are tried
+# differences of loads are cut here, so that gains stay in 64 bits
+_DIFFERENCE = cython.declare(Int, 2**29)
+_TAIL = cython.declare(Int, 16)  # one group in 16 is in the tail
+_RUN = cython.declare(Int, 16)  # places sorted by insertion, before runs are merged
+_SPREAD = cython.declare(Int, 8)  # partners are shifted by up to an eighth of the groups
+# rounds without an exchange, two of each view, after which no more are tried
+_QUIET = cython.declare(Int, 8)
+# splitmix64's constants, and all 64 bits of its numbers, which wrap
+_STEP = cython.declare(Word, 0x9E3779B97F4A7C15)
+_MIX = cython.declare(Word, 0xBF58476D1CE4E5B9)
+_BITS = cython.declare(Word, 0xFFFFFFFFFFFFFFFF)
 
 
-@compiled
 def two_ended(
-    slots: Slots, costs: Int64, budgets: Int64, active: Int64, rounds: int, seed: int, moves: bool,
-    candidates: int, excess_from: int,
+    slots: Slots, costs: Matrix, budgets: Vector, active: Vector, rounds: Int, seed: Word,
+    moves: Flag, candidates: Int, excess_from: Int,
 ) -> int:  # fmt: skip
     """Pair the most loaded groups with the least, apply each pair's best exchange; repeat.
 
@@ -50,48 +59,67 @@ def two_ended(
     From round `excess_from` on only what is above the mean counts (kernels/excess.py). Changes
     slots; returns the number of exchanges made.
     """
-    half = active.size // 2
-    state = np.uint64(seed)
-    gap = np.empty(costs.shape[1], dtype=np.int64)
-    changes, quiet = 0, 0
-    for turn in range(rounds):
-        ends, low_end_farther = sort_by_view(slots.loads, active, turn)
-        # splitmix64 with two of its three mixing steps
-        state += np.uint64(0x9E3779B97F4A7C15)
-        mixed = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = mixed ^ (mixed >> np.uint64(27))
-        before = changes
-        for x in range(half):
-            bottom, top = pair_of(x, active.size, turn, mixed, low_end_farther)
-            high, low = active[ends[top]], active[ends[bottom]]
-            if turn >= excess_from:
-                give, take = lower_excess(slots, costs, budgets, high, low, turn, moves, candidates)
-            else:
-                give, take = best_exchange(
-                    slots, costs, budgets, high, low, gap, turn, moves, candidates
-                )
-            if can_exchange(slots, high, low, give, take):
-                exchange(slots, costs, high, low, give, take)
-                changes += 1
-        quiet = quiet + 1 if changes == before else 0
-        if quiet == _QUIET:
-            break
+    items: Vector = slots.items
+    start: Vector = slots.start
+    counts: Vector = slots.counts
+    loads: Matrix = slots.loads
+    size = active.shape[0]
+    gap: Vector = np.empty(costs.shape[1], dtype=np.int64)
+    key: Vector = np.empty(size, dtype=np.int64)
+    ends: Vector = np.empty(size, dtype=np.int64)
+    spare: Vector = np.empty(size, dtype=np.int64)
+    state: Word = seed
+    changes: Int = 0
+    quiet: Int = 0
+    give: Int
+    take: Int
+    with cython.nogil:
+        for turn in range(rounds):
+            low_end_farther = sort_by_view(loads, active, turn, key, ends, spare)
+            # splitmix64 with two of its three mixing steps
+            state = (state + _STEP) & _BITS
+            mixed: Word = (state ^ (state >> 30)) * _MIX & _BITS
+            mixed = mixed ^ (mixed >> 27)
+            before = changes
+            for x in range(size // 2):
+                bottom, top = pair_of(x, size, turn, mixed, low_end_farther)
+                high, low = active[ends[top]], active[ends[bottom]]
+                if turn >= excess_from:
+                    give, take = lower_excess(
+                        items, start, counts, loads, costs, budgets, high, low, turn, moves,
+                        candidates,
+                    )  # fmt: skip
+                else:
+                    give, take = best_exchange(
+                        items, start, counts, loads, costs, budgets, high, low, gap, turn, moves,
+                        candidates,
+                    )  # fmt: skip
+                if can_exchange(start, counts, high, low, give, take):
+                    exchange(items, start, counts, loads, costs, high, low, give, take)
+                    changes += 1
+            quiet = quiet + 1 if changes == before else 0
+            if quiet == _QUIET:
+                break
     return changes
 
 
-@compiled
-def sort_by_view(loads: Int64, active: Int64, turn: int) -> tuple[Int64, bool]:
-    """Return places in active by ascending load in the round's view, and which end is farther.
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def sort_by_view(
+    loads: Matrix, active: Vector, turn: Int, key: Vector, ends: Vector, spare: Vector
+) -> Flag:
+    """Fill ends with places in active by ascending load in the round's view; key, spare: scratch.
 
-    The second is True if the lowest load is farther from the median than the highest.
+    Returns True if the lowest load is farther from the median than the highest.
     """
-    size, resources = active.size, loads.shape[1]
+    size = active.shape[0]
     main = most_uneven(loads, active)
     view = turn % VIEWS
-    key = np.empty(size, dtype=np.int64)
     for x in range(size):
-        load, rest = loads[active[x], main], np.int64(0)
-        for r in range(resources):
+        load = loads[active[x], main]
+        rest: Int = 0
+        for r in range(loads.shape[1]):
             if r != main:
                 rest += loads[active[x], r]
         if view == VIEW_REST:
@@ -100,34 +128,86 @@ def sort_by_view(loads: Int64, active: Int64, turn: int) -> tuple[Int64, bool]:
             key[x] = load - rest
         else:
             key[x] = load
-    ends = np.argsort(key, kind="mergesort")
+    if cython.compiled:
+        sort(key, ends, spare)
+    else:
+        ends[:] = np.argsort(key, kind="stable")
     # twice the median, so that it is whole
     middle = key[ends[size // 2]] + key[ends[(size - 1) // 2]]
-    low_end_farther = middle - 2 * key[ends[0]] > 2 * key[ends[size - 1]] - middle
-    return ends, low_end_farther
+    is_low_end: Flag = middle - 2 * key[ends[0]] > 2 * key[ends[size - 1]] - middle
+    return is_low_end
 
 
-@compiled
-def most_uneven(loads: Int64, active: Int64) -> int:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def sort(key: Vector, ends: Vector, spare: Vector) -> cython.void:
+    """Fill ends with the places of keys in ascending order, as a stable sort leaves them.
+
+    Short runs by insertion, then runs of twice the length by merging.
+    """
+    size: Int = key.shape[0]
+    width: Int = _RUN
+    for x in range(size):
+        first, at = x - x % _RUN, x
+        while at > first and key[ends[at - 1]] > key[x]:
+            ends[at] = ends[at - 1]
+            at -= 1
+        ends[at] = x
+    while width < size:
+        begin: Int = 0
+        while begin + width < size:
+            merge(key, ends, spare, begin, begin + width, min(begin + 2 * width, size))
+            begin += 2 * width
+        width *= 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def merge(
+    key: Vector, ends: Vector, spare: Vector, begin: Int, middle: Int, end: Int
+) -> cython.void:
+    """Merge two sorted runs of ends; of equal keys those of the first go ahead."""
+    if key[ends[middle - 1]] <= key[ends[middle]]:
+        return
+    for x in range(begin, middle):
+        spare[x] = ends[x]
+    one, two, at = begin, middle, begin
+    while one < middle:
+        if two < end and key[ends[two]] < key[spare[one]]:
+            ends[at] = ends[two]
+            two += 1
+        else:
+            ends[at] = spare[one]
+            one += 1
+        at += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def most_uneven(loads: Matrix, active: Vector) -> Int:
     """Return the resource whose loads deviate most from their mean; the first of several."""
-    widest, most = 0, np.int64(-1)
+    widest: Int = 0
+    most: Int = -1
     for r in range(loads.shape[1]):
-        mean = np.int64(0)
-        for x in range(active.size):
+        mean: Int = 0
+        for x in range(active.shape[0]):
             mean += loads[active[x], r]
-        mean //= active.size
-        spread = np.int64(0)
-        for x in range(active.size):
+        mean //= active.shape[0]
+        spread: Int = 0
+        for x in range(active.shape[0]):
             spread += abs(loads[active[x], r] - mean)
         if spread > most:
             widest, most = r, spread
     return widest
 
 
-@inlined
-def pair_of(
-    x: int, size: int, turn: int, random: np.uint64, low_end_farther: bool
-) -> tuple[np.int64 | int, np.int64 | int]:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def pair_of(x: Int, size: Int, turn: Int, random: Word, low_end_farther: Flag) -> tuple[Int, Int]:
     """Return the places, in ascending order of load, of the low and the high group of pair x.
 
     There are size // 2 pairs. In most views pair x is the x-th of one end and the x-th of the
@@ -138,47 +218,43 @@ def pair_of(
     half = size // 2
     if turn % VIEWS == VIEW_TAILS:
         tail = size // _TAIL + 1
-        shift = np.int64(random % np.uint64(size))
+        shift: Int = random % size
         near, far = x % tail, (x + shift) % (size - tail)
         if low_end_farther:
             return near, size - 1 - far
     else:
-        span = size // _SPREAD + 1 if turn >= VIEWS else 1
-        shift = np.int64(random % np.uint64(span))
+        span: Int = size // _SPREAD + 1 if turn >= VIEWS else 1
+        shift = random % span
         near, far = x % half, (x + shift) % half
     return far, size - 1 - near
 
 
-@compiled
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def best_exchange(
-    slots: Slots,
-    costs: Int64,
-    budgets: Int64,
-    high: int,
-    low: int,
-    gap: Int64,
-    turn: int,
-    moves: bool,
-    candidates: int,
-) -> tuple[int, int]:
+    items: Vector, start: Vector, counts: Vector, loads: Matrix, costs: Matrix, budgets: Vector,
+    high: Int, low: Int, gap: Vector, turn: Int, moves: Flag, candidates: Int,
+) -> tuple[Int, Int]:  # fmt: skip
     """Return the places in slots of the items that high gives and low gives back; -1 for none.
 
     (-1, -1) if no exchange lowers the squares within budgets. Of groups with more than
     `candidates` items, the round number decides which are tried. gap (resources,) is scratch.
     """
-    start, count, loads = slots.start, slots.counts, slots.loads
     for r in range(costs.shape[1]):
         gap[r] = min(max(loads[high, r] - loads[low, r], -_DIFFERENCE), _DIFFERENCE)
-    first_high = start[high] + turn % max(1, count[high] - candidates + 1)
-    first_low = start[low] + turn % max(1, count[low] - candidates + 1)
+    first_high = start[high] + turn % max(1, counts[high] - candidates + 1)
+    first_low = start[low] + turn % max(1, counts[low] - candidates + 1)
     # Index -1 is no item: then the other one moves, unless it is its group's only one.
-    from_high = -1 if moves and count[low] > 1 else 0
-    from_low = -1 if moves and count[high] > 1 else 0
-    best, give, take = np.int64(0), -1, -1
-    for p in range(from_high, min(count[high], candidates)):
-        given = slots.items[first_high + p] if p >= 0 else -1
-        for q in range(from_low if p >= 0 else 0, min(count[low], candidates)):
-            taken = slots.items[first_low + q] if q >= 0 else -1
+    from_high = -1 if moves and counts[low] > 1 else 0
+    from_low = -1 if moves and counts[high] > 1 else 0
+    best: Int = 0
+    give: Int = -1
+    take: Int = -1
+    for p in range(from_high, min(counts[high], candidates)):
+        given = items[first_high + p] if p >= 0 else -1
+        for q in range(from_low if p >= 0 else 0, min(counts[low], candidates)):
+            taken = items[first_low + q] if q >= 0 else -1
             change = change_of_squares(loads, costs, budgets, gap, high, low, given, taken)
             if change < best:
                 best = change
@@ -187,34 +263,32 @@ def best_exchange(
     return give, take
 
 
-@inlined
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def change_of_squares(
-    loads: Int64,
-    costs: Int64,
-    budgets: Int64,
-    gap: Int64,
-    high: int,
-    low: int,
-    given: int,
-    taken: int,
-) -> np.int64:
+    loads: Matrix, costs: Matrix, budgets: Vector, gap: Vector, high: Int, low: Int, given: Int,
+    taken: Int,
+) -> Int:  # fmt: skip
     """Return half of what an exchange adds to the squares; 0 if it does not fit the budgets.
 
     gap (resources,): loads of high minus those of low.
     """
-    change = np.int64(0)
+    change: Int = 0
     for r in range(costs.shape[1]):
         by = shift_by(costs, given, taken, r)
         change += by * (by - gap[r])
         if loads[high, r] - by > budgets[r] or loads[low, r] + by > budgets[r]:
-            return np.int64(0)
+            return 0
     return change
 
 
-@inlined
-def shift_by(costs: Int64, given: int, taken: int, r: int) -> np.int64:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def shift_by(costs: Matrix, given: Int, taken: Int, r: Int) -> Int:
     """Return how much of resource r an exchange of two items shifts; item -1 for none."""
-    by = np.int64(0)
+    by: Int = 0
     if given >= 0:
         by += costs[given, r]
     if taken >= 0:
@@ -222,38 +296,45 @@ def shift_by(costs: Int64, given: int, taken: int, r: int) -> np.int64:
     return by
 
 
-@inlined
-def can_exchange(slots: Slots, high: int, low: int, give: int, take: int) -> bool:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def can_exchange(start: Vector, counts: Vector, high: Int, low: Int, give: Int, take: Int) -> Flag:
     """Return True if there is something to exchange, and a free place for an item that moves."""
     if give < 0 and take < 0:
         return False
+    has_place: Flag = True
     if give < 0:
-        return bool(slots.start[high] + slots.counts[high] < slots.start[high + 1])
-    if take < 0:
-        return bool(slots.start[low] + slots.counts[low] < slots.start[low + 1])
-    return True
+        has_place = start[high] + counts[high] < start[high + 1]
+    elif take < 0:
+        has_place = start[low] + counts[low] < start[low + 1]
+    return has_place
 
 
-@compiled
-def exchange(slots: Slots, costs: Int64, high: int, low: int, give: int, take: int) -> None:
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def exchange(
+    items: Vector, start: Vector, counts: Vector, loads: Matrix, costs: Matrix, high: Int, low: Int,
+    give: Int, take: Int,
+) -> cython.void:  # fmt: skip
     """Move the item at place give from high to low and the one at take back; -1 for none."""
-    items, start, count = slots.items, slots.start, slots.counts
     given = items[give] if give >= 0 else -1
     taken = items[take] if take >= 0 else -1
     for r in range(costs.shape[1]):
         by = shift_by(costs, given, taken, r)
-        slots.loads[high, r] -= by
-        slots.loads[low, r] += by
+        loads[high, r] -= by
+        loads[low, r] += by
     if given >= 0 and taken >= 0:
         items[give], items[take] = taken, given
     elif given >= 0:
         # behind the members of low; the last member of high takes the free place
-        items[start[low] + count[low]] = given
-        count[low] += 1
-        count[high] -= 1
-        items[give] = items[start[high] + count[high]]
+        items[start[low] + counts[low]] = given
+        counts[low] += 1
+        counts[high] -= 1
+        items[give] = items[start[high] + counts[high]]
     else:
-        items[start[high] + count[high]] = taken
-        count[high] += 1
-        count[low] -= 1
-        items[take] = items[start[low] + count[low]]
+        items[start[high] + counts[high]] = taken
+        counts[high] += 1
+        counts[low] -= 1
+        items[take] = items[start[low] + counts[low]]

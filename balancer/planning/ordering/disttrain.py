@@ -64,7 +64,7 @@ class _Gaps:
         backward = pipeline.row[here] >= pipeline.stages
         self.first_backward = int(here[np.argmax(backward)])
         warm = here[: int(np.argmax(backward))]
-        self.warm_places = len(np.unique(pipeline.place[warm]))
+        self.warm_places = len(set(pipeline.place[warm].tolist()))
         # forward passes at rank 0 that a backward pass follows: (place, before, next backward)
         self.filled: dict[int, list[tuple[int, int]]] = {}
         for k in range(1, len(here) - 1):

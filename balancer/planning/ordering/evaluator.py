@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..kernels import loops
 from ..kernels.arrays import Int64
 
 # (backward, stage, place): one operation of a rank
@@ -63,18 +64,14 @@ class PipelineEvaluator:
 
     def finish(self, order: Int64) -> tuple[Int64, int]:
         """Return the end time of every operation, and the makespan."""
-        from ..kernels.pipeline import run
-
         ends = np.zeros(len(self.rank), dtype=np.int64)
         order = np.ascontiguousarray(order, dtype=np.int64)
-        return ends, run(self.rank, self.after, self.row, self.place, self.costs, order, ends)
+        return ends, loops.run(self.rank, self.after, self.row, self.place, self.costs, order, ends)
 
     def two_opt(self, order: Int64, most: int) -> Int64:
         """Return the order after compiled 2-opt; at most `most` makespans are computed."""
-        from ..kernels.pipeline import two_opt
-
         improved = np.array(order, dtype=np.int64)
-        two_opt(self.rank, self.after, self.row, self.place, self.costs, improved, most)
+        loops.two_opt(self.rank, self.after, self.row, self.place, self.costs, improved, most)
         return improved
 
     def padded(self) -> "PipelineEvaluator":

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import check_work
 from ..problem.config import OrderRanks
 from .evaluator import PipelineEvaluator
 from .search import find_order
@@ -21,6 +22,8 @@ _ROUNDS = 64
 _PARTNERS = 6  # fastest ranks that are tried as partners of the slowest
 _SWAPS = 24  # swaps that are evaluated for each pair of ranks
 _EVALUATIONS = 2_000  # makespans that 2-opt may compute after a swap
+# About what Python takes without compiled kernels, for each rank, stage and cube of microbatches
+_PLAIN_S = 3e-5
 
 
 def rank_ordering(name: str, pipeline_of: PipelineOf, level: bool = True) -> OrderRanks:
@@ -33,6 +36,9 @@ def rank_ordering(name: str, pipeline_of: PipelineOf, level: bool = True) -> Ord
 
     def order_ranks(loads: Int64, assigned: Int64) -> Int64:
         pipelines = [pipeline_of(loads[row]) for row in assigned]
+        ranks, count = assigned.shape
+        seconds = _PLAIN_S * ranks * pipelines[0].stages * count**3
+        check_work(f"ordering {count} microbatches on each of {ranks} ranks", seconds)
         orders = [find_order(name, pipeline) for pipeline in pipelines]
         placed = np.stack([row[order] for row, order in zip(assigned, orders, strict=True)])
         if not level:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import assign_rows
 from ..problem.loads import UNLIMITED, alike, common_unit, scale_costs
 from ..problem.shuffle import permutation
 from .greedy import ascending, greedy
@@ -34,8 +35,6 @@ def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
 
     loads: (groups, resources).
     """
-    from ..kernels.assign import assign_rows
-
     unlimited = np.full(loads.shape[1], UNLIMITED)
     small, _ = scale_costs(loads, unlimited, len(loads))
     deviations = (small - small.sum(axis=0) // len(small)).clip(-_MOST, _MOST)

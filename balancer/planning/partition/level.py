@@ -10,8 +10,9 @@ import numpy as np
 
 from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
+from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
-from ..problem.loads import UNLIMITED, budget_array, scale_costs
+from ..problem.loads import UNLIMITED, budget_array, count_kinds, scale_costs
 from ..problem.metrics import TILE_TOKENS
 
 _SPARE = 4  # free places of a group for samples that move
@@ -31,8 +32,6 @@ def level(
     sample in no group (-1) stays there. has (n,): which samples have what cells without it must not
     get, and the others not lose. Research of this project; no bound proven.
     """
-    from ..kernels.level import level_steps
-
     if cells.shape[1] < 2:
         return group_of
     inside = np.flatnonzero(group_of >= 0)
@@ -84,8 +83,7 @@ def _slots(
 
 def _coarsest_first(costs: Int64) -> Int64:
     """Return the columns by the number of their different values."""
-    kinds = [len(np.unique(costs[:, column])) for column in range(costs.shape[1])]
-    return np.argsort(kinds, kind="stable")
+    return np.argsort(count_kinds(costs), kind="stable")
 
 
 def _summed(config: PlanConfig, costs: Int64, small: Int64) -> Int64:

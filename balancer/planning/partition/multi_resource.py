@@ -10,6 +10,7 @@ import numpy as np
 
 from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64
+from ..kernels.loops import lower_maxima, place_vectors, two_ended
 from ..problem.costs import check_costs
 from ..problem.loads import UNLIMITED, order_by_size, scale_costs
 from .greedy import quotas
@@ -29,9 +30,6 @@ def multi_resource(costs: Int64, parts: int, equal: bool = False, seed: int = 0)
     >>> multi_resource(np.array([[9, 1], [1, 9], [9, 1], [1, 9]]), parts=2).tolist()
     [0, 0, 1, 1]
     """
-    from ..kernels.partition import lower_maxima, place_vectors
-    from ..kernels.swap import two_ended
-
     costs = check_costs(costs, costs.shape[1])
     if not len(costs) or parts == 1:
         return np.zeros(len(costs), dtype=np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.arrays import Int64, Mask
+from ..kernels.arrays import Int64
 
 UNLIMITED = 2**62
 UNIT = 2**20
@@ -61,6 +61,18 @@ def group_loads(costs: Int64, group_of: Int64, groups: int) -> Int64:
     return loads
 
 
+def count_kinds(values: Int64) -> list[int]:
+    """Return how many different values each column has.
+
+    As `numpy.unique`, at whose first call numpy imports more than a plan takes.
+
+    >>> count_kinds(np.array([[1, 2], [3, 2], [1, 2]]))
+    [2, 1]
+    """
+    changes = np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
+    return [int(count) + min(1, len(values)) for count in changes]
+
+
 def alike(loads: Int64, ranks: int) -> Int64:
     """Return int64 (rows, ranks): groups sorted so that those of a row have like loads.
 
@@ -70,7 +82,7 @@ def alike(loads: Int64, ranks: int) -> Int64:
     >>> alike(np.array([[9, 10], [8, 30], [9, 20], [8, 40]]), ranks=2).tolist()
     [[0, 2], [1, 3]]
     """
-    kinds = [len(np.unique(loads[:, column])) for column in range(loads.shape[1])]
+    kinds = count_kinds(loads)
     columns = sorted(range(loads.shape[1]), key=lambda column: (kinds[column], column))
     keys = [loads[:, column] for column in columns[:0:-1]] + [-loads[:, columns[0]]]
     empty = loads.sum(axis=1) == 0
@@ -130,25 +142,6 @@ def scale_costs(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]
         result[:, column] = ((values + up) >> shift) * factor
         limits[column] = min(UNLIMITED, (budget >> shift) * factor)
     return result, limits
-
-
-def scale_each(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64, Mask]:
-    """Return `scale_costs` of several windows at once, and of which of them this is it.
-
-    costs, and those returned: (windows, n, resources); budgets (resources,), those returned
-    (windows, resources). A window whose costs are so large that they are to be divided is left to
-    `scale_costs`; no cost may exceed `costs.MAX_COST`.
-
-    >>> scale_each(np.array([[[2], [6]]]), np.array([9]), parts=4)[0].tolist()
-    [[[1048576], [3145728]]]
-    """
-    largest, whole = costs.max(axis=1, initial=0), costs.sum(axis=1)
-    is_small = (largest >> _LARGEST_BITS == 0) & (whole // parts >> _MEAN_BITS == 0)
-    by_mean = UNIT * parts // np.maximum(1, whole)
-    factor = np.maximum(1, np.minimum(by_mean, _LARGEST // np.maximum(1, largest)))
-    is_limited = budgets <= UNLIMITED // factor  # else the product would not fit in 64 bits
-    tight = np.where(is_limited, np.where(is_limited, budgets, 0) * factor, UNLIMITED)
-    return costs * factor[:, None], tight, is_small.all(axis=1)
 
 
 def order_by_size(costs: Int64, small: Int64, coarse: bool = False) -> Int64:

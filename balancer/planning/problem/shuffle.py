@@ -8,14 +8,13 @@ seeding, and its stream is frozen by numpy's compatibility policy.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..kernels.loops import swap
 
 _WIDE_FROM = (2**32 - 1) // 20
-_COMPILED_FROM = 200_000
 # Positions whose partners are drawn together.
 _PART = 1 << 20
 _WORD = 2**64 - 1
@@ -34,13 +33,6 @@ def permutation(count: int, seed: int, epoch: int, shuffle: bool = True) -> Int6
     order = np.arange(count, dtype=np.int64)
     if not shuffle or count < 2:
         return order
-    if count < _COMPILED_FROM:
-        partners = np.concatenate([*_partners(count, seed + epoch)])
-        items = order.tolist()
-        _swap(items, partners.tolist())
-        return np.array(items, dtype=np.int64)
-    from ..kernels.shuffle import swap
-
     begin = 0
     for partners in _partners(count, seed + epoch):
         swap(order[begin:], partners)
@@ -64,11 +56,6 @@ def _partners(count: int, seed: int) -> Iterator[Int64]:
         left = np.arange(count - begin, count - end, -1, dtype=np.uint64)
         behind = (wanted % left).astype(np.int64)
         yield behind + np.arange(end - begin, dtype=np.int64)
-
-
-def _swap(items: Any, partners: Any) -> None:
-    for here, there in enumerate(partners):
-        items[here], items[there] = items[there], items[here]
 
 
 def derive_seed(*numbers: int) -> int:

@@ -32,25 +32,25 @@ def test_the_exchange_found_leaves_the_least_above_the_mean(seed: int) -> None:
         else:
             outcomes.append(excess(group_loads(costs, moved, 2)))
     before = excess(slots.loads)
-    give, take = lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9)
+    give, take = lower_excess(*slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9)
     if give >= 0 or take >= 0:
-        exchange(slots, costs, 0, 1, give, take)
+        exchange(*slots, costs, 0, 1, give, take)
     assert excess(slots.loads) == min(outcomes) < before
 
 
 def test_groups_below_the_mean_are_left_alone() -> None:
     costs = np.array([[0, 1], [1, 0]]) << 19
     slots = make_slots(costs, np.array([0, 1]), 2, 4)
-    assert lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9) == (-1, -1)
+    assert lower_excess(*slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9) == (-1, -1)
 
 
 def test_a_group_of_two_may_give_one_away_but_not_the_last() -> None:
     costs = np.array([[3], [3], [1]]) << 18
     slots = make_slots(costs, np.array([0, 0, 1]), 2, 4)
     unlimited = np.full(1, 2**62)
-    assert lower_excess(slots, costs, unlimited, 0, 1, 0, True, 9) == (slots.start[0], -1)
+    assert lower_excess(*slots, costs, unlimited, 0, 1, 0, True, 9) == (slots.start[0], -1)
     alone = make_slots(costs * 2, np.array([0, 1, 1]), 2, 4)
-    assert lower_excess(alone, costs * 2, unlimited, 0, 1, 0, True, 9) == (-1, -1)
+    assert lower_excess(*alone, costs * 2, unlimited, 0, 1, 0, True, 9) == (-1, -1)
 
 
 def test_loads_far_above_the_mean_do_not_overflow() -> None:

@@ -48,7 +48,6 @@ def test_it_is_the_same_in_parts_of_any_size(
     count: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shuffle = "counterpoise.balancer.planning.problem.shuffle"
-    monkeypatch.setattr(f"{shuffle}._COMPILED_FROM", 500)
     if is_wide:
         monkeypatch.setattr(f"{shuffle}._WIDE_FROM", 10)
     whole = permutation(count, 3, 1)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.coordinator.state import Send
-from counterpoise.balancer.planning.warmup import prepare_planning
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
     DecodedItem,
@@ -49,7 +48,6 @@ class InProcessConnection:
         self._job = job
         self._ranks = ranks
         self._handler = SourceHandler(source, job.resources, job.plan.seed, local=True)
-        prepare_planning(job.plan)
         # Whether an exception has left coordinator or sessions in the middle of something.
         self._is_torn = False
         self._is_first = True  # nothing of the run has been handed out yet

@@ -17,7 +17,7 @@ from counterpoise.balancer.planning.problem.config import Planned, Window
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.feed import PlannedStep
-from counterpoise.loader.local.planning import Collected, KernelRunner, Planning, PlanningThread
+from counterpoise.loader.local.planning import Collected, Planning, PlanningThread
 from tests.loader.local.plans import RESOURCES, config, costs_of, describe, feed, seen, take
 
 PLAN = config()
@@ -59,7 +59,7 @@ def alarm() -> Iterator[None]:
 
 
 def of_thread(**given: Any) -> PlanningThread:
-    planning = PlanningThread(make(**given), KernelRunner(PLAN), describe(PLAN))
+    planning = PlanningThread(make(**given), describe(PLAN))
     planning.start()
     return planning
 
@@ -67,7 +67,7 @@ def of_thread(**given: Any) -> PlanningThread:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_thread_gives_what_the_caller_gets_without_one(is_known: bool) -> None:
     costs = [None if is_known else LoopCosts(COUNT, RESOURCES) for _ in range(2)]
-    here = Planning(make(costs[0]), KernelRunner(PLAN), describe(PLAN))
+    here = Planning(make(costs[0]), describe(PLAN))
     there = of_thread(costs=costs[1])
     expected = [*map(seen, take(feed(PLAN, costs_of([*range(COUNT)]))))]
     for planning in (here, there):
@@ -80,7 +80,7 @@ def test_what_planning_raises_is_collected_once() -> None:
     def fail() -> PlanAhead:
         raise ValueError("no such order")
 
-    planning = PlanningThread(fail, KernelRunner(PLAN), describe(PLAN))
+    planning = PlanningThread(fail, describe(PLAN))
     planning.start()
     *_, last = collected(planning)
     assert str(last.error) == "no such order"
@@ -121,7 +121,7 @@ def test_what_a_trainer_had_in_hand_comes_again_after_a_rewind() -> None:
 
 
 def test_planning_that_has_ended_or_was_done_here_cannot_be_rewound() -> None:
-    here = Planning(make(), KernelRunner(PLAN), describe(PLAN))
+    here = Planning(make(), describe(PLAN))
     there = of_thread()
     there.stop()
     assert not here.rewind(0)
@@ -183,7 +183,7 @@ def test_a_fork_finds_no_planner_at_work_and_both_go_on() -> None:
     signal.alarm(120)
     was_at_work = 0
     for moment in range(30):
-        planning = PlanningThread(slow, KernelRunner(PLAN), describe(PLAN))
+        planning = PlanningThread(slow, describe(PLAN))
         planning.start()
         time.sleep(moment * 0.001)
         was_at_work += Slow.is_at_work

@@ -12,7 +12,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.loader.local.planning import KernelRunner, Planning
+from counterpoise.loader.local.planning import Planning
 from counterpoise.loader.local.run import LocalRun
 from counterpoise.loader.local.steps import RunSettings
 from counterpoise.loader.local.workers import Failed
@@ -83,7 +83,7 @@ def begin(
     tasks = AnyOrder(reader, seed)
     costs_here = feed(plan, LoopCosts(len(data), RESOURCES))
     planning = Planning(
-        lambda: PlanAhead(costs_here, 20, plan.samples_per_step), KernelRunner(plan),
+        lambda: PlanAhead(costs_here, 20, plan.samples_per_step),
         describe(plan, tuple(range(plan.ranks))),
     )  # fmt: skip
     settings = RunSettings(job, source, tuple(range(plan.ranks)), False, True, True, False)

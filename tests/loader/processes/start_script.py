@@ -8,7 +8,6 @@ import pathlib
 import sys
 import threading
 
-import numba.np.ufunc.parallel
 import numpy as np
 import torch
 import torch.utils.data
@@ -100,7 +99,6 @@ def run(kind):
 
 torch.set_num_threads(2)
 torch.ones(300, 300) @ torch.ones(300, 300)  # starts OpenMP's threads
-numba.np.ufunc.parallel._launch_threads()
 context = zmq.Context()
 sockets = [context.socket(zmq.PAIR) for _ in range(2)]
 sockets[0].bind("inproc://here")

@@ -10,7 +10,6 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.balance import DEFAULTS, Balance
 from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
-from ....balancer.planning.warmup import compile_kernels
 from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
 from .alternatives import alignment_figures, dispatch_figures, padded_figures
@@ -92,7 +91,6 @@ def make_report(
     plan = _fit_step(options.plan, len(part.table.costs))
     check_step(plan)
     given = _given_budgets(part.table, options)
-    compile_kernels("pack", "isf", "shuffle", "assign", "level")
     progress("searching budgets")
     candidates = search(part.table, plan, model, options.machine)
     progress("planning")

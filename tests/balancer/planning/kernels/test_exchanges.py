@@ -42,9 +42,9 @@ def test_the_best_exchange_is_the_best_of_all(measure: object, moves: bool) -> N
             groups, costs, budgets.tolist(), 1, 2, seed, moves, candidates, measure,  # type: ignore[arg-type]
         ))  # fmt: skip
         if measure is plain.squares:
-            given = swap.best_exchange(slots, costs, budgets, 1, 2, gap, seed, moves, candidates)
+            given = swap.best_exchange(*slots, costs, budgets, 1, 2, gap, seed, moves, candidates)
         else:
-            given = lower_excess(slots, costs, budgets, 1, 2, seed, moves, candidates)
+            given = lower_excess(*slots, costs, budgets, 1, 2, seed, moves, candidates)
         assert tuple(map(int, given)) == expected, seed
         found.append(expected)
     one_way = [pair for pair in found if pair[0] < 0 <= pair[1] or pair[1] < 0 <= pair[0]]
@@ -57,7 +57,7 @@ def test_an_exchange_moves_what_it_says_and_keeps_loads(exchange: plain.Exchange
     costs = np.random.default_rng(1).integers(0, 99, (9, 2))
     slots = make_slots(costs, np.arange(9) % 3, 3, 1)
     ours, theirs = plain.after(plain.groups_of(slots), 0, 2, exchange)
-    swap.exchange(slots, costs, 0, 2, *places(slots, 0, 2, exchange))
+    swap.exchange(*slots, costs, 0, 2, *places(slots, 0, 2, exchange))
     assert plain.groups_of(slots) == [ours, [1, 4, 7], theirs]
     assert slots.loads.tolist() == [plain.sums(costs, each) for each in plain.groups_of(slots)]
 
@@ -80,10 +80,21 @@ def test_views_sort_by_what_they_are_named_after() -> None:
     for seed in range(40):
         loads = np.random.default_rng(seed).integers(0, 50, (9, 1 + seed % 3)) << 10
         active = np.array([0, 2, 3, 5, 8, 7, 1][: 3 + seed % 5])
-        ends, farther = swap.sort_by_view(loads, active, seed)
+        key, ends, spare = (np.empty(len(active), dtype=np.int64) for _ in range(3))
+        farther = swap.sort_by_view(loads, active, seed, key, ends, spare)
         assert (ends.tolist(), bool(farther)) == view(loads, active.tolist(), seed)
         sides.add(bool(farther))
     assert sides == {False, True}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 32, 33, 100, 519])
+def test_the_compiled_sort_is_numpys(count: int) -> None:
+    for different in (3, 100, 2**40):
+        key = np.random.default_rng(count).integers(-different, different, count)
+        for keys in (key, np.sort(key), -np.sort(-key)):
+            ends, spare = np.full(count, -1), np.full(count, -1)
+            swap.sort(keys, ends, spare)
+            assert ends.tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def pairs(size: int, turn: int, random: int, low_end_farther: bool) -> list[tuple[int, int]]:

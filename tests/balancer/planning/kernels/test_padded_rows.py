@@ -105,11 +105,11 @@ def test_two_rows_reach_as_far_as_any_order_of_their_microbatches(ranks: int) ->
         sizes, stop = drawn(seed, 10)
         draw = np.random.default_rng(seed)
         first, second = sorted(draw.integers(1, 240 // ranks, 2).tolist(), reverse=True)
-        ends, far = np.empty((2, 11), np.uint64), np.empty((ranks + 1, ranks + 1), np.uint64)
-        padded.fill_ends(sizes, stop, first, ends[0])
-        padded.fill_ends(sizes, stop, second, ends[1])
+        ends, far = np.empty((2, 11), np.int64), np.empty((ranks + 1, ranks + 1), np.int64)
+        padded.fill_ends(sizes, stop, first, ends, 0)
+        padded.fill_ends(sizes, stop, second, ends, 1)
         padded.fill_far(ranks, ends, far)
-        holds = padded.holds(ranks, ends, np.empty(ranks + 1, np.uint64))
+        holds = padded.holds(ranks, ends, np.empty(ranks + 1, np.int64))
         expected = plain_far(sizes, stop, (first, second), ranks)
         assert far.tolist() == expected.tolist()
         assert holds == (expected[-1, -1] == 10)
@@ -156,9 +156,9 @@ def test_rows_in_turns_hold_what_one_after_the_other_would_not() -> None:
     # Each row reaches far from where the other one's microbatch ends, and nowhere else.
     first = [3, 3, 3, 4, 5, 6, 9, 9, 9, 10, 10]
     second = [1, 2, 3, 6, 6, 6, 7, 8, 9, 10, 10]
-    ends = np.array([first, second], np.uint64)
-    assert padded.holds(2, ends, np.empty(3, np.uint64))
-    assert not padded.holds(1, ends, np.empty(2, np.uint64))
+    ends = np.array([first, second], np.int64)
+    assert padded.holds(2, ends, np.empty(3, np.int64))
+    assert not padded.holds(1, ends, np.empty(2, np.int64))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""The walks of filling and replay: plain Python that Cython compiles when the package is built."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import cython
+
+if not cython.compiled:
+    # In compiled.pyx these are types of C: numbers of 64 bits, and int64 arrays of one to three
+    # dimensions, C-contiguous and writable.
+    Int = int
+    Vector = NDArray[np.int64]
+    Matrix = NDArray[np.int64]
+    Cube = NDArray[np.int64]
+
+
+def place(
+    start: Matrix, end: Matrix, kind: Matrix, count: Vector, resource: Vector, ns: Cube,
+    rows: Vector, release: Vector, slower: Vector, begin: Int, hop: Int, stop: Int, out: Cube,
+    took: Cube, done: Vector,
+) -> int:  # fmt: skip
+    """Place microbatches one after another, each kernel as early as possible.
+
+    `start`, `end`, `kind` (stages, stretches), `count` (stages): the free time of each stage;
+    `start` moves past what is used. `resource` (kernels): 0 compute, 1 communication; `ns` (stages,
+    rows, kernels): their times; `rows`: each microbatch's row. `release` (kernels): delay after
+    `begin` of the first microbatch's kernels. `slower` (2): permille that a kernel of a resource
+    takes longer beside the host's. Fills `out` (microbatches, stages, kernels) with starts, `took`,
+    zeros before, with times, and `done` with the time at which each result has arrived. Returns the
+    number of microbatches placed with `done` up to `stop`.
+    """
+    # Per stage: the stretch that placing has reached, and the end of the last kernel.
+    at: Vector = np.zeros(start.shape[0], np.int64)
+    now: Vector = np.full(start.shape[0], begin, np.int64)
+    placed: Int
+    with cython.nogil:
+        placed = place_all(
+            start, end, kind, count, resource, ns, rows, release, slower, begin, hop, stop, out,
+            took, done, at, now,
+        )  # fmt: skip
+    return placed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def place_all(
+    start: Matrix, end: Matrix, kind: Matrix, count: Vector, resource: Vector, ns: Cube,
+    rows: Vector, release: Vector, slower: Vector, begin: Int, hop: Int, stop: Int, out: Cube,
+    took: Cube, done: Vector, at: Vector, now: Vector,
+) -> Int:  # fmt: skip
+    """Do what `place` does; `at` and `now` (stages) are where each stage begins."""
+    for j in range(rows.shape[0]):
+        ready: Int = begin
+        for s in range(start.shape[0]):
+            t: Int = max(now[s], ready)
+            c: Int = at[s]
+            for q in range(resource.shape[0]):
+                length: Int = ns[s, rows[j], q]
+                if length == 0:  # padding of a microbatch with fewer pieces
+                    out[j, s, q] = t
+                    continue
+                contended: Int = length + (length * slower[resource[q]] + 999) // 1000
+                # FREE takes anything; COMMUNICATING only computation, COMPUTING only communication.
+                other = 1 if resource[q] == 0 else 2
+                if j == 0 and t < begin + release[q]:
+                    t = begin + release[q]
+                while c < count[s]:
+                    stretch = kind[s, c]
+                    if stretch == 0 or stretch == other:
+                        first: Int = max(t, start[s, c])
+                        needed: Int = length if stretch == 0 else contended
+                        if first + needed <= end[s, c]:
+                            t = first
+                            length = needed
+                            break
+                    c += 1
+                if c == count[s]:
+                    return j
+                out[j, s, q] = t
+                took[j, s, q] = length
+                t += length
+                start[s, c] = t
+            at[s] = c
+            now[s] = t
+            ready = t + hop
+        done[j] = ready
+        if ready > stop:
+            return j
+    return len(rows)
+
+
+def walk(
+    order: Vector, first: Vector, source: Vector, lag: Vector, ns: Vector
+) -> NDArray[np.int64]:
+    """Return each node's start: the latest end of a predecessor plus the edge's lag.
+
+    `order`: a topological order. `first[n]` to `first[n + 1]`: node n's edges in `source`, `lag`.
+    """
+    result = np.zeros(ns.shape[0], np.int64)
+    start: Vector = result
+    with cython.nogil:
+        for at in range(order.shape[0]):
+            node = order[at]
+            best: Int = 0
+            for edge in range(first[node], first[node + 1]):
+                reached = start[source[edge]] + ns[source[edge]] + lag[edge]
+                best = max(best, reached)
+            start[node] = best
+    return result
