@@ -4,6 +4,7 @@ Run as a script, it prints what it counts: `PYTHONPATH=.venv/typing python -m te
 """
 
 import ast
+import builtins
 from collections import defaultdict
 
 from tests.imports import cycles, module_graph, modules, tree_of
@@ -25,6 +26,24 @@ def long_files() -> dict[str, int]:
     """Return the number of lines of each module that has more than MAX_LINES."""
     lines = {name: path.read_text().count("\n") for name, path in modules().items()}
     return {name: n for name, n in lines.items() if n > MAX_LINES}
+
+
+def late_names() -> dict[str, set[str]]:
+    """Return the names of its module that a `__del__` looks up when it runs."""
+    found = defaultdict(set)
+    for name, path in modules().items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__del__":
+                own = {each.arg for each in node.args.args}
+                used = {each.id for part in node.body for each in ast.walk(part)
+                        if isinstance(each, ast.Name)}  # fmt: skip
+                found[name] |= used - own - {*dir(builtins)}
+    return {name: names for name, names in found.items() if names}
+
+
+def test_no_finalizer_needs_a_name_of_its_module() -> None:
+    # At the interpreter's end it may be None, and to print that error can hang.
+    assert not late_names()
 
 
 def test_no_modules_import_each_other() -> None:

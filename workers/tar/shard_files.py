@@ -34,9 +34,9 @@ class _Opened:
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
+    def __del__(self, _close: Any = os.close) -> None:
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            _close(self.fd)
 
 
 class FileState(NamedTuple):
