@@ -77,12 +77,15 @@ class Mapping:
         """
         return (ctypes.c_char * length).from_address(self.address)
 
-    def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
+    def __del__(
+        self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing,
+        _unmap: Any = _libc.munmap,
+    ) -> None:  # fmt: skip
         # Not in a child, where another thing may be at this address; nor while the interpreter
         # ends, when tensors on the memory may still be read. There is no address where a handler
         # raised before anything was mapped.
         if getattr(self, "address", 0) and self._process == _getpid() and not _finalizing():
-            _libc.munmap(self.address, self.size)
+            _unmap(self.address, self.size)
 
 
 def why_no_memory_files() -> str:
