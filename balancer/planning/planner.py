@@ -201,7 +201,7 @@ class Planner:
         config = self.config
         refused = oversize * (config.oversize == "refuse")
         if config.drop_last and (config.mode == "epoch" or not batches):
-            return 0 if batches else refused
+            return 0 if batches or config.mode == "exact" else refused
         return used - batches.samples - (refused if batches else 0)
 
     def _refuse_oversize(self, window: Window, costs: Int64) -> None:

@@ -100,8 +100,9 @@ class BalancedLoader:
 
     @property
     def left_out(self) -> int:
-        """Samples of this epoch that are holes, so far; between epochs of the last, with those that
-        no step has had, but for what drop_last drops.
+        """Samples of this epoch that are holes, so far; between epochs, those of the last.
+
+        Then those count, too, that no step has had, but for what drop_last drops.
         """
         before = self._left_out_before
         return len(self.position.holes) if before is None else before

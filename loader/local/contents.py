@@ -3,8 +3,8 @@
 A hole is a sample that could not be used: it stays where the plan has it, and weighs nothing. Where
 the loop can take no microbatch without samples (torch's default_collate makes no batch of none, and
 a rank that left one out would make the others wait for ever), one that consists of holes gets a
-sample of a microbatch that has more; where none has more, the plan says whether it gets one that
-weighs nothing, or the step is left out. Which one follows from the plan and the holes alone, so that a
+sample of a microbatch that has more. Where none has more, the plan says whether it gets one that
+weighs nothing, or the step is left out. All follows from the plan and the holes alone, so that a
 resumed run does the same. Budgets hold, as a sample that fits among others fits alone.
 """
 
