@@ -71,11 +71,11 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
         # Under balance="auto" a larger accumulate makes larger steps, which need one still larger.
         # Smaller microbatches fit at the latest when they are of one sample.
         size = max(1, len(costs) // (config.ranks * accumulate))
-        fewer = f'under balance="auto", which keeps batch_size, set batch_size={size}'
+        smaller = f'under balance="auto", which keeps batch_size, set batch_size={size}'
         if config.last_step != "whole":
-            cure = f"{fewer}, or larger budgets"
+            cure = f"{smaller}, or larger budgets"
         elif config.counts is not None:
-            cure = f"{fewer}; else {cure}"
+            cure = f"{smaller}; else {cure}"
         raise ValueError(
             f"step {step}: {len(costs)} samples do not fit the budgets in {config.ranks} ranks x "
             f"{wanted} microbatches; the smallest accumulate found is {accumulate}: {cure}"

@@ -110,7 +110,8 @@ def make(seed: int) -> Setting:
     kind = r.choice(("auto", "counted", *["balanced"] * 6))
     collate = r.choice(("torch", "list", "padded", "packed"))
     mode = r.choice(("exact", "exact", "window", "epoch"))
-    accumulate, budget, options = rows, 0, dict[str, Any](seed=r.randint(0, 9))
+    accumulate: Any = rows
+    budget, options = 0, dict[str, Any](seed=r.randint(0, 9))
     if kind == "auto":
         mode = "exact"
         options |= {"grouping": "auto", "counts": r.choice((None, "free", "equal"))}

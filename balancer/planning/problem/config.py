@@ -41,7 +41,7 @@ from .pipeline_costs import read_costs_of
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
-PLANNER_VERSION = 5
+PLANNER_VERSION = 4
 
 # (loads (groups, resources), assigned (ranks, accumulate)) -> assigned, in the order of execution.
 OrderRanks = Callable[[Int64, Int64], Int64]
