@@ -219,7 +219,10 @@ class BalancedSettings:
                     f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
             known = lambda: KnownData(dataset, len(source), source.key)  # noqa: E731
-            if plan.empty_microbatches and not self.takes_empty:
+            # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
+            if plan.accumulate == "auto" or plan.last_step != "whole":
+                plan = replace(plan, spares=not plan.empty_microbatches)
+            if (plan.empty_microbatches or plan.spares) and not self.takes_empty:
                 spare = SpareSample(source, plan.seed, given.shuffle)
         if given.balancer and not hasattr(dataset, "spec"):
             raise ValueError(

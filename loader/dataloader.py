@@ -283,7 +283,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     @property
     def left_out(self) -> int:
-        """Samples of this epoch, so far, that on_error has left out."""
+        """Samples of this epoch, so far, that are left out; at its end also those of no step."""
         if self._late is not None:
             return self._late.made.left_out if self._late.made is not None else 0
         return 0 if self._plain.left_out is None else self._plain.left_out.count

@@ -188,11 +188,12 @@ class Planner:
         return is_exact and is_one and is_counted and not config.limited
 
     def _count_left_out(self, batches: GroupedBatches, used: int, oversize: int) -> int:
-        """Return how many samples are in no batch, though neither refused nor of a dropped step."""
+        """Return how many samples are in no batch, and neither named with one nor dropped."""
         config = self.config
+        refused = oversize * (config.oversize == "refuse")
         if config.drop_last and (config.mode == "epoch" or not batches):
-            return 0
-        return used - batches.samples - oversize * (config.oversize == "refuse")
+            return 0 if batches or config.mode == "exact" else refused
+        return used - batches.samples - (refused if batches else 0)
 
     def _refuse_oversize(self, window: Window, costs: Int64) -> None:
         """Raise OversizeError for a sample over budget, where that is to end the run."""

@@ -55,9 +55,9 @@ class StepGroups(msgspec.Struct, frozen=True):
 def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGroups:
     """Group all samples (n, resources) into one step, with accumulate="auto" raised as needed.
 
-    Where empty microbatches are not allowed, the few samples that do not divide by the ranks are
-    in no group if there would be one. Raises ValueError, naming the smallest accumulate found, if
-    a fixed one does not suffice.
+    Where neither empty microbatches nor spares are allowed, the few samples that do not divide by
+    the ranks are in no group if there would be an empty one. Raises ValueError, naming the smallest
+    accumulate found, if a fixed one does not suffice.
     """
     over = oversized(costs, budget_array(config.budgets))
     wanted = accumulate = first_accumulate(config)
@@ -67,12 +67,21 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
             break
         accumulate = max(accumulate + 1, -(-groups // config.ranks))
     if accumulate > wanted and config.accumulate != "auto":
+        cure = 'set that, "auto", larger budgets, or fewer samples_per_step'
+        # Under balance="auto" a larger accumulate makes larger steps, which need one still larger.
+        # Smaller microbatches fit at the latest when they are of one sample.
+        size = max(1, len(costs) // (config.ranks * accumulate))
+        smaller = f'under balance="auto", which keeps batch_size, set batch_size={size}'
+        if config.last_step != "whole":
+            cure = f"{smaller}, or larger budgets"
+        elif config.counts is not None:
+            cure = f"{smaller}; else {cure}"
         raise ValueError(
             f"step {step}: {len(costs)} samples do not fit the budgets in {config.ranks} ranks x "
-            f"{wanted} microbatches; the smallest accumulate found is {accumulate}: set that, "
-            '"auto", larger budgets, or fewer samples_per_step'
+            f"{wanted} microbatches; the smallest accumulate found is {accumulate}: {cure}"
         )
-    if config.ranks * accumulate > len(costs) and not config.empty_microbatches:
+    may_be_empty = config.empty_microbatches or config.spares
+    if config.ranks * accumulate > len(costs) and not may_be_empty:
         # Only "auto" gets here. With a multiple of the ranks there are as many microbatches at
         # most as samples.
         rest = len(costs) % config.ranks
@@ -139,6 +148,12 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
         steps = min(steps, ENOUGH_STEPS)
     wanted = steps * per_step
     used = steps * size if loose else int(np.searchsorted(needed, wanted, side="right"))
+    least = 1
+    if not config.empty_microbatches:
+        # Each microbatch needs a sample, and one that is refused is in none.
+        usable = np.cumsum(~over | (config.oversize != "refuse"))
+        wanted = min(wanted, int(usable[used - 1]) // per_step * per_step) if used else 0
+        least = int(np.searchsorted(usable, wanted)) + 1
     if not wanted:
         return StepGroups(np.empty(0, dtype=np.int64), ())
     while True:
@@ -146,7 +161,7 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
         if groups <= wanted:
             break
         # The guess was too low: take a little less than the prefix that would fit in proportion.
-        used = max(1, min(used - 1, used * wanted * 1023 // (1024 * groups)))
+        used = max(least, min(used - 1, used * wanted * 1023 // (1024 * groups)))
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sum_costs(costs[:used]), group_of, chosen, wanted)
     return _cut_to_steps(config, costs[:used], group_of, chosen, seed)
@@ -160,6 +175,9 @@ def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     over = oversized(costs, budget_array(config.budgets))
     wanted = int(_bound_groups(config, costs, over)[-1])
     group_of, groups = _group(config, costs, over, wanted, seed, refine_up_to=len(costs))
+    if not groups:
+        # All samples are refused: a step of none names them.
+        return StepGroups(group_of, (np.arange(config.ranks * first_accumulate(config)),))
     return _cut_to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
 
 

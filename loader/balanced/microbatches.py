@@ -100,7 +100,10 @@ class BalancedLoader:
 
     @property
     def left_out(self) -> int:
-        """Samples of this epoch (of the last, between epochs) that are holes, so far."""
+        """Samples of this epoch that are holes, so far; between epochs, those of the last.
+
+        Then those count, too, that no step has had, but for what drop_last drops.
+        """
         before = self._left_out_before
         return len(self.position.holes) if before is None else before
 
@@ -298,10 +301,11 @@ class BalancedLoader:
         if in_no_step > (self._told or 0) and 0 in self.ranks:
             logger.warning(
                 "%d samples were left out of epoch %d: there were fewer than microbatches, and "
-                "collate_fn cannot make a batch of no samples", in_no_step, self.epoch,
+                "collate_fn cannot make a batch of no samples, or all were refused", in_no_step,
+                self.epoch,
             )  # fmt: skip
         self._over_budget.end_epoch()
-        left_out = len(self.position.holes)
+        left_out = len(self.position.holes) + in_no_step
         self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
         self.finish(generation)
 

@@ -47,7 +47,7 @@ class SpareSample:
             return found
         raise LoaderError(
             f"none of {TRIES} samples from ordinal {start} of epoch {epoch} can be loaded, and "
-            "collate_fn cannot make a batch of no samples: give drop_last=True"
+            "collate_fn cannot make a batch of no samples: repair the data, or give a layout"
         )
 
     def weightless(self, batch: Any) -> Any:

@@ -3,7 +3,8 @@
 A hole is a sample that could not be used: it stays where the plan has it, and weighs nothing. Where
 the loop can take no microbatch without samples (torch's default_collate makes no batch of none, and
 a rank that left one out would make the others wait for ever), one that consists of holes gets a
-sample of a microbatch that has more. Which one follows from the plan and the holes alone, so that a
+sample of a microbatch that has more. Where none has more, the plan says whether it gets one that
+weighs nothing, or the step is left out. All follows from the plan and the holes alone, so that a
 resumed run does the same. Budgets hold, as a sample that fits among others fits alone.
 """
 
@@ -32,11 +33,12 @@ class Contents:
 
 
 def usable_cells(
-    step: PlannedStep, holes: Collection[int], may_be_empty: bool
+    step: PlannedStep, holes: Collection[int], may_be_empty: bool, has_spares: bool = False
 ) -> dict[Cell, Sequence[int]] | None:
     """Return the usable ordinals of each microbatch of all ranks.
 
-    None where there are fewer than microbatches, of which none may be empty.
+    Where none may be empty, and there are fewer than microbatches: None, or with has_spares some
+    are without any, and get a sample that weighs nothing.
     """
     cells: dict[Cell, Sequence[int]] = {
         (r, m): microbatch.ordinals
@@ -48,7 +50,7 @@ def usable_cells(
     usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
     if may_be_empty:
         return {**usable}
-    return fill_empty(usable)
+    return fill_empty(usable) or ({**usable} if has_spares else None)
 
 
 def fill_empty(usable: dict[Cell, list[int]]) -> dict[Cell, Sequence[int]] | None:

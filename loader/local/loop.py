@@ -300,7 +300,7 @@ class LocalLoop:
         )  # fmt: skip
         describe = partial(
             _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
-            may_be_empty=plan.empty_microbatches,
+            may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         # In the trainer's own thread an exception could leave what other ranks wait for half done.
         in_thread = bool(settings.start.workers or self._peers)
@@ -387,10 +387,11 @@ def _plain_contents(
     label: int,
     padded: tuple[int, ...],
     may_be_empty: bool,
+    has_spares: bool,
 ) -> dict[Cell, Contents]:
     """Return what a process' microbatches hold if no sample is a hole.
 
     Nothing for a step with fewer samples than microbatches, of which none may be empty.
     """
-    cells = usable_cells(step, (), may_be_empty)
+    cells = usable_cells(step, (), may_be_empty, has_spares)
     return {} if cells is None else contents_of(step, cells, played, label, padded)

@@ -124,7 +124,7 @@ class LocalRun:
             return LoaderError(
                 f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
                 f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
-                "samples: give drop_last=True"
+                "samples: repair the data, or give a layout"
             )
         return self._maker.arrival(step, task, task.made)
 

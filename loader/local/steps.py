@@ -168,7 +168,7 @@ class StepMaker:
         if step.plain and not step.all_holes:
             return step.plain
         plan, job = step.plan, self._settings.job
-        cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches)
+        cells = usable_cells(plan, step.all_holes, job.plan.empty_microbatches, job.plan.spares)
         if cells is None:
             why = (
                 f"usable, but step {plan.number} has fewer such samples than microbatches, and "

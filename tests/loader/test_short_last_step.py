@@ -51,13 +51,18 @@ def test_what_is_left_out_is_told_at_the_epochs_end_where_it_is_not_known_before
     ]
 
 
-def test_what_does_not_divide_by_the_ranks_when_accumulate_is_raised_is_told(
+def test_what_does_not_divide_by_the_ranks_when_accumulate_is_raised_is_delivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The microbatches that are too many get a sample each that weighs nothing."""
     made = loader(18, accumulate="auto", samples_per_step=9, budgets={"n": 1})
     with caplog.at_level(logging.WARNING):
-        assert len(list(made)) == 16
-    assert told(caplog)[0].startswith("2 samples were left out of epoch 0")
+        infos = [info for _, info in made.with_info()]
+    assert sorted(int(key) for info in infos for key in info.keys) == list(range(18))
+    assert [info.empty for info in infos].count(True) == 2 * 3
+    assert {info.step_samples for info in infos} == {9}
+    assert not told(caplog)
+    assert made.left_out == 0
 
 
 def test_what_drop_last_leaves_out_is_not_told(caplog: pytest.LogCaptureFixture) -> None:

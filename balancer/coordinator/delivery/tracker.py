@@ -54,16 +54,19 @@ class DeliveryTracker:
         may_be_empty: bool = True,
         padded: tuple[int, ...] = (),
         kept: WorkerPayloads | None = None,
+        has_spares: bool = False,
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
         `padded` are those of the resources of which a microbatch costs count x largest.
-        `may_be_empty` says that the loop takes microbatches without samples. `kept` has the
-        payloads that workers keep.
+        `may_be_empty` says that the loop takes microbatches without samples; `has_spares`,
+        that such a one gets a sample which weighs nothing, where no other can be had. `kept` has
+        the payloads that workers keep.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
         self.may_be_empty = may_be_empty
+        self.has_spares = has_spares
         self.label = label
         self.padded = padded
         self.budget = ByteBudget(limit_bytes, kept)
@@ -189,11 +192,14 @@ class DeliveryTracker:
         self._catch_up(step, self.progress)
 
     def _fill_empty(self, step: PendingStep) -> None:
-        """Give samples to microbatches that consist of holes; without enough, leave all out."""
+        """Give samples to microbatches without any; where there are not enough, leave all out.
+
+        Or none, where ranks have spare samples.
+        """
         moved = fill_empty_microbatches(step)
         for sample in moved or ():
             self.decoding.move(sample)
-        if moved is None:
+        if moved is None and not self.has_spares:
             reason = (
                 f"usable, but step {step.number} has fewer such samples than microbatches, and "
                 "collate_fn cannot make a batch of no samples"

@@ -105,6 +105,7 @@ class EpochRun:
             job.plan.empty_microbatches,
             job.plan.padded_columns,
             kept,
+            job.plan.spares,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)

@@ -35,6 +35,8 @@ def level(
     if cells.shape[1] < 2:
         return group_of
     inside = np.flatnonzero(group_of >= 0)
+    if not len(inside):  # all samples are refused
+        return group_of
     groups = 1 + max(int(group_of.max(initial=-1)), int(cells.max(initial=-1)))
     small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
     has = None if has is None else has[inside]

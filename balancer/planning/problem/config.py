@@ -63,6 +63,8 @@ class PlanConfig:
     raise it together, step by step. samples_per_step also sizes the window that is planned at
     once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
     default_collate cannot): a last step with fewer samples than microbatches is left out.
+    spares: in other steps a microbatch for which there is no sample then gets one that weighs
+    nothing; without them such a step leaves samples out.
     padded: the resources of which a microbatch costs count x largest; none where work is "packed".
     last_step: what an epoch's last step does that has too few samples: "whole" has as many
     microbatches as others, some of them empty; "even" leaves out what does not divide, so that all
@@ -99,6 +101,7 @@ class PlanConfig:
     pipeline: str = ""
     dispatched: tuple[str, ...] = ()
     align: str | None = None
+    spares: bool = False
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -242,6 +245,7 @@ class PlanConfig:
             "pipeline": bool(self.pipeline),
             "dispatched": bool(self.dispatched),
             "align": self.align is not None,
+            "spares": self.spares,
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
@@ -295,8 +299,9 @@ class Planned(msgspec.Struct, frozen=True):
     """Steps in order, how many of the window's ordinals they used up, and those over budget.
 
     The next window starts at start + consumed. oversize lists ordinals, ascending; where they are
-    refused they are in no batch. left_out: how many others are in none, as a microbatch would be
-    empty; not those that drop_last drops.
+    refused they are in no batch, and named with the first one. left_out: how many others are in
+    none, as a microbatch would be empty; not those that drop_last drops. Where there is no batch to
+    name the refused ones with, they count as well.
     """
 
     batches: Sequence[GlobalBatch]

@@ -26,9 +26,13 @@ def planned(sizes: list[list[int]]) -> tuple[list[list[list[Sample]]], list[Samp
     return ranks, [sample for rank in ranks for batch in rank for sample in batch]
 
 
-def tracker(sizes: list[list[int]], budget: int = 10_000, **more: Any) -> Any:
+def tracker(
+    sizes: list[list[int]], budget: int = 10_000, has_spares: bool = False, **more: Any
+) -> Any:
     """Return a tracker with one step, and the step's samples."""
-    delivery = DeliveryTracker(0, budget, waits_for_holes=True, label=0, may_be_empty=False)
+    delivery = DeliveryTracker(
+        0, budget, waits_for_holes=True, label=0, may_be_empty=False, has_spares=has_spares
+    )
     for name, value in more.items():
         getattr(delivery, name)(*value)
     ranks, samples = planned(sizes)
@@ -92,6 +96,13 @@ def test_without_enough_samples_the_whole_step_becomes_holes() -> None:
     assert message.step_holes == (0, 1, 2, 3)
     assert message.holes[0].reason.startswith("usable, but step 0 has fewer such samples than")
     assert delivery.budget.held_bytes == 0
+
+
+def test_where_ranks_have_spare_samples_a_step_without_enough_keeps_its_own() -> None:
+    delivery, samples = tracker([[1, 1], [1, 1]], has_spares=True)
+    decode(delivery, samples, broken={2})
+    found = contents(delivery)
+    assert [found[place] for place in sorted(found)] == [([0], []), ([1], []), ([], [2]), ([3], [])]
 
 
 def test_nothing_moves_where_the_loop_takes_empty_microbatches() -> None:

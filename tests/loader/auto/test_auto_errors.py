@@ -1,10 +1,11 @@
 """Wrong uses of `balance="auto"` are right, or one line that says what to do."""
 
+import re
 from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader, RemoteDataset
+from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
 from tests.loader.auto import auto_data as data
 from tests.loader.auto.auto_data import flat
 
@@ -79,6 +80,21 @@ def test_budgets_and_equal_counts_that_cannot_be_met_name_the_smallest_accumulat
         numbers(make(data.Texts(64), balance=balance))
     limited = make(data.Texts(64), balance=Balance("auto", budgets={"tokens": 600}), batch_size=2)
     assert len(numbers(limited)) == 32
+
+
+@pytest.mark.parametrize("counts", ["equal", "free"])
+def test_the_batch_size_that_an_error_names_fits_in_the_end(counts: Any) -> None:
+    """A larger accumulate would make larger steps, which need one still larger."""
+    balance = Balance("auto", budgets={"tokens": 90}, counts=counts)
+    tried, why = [16], "set batch_size=16"
+    while (found := re.search(r"set batch_size=(\d+)", why)) is not None:
+        tried.append(int(found[1]))
+        try:
+            why = str(len(numbers(make(data.Texts(64), balance=balance, batch_size=tried[-1]))))
+        except (ValueError, LoaderError) as error:
+            why = str(error)
+    assert why == str(64 // tried[-1])
+    assert tried[1:] == sorted({*tried}, reverse=True)
 
 
 @pytest.mark.parametrize(

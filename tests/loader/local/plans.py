@@ -60,7 +60,7 @@ def describe(plan: PlanConfig, played: tuple[int, ...] = (0, 1)) -> Any:
     """Return what describes the contents of a step."""
     return partial(
         _plain_contents, played=played, label=-1, padded=(),
-        may_be_empty=plan.empty_microbatches,
+        may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
     )  # fmt: skip
 
 

@@ -1,0 +1,366 @@
+"""Each sample of an epoch is delivered once, is a named hole, or counts as left out.
+
+Random settings against a reference: in mode "exact" it says which samples each step delivers; in
+the others, which moves samples between steps, what may be missing at most.
+"""
+
+import json
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.loader import Balance, DataLoader, LoaderError
+
+TIMES = {"attention_pairs": 10}
+COUNTED = ("fixed", "random", "length")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples of some lengths, of which some cannot be read."""
+
+    sizes: tuple[int, ...]
+    broken: frozenset[int]
+    in_fields: bool
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.broken:
+            raise ValueError("cannot be read")
+        ids = np.arange(1, self.sizes[index] + 1)
+        return {"input_ids": ids, "labels": ids} if self.in_fields else torch.tensor(index)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a loader is made of. budget: 0 for none; collate: "list" takes an empty list."""
+
+    data: Data
+    ranks: int
+    batch_size: int
+    samples_per_step: int
+    accumulate: Any
+    collate: str
+    skips: bool
+    drop_last: bool
+    shuffle: bool
+    budget: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_auto(self) -> bool:
+        return self.options.get("grouping") == "auto"
+
+    @property
+    def microbatches(self) -> int:
+        """The fewest microbatches of a step, of all ranks."""
+        return self.ranks * (1 if self.accumulate == "auto" else self.accumulate)
+
+    @property
+    def takes_empty(self) -> bool:
+        return self.collate != "torch"
+
+    @property
+    def refused(self) -> set[int]:
+        over = {i for i, size in enumerate(self.data.sizes) if self.budget and size > self.budget}
+        return over if self.options.get("oversize") == "refuse" else set()
+
+    def loader(self, letters: Path) -> DataLoader:
+        given = dict(self.options)
+        if not self.is_auto:
+            given["samples_per_step"] = self.samples_per_step
+        if self.budget:
+            given["budgets"] = {"tokens": self.budget}
+        if self.collate in ("padded", "packed"):
+            given["layout"] = self.collate
+        is_counted = self.is_auto or given.get("grouping") in COUNTED
+        return DataLoader(
+            self.data,
+            balance=Balance(accumulate=self.accumulate, **given),
+            cost={"tokens": list(self.data.sizes)},
+            collate_fn=list if self.collate == "list" else None,
+            batch_size=self.batch_size if is_counted else 1,
+            on_error="skip" if self.skips else "raise",
+            dead_letter=str(letters) if self.skips else None,
+            virtual_ranks=self.ranks,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+        )
+
+
+def make(seed: int) -> Setting:
+    """Return a setting that no check of arguments refuses."""
+    r = random.Random(seed)
+    ranks, rows = r.randint(1, 7), r.randint(1, 3)
+    count = r.randint(ranks, 70)
+    sizes = tuple(r.choice((r.randint(1, 9), 5, 8)) for _ in range(count))
+    share = r.choice((0, 0, 0.05, 0.3, 0.9))
+    broken = frozenset(i for i in range(count) if r.random() < share)
+    batch_size = r.randint(1, 3)
+    kind = r.choice(("auto", "counted", *["balanced"] * 6))
+    collate = r.choice(("torch", "list", "padded", "packed"))
+    mode = r.choice(("exact", "exact", "window", "epoch"))
+    accumulate: Any = rows
+    budget, options = 0, dict[str, Any](seed=r.randint(0, 9))
+    if kind == "auto":
+        mode = "exact"
+        options |= {"grouping": "auto", "counts": r.choice((None, "free", "equal"))}
+        options |= {} if collate in ("padded", "packed") else {"work": "packed"}
+    elif kind == "counted":
+        mode, options["grouping"] = "exact", r.choice(COUNTED)
+    else:
+        accumulate = r.choice(("auto", rows))
+        budget = 0 if mode == "exact" and r.random() < 0.3 else r.choice((4, 9, 9, 15, 20))
+        options |= {"oversize": r.choice(("alone", "refuse")), "waits": r.choice((None, "step"))}
+        options["work"] = "packed" if mode == "epoch" or r.random() < 0.6 else "padded"
+        if collate in ("padded", "packed"):
+            options["work"] = collate
+            if mode == "epoch":
+                collate = options["work"] = "packed"
+        if mode != "epoch" and r.random() < 0.3:
+            options["time_ns"] = {"tokens": 2, "attention_pairs": 1}
+    size = ranks * rows * batch_size
+    if kind == "balanced" and collate in ("list", "padded", "packed"):
+        size = r.randint(1, size)
+    elif kind == "balanced":
+        size += r.randint(0, 5)
+    return Setting(
+        Data(sizes, broken, collate != "torch"), ranks,
+        batch_size, size, accumulate, collate, r.random() < 0.8, r.random() < 0.2,
+        mode != "exact" or r.random() < 0.8, budget, options | {"mode": mode},
+    )  # fmt: skip
+
+
+@dataclass
+class Expected:
+    """The samples of each step, of all holes, and of no step."""
+
+    steps: list[set[int]] = field(default_factory=list)
+    holes: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
+
+
+def reference(setting: Setting) -> Expected:
+    """Return what mode "exact" delivers."""
+    found, size, count = Expected(), setting.samples_per_step, len(setting.data)
+    order = permutation(count, setting.options["seed"], 0, setting.shuffle).tolist()
+    bad = setting.data.broken | setting.refused
+    may_lack = setting.takes_empty or setting.is_auto or setting.accumulate == "auto"
+    for start in range(0, count, size):
+        step = order[start : start + size]
+        kept = len(step) if len(step) == size else last(setting, len(step))
+        (found.dropped if setting.drop_last else found.left_out).update(step[kept:])
+        step = step[:kept]
+        usable = {*step} - bad
+        if step and not may_lack and len(usable) < setting.microbatches:
+            usable = set()
+        found.holes |= {*step} - usable
+        may_be_empty = not is_even(setting) if setting.is_auto else setting.takes_empty
+        if step and (usable or may_be_empty):
+            found.steps.append(usable)
+    return found
+
+
+def is_even(setting: Setting) -> bool:
+    return setting.is_auto and setting.options["counts"] != "free" and setting.shuffle
+
+
+def last(setting: Setting, samples: int) -> int:
+    """Return how many samples of a last step that is not whole are in it."""
+    if setting.drop_last:
+        return 0
+    if is_even(setting):
+        rows = max(1, min(setting.microbatches // setting.ranks, samples // setting.ranks))
+        return samples - samples % (setting.ranks * rows) if samples >= setting.ranks else 0
+    may_lack = setting.takes_empty or setting.is_auto
+    return samples if may_lack or samples >= setting.microbatches else 0
+
+
+def faults(setting: Setting, letters: Path) -> Iterator[str]:
+    """Yield in what a loader's epoch is wrong."""
+    loader = setting.loader(letters)
+    steps, names, holes, number = list[set[int]](), list[int](), set[int](), 0
+    try:
+        for step in loader.steps():
+            infos = step.infos
+            keys = [int(key) for info in infos for key in info.keys]
+            names += keys
+            steps.append({*keys})
+            holes |= {int(key) for info in infos for key in info.holes}
+            if {info.step_samples for info in infos} != {len(keys)}:
+                yield f"step {step.number}: weights of {infos[0].step_samples}, {len(keys)} came"
+            if len(infos) != setting.ranks * infos[0].microbatches:
+                yield f"step {step.number} has {len(infos)} microbatches"
+            for info, batch in zip(infos, step.microbatches, strict=True):
+                alone = len(info.keys) == 1
+                if setting.budget and not alone and info.costs["tokens"] > setting.budget:
+                    yield f"step {step.number} has {info.costs['tokens']} tokens"
+                if setting.collate == "torch" and len(batch) != max(1, len(info.keys)):
+                    yield f"step {step.number} has a batch of {len(batch)}"
+            number += 1
+    except LoaderError as error:
+        yield from unexpected(setting, str(error))
+        return
+    finally:
+        loader.close()
+    told = [json.loads(line) for line in letters.open()] if letters.exists() else []
+    named = {int(each["key"]) for each in told}
+    if len(told) != len(named):
+        yield "a dead letter came twice"
+    if not holes <= named and setting.skips:
+        yield f"holes without a letter: {sorted(holes - named)}"
+    holes |= named
+    if len(names) != len({*names}) or {*names} & holes:
+        yield "a sample came twice"
+    bad = setting.data.broken | setting.refused
+    if {*names} & bad:
+        yield f"delivered, and cannot be: {sorted({*names} & bad)}"
+    missing = {*range(len(setting.data))} - {*names} - holes
+    if not setting.skips and setting.data.broken - missing - setting.refused:
+        yield "no error, though a sample is broken"
+    unnamed = len(missing) - (loader.left_out - len(holes))
+    if unnamed and not (setting.drop_last and unnamed > 0):
+        yield f"{sorted(missing)} are missing, and left_out is {loader.left_out}"
+    if setting.options["mode"] == "exact":
+        yield from differences(reference(setting), steps, holes, missing, setting.skips)
+    else:
+        yield from lost(setting, steps, holes, missing)
+
+
+def differences(
+    expected: Expected, steps: Sequence[set[int]], holes: set[int], missing: set[int], skips: bool
+) -> Iterator[str]:
+    if list(steps) != expected.steps:
+        yield f"steps of {[*map(len, steps)]}, not {[*map(len, expected.steps)]}"
+    # Without a dead-letter file nobody is told the names in a step of which nothing is delivered.
+    unseen = set() if skips else expected.holes - holes
+    if holes != expected.holes - unseen:
+        yield f"holes {sorted(holes)}, not {sorted(expected.holes)}"
+    if missing != expected.left_out | expected.dropped | unseen:
+        yield f"missing {sorted(missing)}"
+
+
+def lost(
+    setting: Setting, steps: Sequence[set[int]], holes: set[int], missing: set[int]
+) -> Iterator[str]:
+    """Yield what mode "window" or "epoch" has left out and should not have."""
+    bad = setting.data.broken | setting.refused
+    may_lack = setting.takes_empty or setting.accumulate == "auto"
+    if (may_lack or not bad) and holes - bad:
+        yield f"usable, and holes: {sorted(holes - bad)}"
+    if not steps or not setting.skips:  # nobody is told the names of those that are refused
+        missing = missing - setting.refused
+    if not setting.drop_last and len(missing) >= setting.microbatches:
+        yield f"{len(missing)} missing"
+    if not setting.drop_last and setting.takes_empty and missing:
+        yield f"{len(missing)} missing, and batches may be empty"
+    # What is dropped fits into one step, by its number or its budgets.
+    tokens = sum(min(setting.data.sizes[each], setting.budget) for each in missing)
+    is_more = tokens > setting.microbatches * setting.budget
+    if setting.drop_last and len(missing) > setting.samples_per_step and is_more:
+        yield f"{len(missing)} dropped"
+
+
+def unexpected(setting: Setting, error: str) -> Iterator[str]:
+    """Yield an error that should not have come."""
+    if "do not fit the budgets" in error and setting.budget and setting.accumulate != "auto":
+        return
+    if "samples from ordinal" in error and len(setting.data.broken) == len(setting.data):
+        return
+    broken = [i for i in setting.data.broken if f"sample '{i}'" in error]
+    if setting.skips or not broken:
+        yield error
+
+
+def check(seeds: Sequence[int], folder: Path) -> None:
+    logging.disable(logging.WARNING)
+    try:
+        wrong = [
+            f"{seed}: {fault}"
+            for seed in seeds
+            for fault in faults(make(seed), folder / f"{seed}.jsonl")
+        ]
+    finally:
+        logging.disable(logging.NOTSET)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_samples_are_delivered_or_named(tmp_path: Path) -> None:
+    check(range(300), tmp_path)
+
+
+@pytest.mark.long
+def test_samples_of_many_settings_are_delivered_or_named(tmp_path: Path) -> None:
+    check(range(300, 5300), tmp_path)
+
+
+def left_out(loader: DataLoader) -> tuple[list[int], int]:
+    """Return the samples of each step of an epoch, and how many were left out."""
+    steps = [sum(info.samples for info in step.infos) for step in loader.steps()]
+    loader.close()
+    return steps, loader.left_out
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7])
+def test_a_raised_accumulate_delivers_what_does_not_divide_by_the_ranks(ranks: int) -> None:
+    balance = Balance(budgets={"tokens": 15}, samples_per_step=16, accumulate="auto")
+    made = DataLoader(
+        Data((10,) * 160, frozenset(), False), shuffle=True, virtual_ranks=ranks,
+        cost={"tokens": [10] * 160}, balance=balance,
+    )  # fmt: skip
+    assert left_out(made) == ([16] * 10, 0)
+
+
+@pytest.mark.parametrize(("layout", "collate"), [("padded", None), ("torch", list), ("torch", len)])
+def test_a_broken_sample_does_not_cost_its_step_under_auto(layout: Any, collate: Any) -> None:
+    data = Data((3, 5, 4, 9) * 64, frozenset(range(5, 256, 16)), True)
+    made = DataLoader(
+        data, shuffle=True, virtual_ranks=8, batch_size=1, collate_fn=collate, on_error="skip",
+        balance=Balance("auto", accumulate=2, layout=layout),
+    )  # fmt: skip
+    steps, lost = left_out(made)
+    assert (sum(steps), lost) == (240, 16)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_step_of_a_window_has_fewer_samples_than_microbatches(seed: int) -> None:
+    budgets: Any = {"budgets": {"tokens": 50}, "oversize": "error"}
+    made = DataLoader(
+        Data((1,) * 400, frozenset(), False), shuffle=True,
+        cost={"tokens": np.random.default_rng(1).choice([40, 45, 50], 400)},
+        balance=Balance(samples_per_step=11, accumulate=2, mode="window", seed=seed, **budgets),
+    )  # fmt: skip
+    assert left_out(made) == ([2] * 200, 0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
+@pytest.mark.parametrize("collate", [None, list])
+@pytest.mark.parametrize("more", [{}, {"drop_last": True}, {"waits": "step", "time_ns": TIMES}])
+def test_samples_that_are_all_refused_are_counted(mode: Any, collate: Any, more: Any) -> None:
+    if mode == "epoch" and "time_ns" in more:
+        pytest.skip("times are for the other modes")
+    given = dict(more)
+    drop_last = given.pop("drop_last", False)
+    balance = Balance(
+        budgets={"tokens": 5}, samples_per_step=2, accumulate="auto", mode=mode, oversize="refuse",
+        **given,
+    )  # fmt: skip
+    made = DataLoader(
+        Data((9, 10, 11, 12, 13), frozenset(), False), shuffle=True, virtual_ranks=2,
+        collate_fn=collate, cost={"tokens": [9, 10, 11, 12, 13]}, balance=balance,
+        drop_last=drop_last,
+    )  # fmt: skip
+    steps, lost = left_out(made)
+    is_dropped = drop_last and mode == "exact"  # the last is no whole step
+    assert (sum(steps), lost) == (0, 4 if is_dropped else 5)
