@@ -160,10 +160,12 @@ def _write_text(path: Path, text: str) -> str:
 
 def _sync_folder(folder: Path) -> None:
     """Put the names of a folder's files on the disk, where the file system can."""
-    handle = os.open(folder, os.O_RDONLY)
     with suppress(OSError):
-        os.fsync(handle)
-    os.close(handle)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _plans(pipe: Pipeline) -> dict[str, str]:

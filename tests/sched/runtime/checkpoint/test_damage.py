@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -189,27 +190,50 @@ def test_a_full_disk_on_one_rank_is_an_error_on_every_rank(pool, tmp_path) -> No
         assert exists.startswith("FileExistsError")
 
 
-def stop_inside_save(rank: int, folder: Path) -> str:
-    """Stop rank 1 while it saves, and return what the others say."""
+class Loader:
+    """Gives a step, for which rank 1 is stopped while it waits."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __next__(self) -> object:
+        if self.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return loader_step(make_batches(WORLD, equal=True), 100)
+
+
+def stop_outside_of_steps(rank: int, where: str, folder: Path) -> str:
+    """Stop rank 1 while it saves, or in the loader's wait; return what the others say."""
     with pipeline() as (pipe, _):
-        if rank == 1:
+        loader = Loader(rank)
+        if rank == 1 and where == "save":
             pipe.state = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore
         begun = time.monotonic()
-        text = error_of(lambda: save_checkpoint(folder / "step-1", pipe))
-        return f"{text} {time.monotonic() - begun < DEADLINE_S + 5}"
+        if where == "save":
+            text = error_of(lambda: save_checkpoint(folder / "step-1", pipe))
+        else:
+            text = error_of(lambda: pipe.step(next(loader)))  # type: ignore[arg-type]
+        return f"{text} {time.monotonic() - begun < 2 * DEADLINE_S + 5}"
 
 
-def test_a_rank_that_stops_inside_a_save_is_named_at_the_deadline(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("save", "waits since 3 s for rank 1, which did not come to save"),
+        ("loader", r"rank 1 is at [^;]*its process is not heard of since"),
+    ],
+)
+def test_a_rank_that_stops_outside_of_steps_is_named_at_the_deadline(where, said, tmp_path) -> None:
     pool = Pool()
     try:
         for pipe in pool.pipes:
-            pipe.send((stop_inside_save, (tmp_path,)))
+            pipe.send((stop_outside_of_steps, (where, tmp_path)))
         for rank in (0, 2, 3):
             assert pool.pipes[rank].poll(60), f"rank {rank} hangs"
             fine, text = pool.pipes[rank].recv()
             assert fine, text
             assert text.startswith(PipelineStalledError.__name__)
-            assert f"for rank 1, which did not come to save {tmp_path}/step-1" in text
+            assert re.search(said, text), text
             assert text.endswith("True")
     finally:
         pool.kill()
