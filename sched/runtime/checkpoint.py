@@ -68,8 +68,10 @@ def save_checkpoint(
         # What a job left that was killed while it saved.
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
-        texts = {_EXTRA: json.dumps(dict(extra or {})), **_plans(pipe)}
-        return {name: _write_text(making / name, text) for name, text in texts.items()}
+        return {
+            _EXTRA: _write_text(making / _EXTRA, json.dumps(dict(extra or {}))),
+            **write_plans(making, pipe),
+        }
 
     def write_state() -> dict[str, str]:
         state = pipe.state(optimizer)
@@ -168,15 +170,16 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _plans(pipe: Pipeline) -> dict[str, str]:
-    """Return a job's programs by number of microbatches, its units' plans and its plan's state."""
-    texts = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
-    found = {_PROGRAMS: json.dumps(texts)}
-    if plans := pipe.unit_plans():
-        found[_UNITS] = plans
+def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
+    """Write a job's programs by number of microbatches, its units' plans and its plan's state.
+
+    Returns the files' digests by name.
+    """
+    programs = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
+    texts = {_PROGRAMS: json.dumps(programs), _UNITS: pipe.unit_plans()}
     if pipe.replanner is not None:
-        found[_STATE] = pipe.replanner.text()
-    return found
+        texts[_STATE] = pipe.replanner.text()
+    return {name: _write_text(folder / name, text) for name, text in texts.items() if text}
 
 
 def load_checkpoint(
