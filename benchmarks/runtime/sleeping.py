@@ -116,8 +116,10 @@ class SleepingStage(nn.Module):
         # The tokens of microbatches whose weight gradient is still to come, in order.
         self._passed: deque[int] = deque()
         self.slept_ns = 0
-        weight: Any = self.layer.weight
-        weight.register_post_accumulate_grad_hook(self._sleep_for_weight)
+        # A hook of the weight itself would have its gradient computed in I.
+        weight = self.layer.weight
+        self._accumulates = weight.view_as(weight).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        self._accumulates.register_hook(self._sleep_for_weight)  # type: ignore[union-attr]
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep, and return a tensor of the same shape."""
@@ -143,8 +145,9 @@ class SleepingStage(nn.Module):
         self._passed.append(tokens)
         self._take(_time_of(times, tokens))
 
-    def _sleep_for_weight(self, _: Tensor) -> None:
-        self._take(_time_of(self._weight_ns, self._passed.popleft()))
+    def _sleep_for_weight(self, _: object, gradients: tuple[Tensor | None]) -> None:
+        if gradients[0] is not None:  # I has none
+            self._take(_time_of(self._weight_ns, self._passed.popleft()))
 
     def _take(self, ns: int) -> None:
         begun = time.perf_counter_ns()

@@ -5,27 +5,38 @@ resumed does not have. So a checkpoint holds the programs themselves, in their t
 of units that were made of them, and, where the plan follows the measured times, what is known of
 them.
 
-A folder is written under another name and renamed when it is whole, so that a job which is killed
-while it saves leaves the checkpoint before. All hosts must see the same file system.
+A folder is written under another name and renamed when all files are on the disk, so that a job
+which is killed while it saves leaves the checkpoint before. Its list of checksums says which files
+belong to it, and a file that is not as it was written is not read. All hosts must see the same file
+system.
+
+Ranks save and load together: none goes on before all have done their part, and where one fails or
+does not come, all raise.
 """
 
+import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..ir.program import Program, parse_program
 from .job.arrangement import ResumedSchedule
-from .model_state import RankState, join_states
+from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
 
 _PROGRAMS, _STATE, _UNITS, _EXTRA = "programs.json", "plan.json", "units.json", "extra.json"
+_CHECKSUMS = "checksums.json"
 _PARTIAL = ".partial"
+_T = TypeVar("_T")
 
 
 def save_checkpoint(
@@ -33,66 +44,224 @@ def save_checkpoint(
     pipe: Pipeline,
     optimizer: torch.optim.Optimizer | None = None,
     extra: Mapping[str, Any] | None = None,
+    *,
+    deadline_s: float | None = None,
 ) -> None:
     """Write a checkpoint to a folder that does not exist yet; all ranks of the job call this.
 
     `extra`: anything that JSON can hold, such as the loader's state; the first process' is kept.
-    Raises FileExistsError if the folder exists.
+    `deadline_s`: how long ranks wait for each other's files, by default as long as in a step.
+
+    Raises on every rank, and leaves no folder, if any rank fails: FileExistsError if the folder
+    exists, OSError for what could not be written (a full disk), ValueError as `Pipeline.state`
+    does. The job may go on after it. Raises PipelineStalledError for ranks that do not come.
     """
     folder = Path(folder)
     making = folder.with_name(folder.name + _PARTIAL)
     first = dist.get_rank() == 0
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists; give each checkpoint a folder of its own")
-    if first:
+
+    def begin() -> dict[str, str]:
+        if folder.exists():
+            raise FileExistsError(f"{folder} exists; give each checkpoint a folder of its own")
+        if not first:
+            return {}
         # What a job left that was killed while it saved.
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
-        (making / _EXTRA).write_text(json.dumps(dict(extra or {})), "utf-8")
-        write_plans(making, pipe)
-    dist.barrier()
-    state = pipe.state(optimizer)
-    if pipe.replica == 0 and pipe.lane == 0:
+        return {
+            _EXTRA: _write_text(making / _EXTRA, json.dumps(dict(extra or {}))),
+            **write_plans(making, pipe),
+        }
+
+    def write_state() -> dict[str, str]:
+        state = pipe.state(optimizer)
+        if pipe.replica != 0 or pipe.lane != 0:
+            return {}
         # Not asdict, which copies all tensors.
         parts = {field.name: getattr(state, field.name) for field in fields(state)}
-        torch.save(parts, making / f"rank-{pipe.rank}.pt")
-    dist.barrier()
-    if first:
-        making.replace(folder)
-    dist.barrier()
+        name = f"rank-{pipe.rank}.pt"
+        return {name: _write(making / name, lambda file: torch.save(parts, file))}
+
+    def end() -> None:
+        if first:
+            _write_text(making / _CHECKSUMS, json.dumps(sums, sort_keys=True, indent=0))
+            _sync_folder(making)
+            making.replace(folder)
+            _sync_folder(folder.parent)
+
+    sums: dict[str, str] = {}
+    what = f"save {folder}"
+    try:
+        for part in (begin, write_state):
+            for found in _on_all_ranks(pipe, what, deadline_s, part):
+                sums |= found
+        _on_all_ranks(pipe, what, deadline_s, end)
+    except (OSError, ValueError, RuntimeError):
+        if first:  # the room is needed where the disk is full
+            shutil.rmtree(making, ignore_errors=True)
+        raise
 
 
-def write_plans(folder: Path, pipe: Pipeline) -> None:
-    """Write a job's programs by number of microbatches, its units' plans and its plan's state."""
-    texts = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
-    (folder / _PROGRAMS).write_text(json.dumps(texts), "utf-8")
-    if plans := pipe.unit_plans():
-        (folder / _UNITS).write_text(plans, "utf-8")
+def _on_all_ranks(
+    pipe: Pipeline, what: str, deadline_s: float | None, work: Callable[[], _T]
+) -> list[_T]:
+    """Do a part of what all ranks do together, and return what each found.
+
+    Raises on every rank if any fails: there its own error, and elsewhere one that names it.
+    """
+    result: Any = None
+    failed: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:
+        failed = error
+    kind = next((k for k in (ValueError, OSError) if isinstance(failed, k)), RuntimeError)
+    text = "" if failed is None else f"{type(failed).__name__}: {failed}"
+    rows = pipe.exchange((kind, text, result), what, deadline_s)
+    if failed is not None:
+        raise failed
+    bad = [(rank, kind, text) for rank, (kind, text, _) in enumerate(rows) if text]
+    if bad:
+        found = "; ".join(f"rank {rank}: {text}" for rank, _, text in bad)
+        raise bad[0][1](f"could not {what}: {found}")
+    return [result for _, _, result in rows]
+
+
+class _Hashing:
+    """A file that is written from its start to its end, with the digest of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write some bytes."""
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        """Give all bytes to the system."""
+        self.file.flush()
+
+
+def _write(path: Path, write: Callable[[Any], object]) -> str:
+    """Write a file that is on the disk when this returns its digest. Raises OSError."""
+    try:
+        with path.open("wb") as file:
+            hashing = _Hashing(file)
+            write(hashing)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return hashing.digest.hexdigest()
+
+
+def _write_text(path: Path, text: str) -> str:
+    return _write(path, lambda file: file.write(text.encode()))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the names of a folder's files on the disk, where the file system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
+    """Write a job's programs by number of microbatches, its units' plans and its plan's state.
+
+    Returns the files' digests by name.
+    """
+    programs = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
+    texts = {_PROGRAMS: json.dumps(programs), _UNITS: pipe.unit_plans()}
     if pipe.replanner is not None:
-        (folder / _STATE).write_text(pipe.replanner.text(), "utf-8")
+        texts[_STATE] = pipe.replanner.text()
+    return {name: _write_text(folder / name, text) for name, text in texts.items() if text}
 
 
 def load_checkpoint(
-    folder: str | Path, pipe: Pipeline, optimizer: torch.optim.Optimizer | None = None
+    folder: str | Path,
+    pipe: Pipeline,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    deadline_s: float | None = None,
 ) -> dict[str, Any]:
     """Load a checkpoint of any layout into a pipeline, and return what was saved as `extra`.
 
-    Each rank maps all files and reads what it needs. Raises FileNotFoundError for a folder that is
-    no checkpoint, and ValueError for a model or an optimizer that it does not fit.
+    All ranks of the job call this: each compares some files with their checksums, maps all files,
+    and reads what it needs. `deadline_s`: as of `save_checkpoint`. Raises on every rank, before a
+    weight is changed, if any fails: FileNotFoundError for a folder that is no checkpoint, and
+    ValueError for damaged files and for another model than was saved; and after that, ValueError
+    for an optimizer that it does not fit. Raises PipelineStalledError for ranks that do not come.
     """
     folder = Path(folder)
-    files = sorted(folder.glob("rank-*.pt"))
-    if not files:
-        raise FileNotFoundError(f"{folder} holds no checkpoint (no rank-*.pt)")
-    parts = [
-        RankState(**torch.load(file, map_location="cpu", mmap=True, weights_only=True))
-        for file in files
-    ]
-    pipe.load_state(join_states(parts), optimizer)
-    if pipe.replanner is not None and (folder / _STATE).is_file():
-        pipe.replanner.load((folder / _STATE).read_text("utf-8"))
-    extra: dict[str, Any] = json.loads((folder / _EXTRA).read_text("utf-8"))
+    sums = _read_checksums(folder)
+    files = sorted(name for name in sums if name.endswith(".pt"))
+    what = f"load {folder}"
+    loaded: list[RankState] = []
+
+    def verify() -> None:
+        for name in files[dist.get_rank() :: dist.get_world_size()]:
+            with (folder / name).open("rb") as file:
+                _compare(folder / name, hashlib.file_digest(file, "sha256").hexdigest(), sums)
+
+    def read() -> frozenset[str]:
+        maps = (
+            torch.load(folder / name, map_location="cpu", mmap=True, weights_only=True)
+            for name in files
+        )
+        loaded.append(join_states([RankState(**found) for found in maps]))
+        return names_taken(pipe.held(), loaded[0].model)
+
+    def take() -> None:
+        pipe.load_state(loaded[0], optimizer)
+        if pipe.replanner is not None and _STATE in sums:
+            pipe.replanner.load(_read_text(folder, _STATE, sums))
+
+    extra: dict[str, Any] = json.loads(_read_text(folder, _EXTRA, sums))
+    _on_all_ranks(pipe, what, deadline_s, verify)
+    known = frozenset[str]().union(*_on_all_ranks(pipe, what, deadline_s, read))
+    if others := sorted(set(loaded[0].model) - known):
+        raise ValueError(
+            f"{folder} has {', '.join(others[:3])}{' ...' if others[3:] else ''} "
+            f"({len(others)} tensors), which no rank's modules have; it is another model's: make "
+            "the model that was saved"
+        )
+    _on_all_ranks(pipe, what, deadline_s, take)
     return extra
+
+
+def _read_checksums(folder: Path) -> dict[str, str]:
+    """Return the digests of a checkpoint's files, by name.
+
+    Raises FileNotFoundError for a folder that is no checkpoint, and ValueError for a damaged list.
+    """
+    path = folder / _CHECKSUMS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no checkpoint (no {_CHECKSUMS})")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        return {str(name): str(digest) for name, digest in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); load an older checkpoint") from error
+
+
+def _read_text(folder: Path, name: str, sums: Mapping[str, str]) -> str:
+    """Return a file of a checkpoint as text. Raises ValueError if it is damaged."""
+    data = (folder / name).read_bytes()
+    _compare(folder / name, hashlib.sha256(data).hexdigest(), sums)
+    return data.decode()
+
+
+def _compare(path: Path, digest: str, sums: Mapping[str, str]) -> None:
+    if digest != sums.get(path.name):
+        raise ValueError(
+            f"{path} is not as it was written (another checksum than in {_CHECKSUMS}); copy it "
+            "again from where it is whole, or load an older checkpoint"
+        )
 
 
 def resumed_schedule(
@@ -105,31 +274,40 @@ def resumed_schedule(
     `schedule`, `options`: as for Pipeline; it makes the programs of other numbers of ranks and
     microbatches than were saved, and all of them if `checkpoint` is None. In units of the sizes
     that were saved, the same ranks encode the same microbatches in the same order. Raises
-    FileNotFoundError for a folder that is no checkpoint.
+    FileNotFoundError for a folder that is no checkpoint, and ValueError for damaged files.
     """
     if checkpoint is None:
         return ResumedSchedule({}, schedule, options or {})
     folder = Path(checkpoint)
-    texts = json.loads((folder / _PROGRAMS).read_text("utf-8"))
+    sums = _read_checksums(folder)
+    texts = json.loads(_read_text(folder, _PROGRAMS, sums))
     programs = [parse_program(text) for text in texts.values()]
     saved = {(len(program.ranks), program.microbatches): program for program in programs}
-    plans = (folder / _UNITS).read_text("utf-8") if (folder / _UNITS).is_file() else ""
+    plans = _read_text(folder, _UNITS, sums) if _UNITS in sums else ""
     return ResumedSchedule(saved, schedule, options or {}, plans)
 
 
-def newest_checkpoint(root: str | Path) -> Path | None:
-    """Return the last whole checkpoint below a folder by name and number, None without any.
+def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
+    """Return the whole checkpoint below a folder with the highest number, None without any.
+
+    `prefix`: of the folders' names, all before the number. Folders of other names, and those that
+    are not whole, are passed over. Raises ValueError if all checkpoints there have other names.
 
     >>> import tempfile
     >>> root = Path(tempfile.mkdtemp())
-    >>> for name in ("step-9", "step-10", "step-11.partial"): (root / name).mkdir()
+    >>> for name in ("step-9", "step-10", "step-10.bak2", "step-11.partial", "logs-20261125"):
+    ...     (root / name).mkdir()
+    ...     _ = (root / name / "checksums.json").write_text("{}")
     >>> newest_checkpoint(root).name
     'step-10'
     """
-    found = [p for p in Path(root).glob("*") if p.is_dir() and p.suffix != _PARTIAL]
-    return max(found, key=_number, default=None)
-
-
-def _number(folder: Path) -> tuple[int, str]:
-    digits = "".join(letter for letter in folder.name if letter.isdecimal())
-    return int(digits or 0), folder.name
+    whole = {path.parent.name: path.parent for path in Path(root).glob(f"*/{_CHECKSUMS}")}
+    pattern = re.compile(re.escape(prefix) + "([0-9]+)")
+    found = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
+    others = sorted(name for name in whole if not name.endswith(_PARTIAL))
+    if others and not found:
+        raise ValueError(
+            f"no checkpoint in {root} is called {prefix}NUMBER, but there is {others[0]}; call "
+            "them so, or give their prefix="
+        )
+    return whole[max(found, key=lambda name: (found[name], name))] if found else None

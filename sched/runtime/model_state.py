@@ -131,15 +131,45 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
     return RankState(model, state, groups, rows)
 
 
-def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
-    """Load a rank's part of a whole model's state. Raises ValueError for missing names."""
+def names_taken(held: HeldModules, model: Mapping[str, Any]) -> frozenset[str]:
+    """Return what a rank takes of a whole model's state.
+
+    Raises ValueError for missing names, and for tensors of other shapes.
+    """
+    found: set[str] = set()
     for what, start, module in held.modules():
-        own = module.state_dict()
-        if missing := sorted({start + name for name in own} - set(model)):
+        found |= _fitting(what, {start + n: v for n, v in module.state_dict().items()}, model)
+    if held.shard is not None:
+        rows = {
+            n: p.new_empty(()).expand(s.size, *p.shape[1:]) for n, p, s in held.shard.named_rows()
+        }
+        found |= _fitting("the vocabulary", rows, model)
+    return frozenset(found)
+
+
+def _fitting(what: str, own: Mapping[str, Any], model: Mapping[str, Any]) -> set[str]:
+    """Return the names of tensors. Raises ValueError for those that are not in the model so."""
+    if missing := sorted(set(own) - set(model)):
+        raise ValueError(
+            f"the checkpoint has no {', '.join(missing)}, which {what} has; give stages and "
+            "encoders whose tensors have the names that they have in the whole model"
+        )
+    for name, value in own.items():
+        saved = model[name]
+        both = isinstance(value, Tensor) and isinstance(saved, Tensor)
+        if both and value.shape != saved.shape:
             raise ValueError(
-                f"the checkpoint has no {', '.join(missing)}, which {what} has; give stages and "
-                "encoders whose tensors have the names that they have in the whole model"
+                f"the checkpoint has {name} of shape {tuple(saved.shape)}, {what} of "
+                f"{tuple(value.shape)}; make the model that was saved"
             )
+    return set(own)
+
+
+def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
+    """Load a rank's part of a whole model's state. Raises ValueError if it does not fit."""
+    names_taken(held, model)
+    for _, start, module in held.modules():
+        own = module.state_dict()
         module.load_state_dict(
             {name: placed_as(model[start + name], old) for name, old in own.items()}
         )

@@ -17,7 +17,7 @@ from ..simulation.timeline import Slot, Timeline
 from .encoders.part import rank_encoders
 from .encoders.placement import EncoderSpec
 from .execution.board import Board
-from .execution.drive import drive, explain, timelines_folder, write_step
+from .execution.drive import T, drive, explain, meet, timelines_folder, write_step
 from .execution.waiting import Pipelines
 from .execution.walk import Walker, walk
 from .gradients import (
@@ -274,18 +274,26 @@ class Pipeline:
                 "a stage's tensors as in the whole model, such as layers.7.up.weight, and give "
                 "those that ranks have in common as shared="
             )
-        return own_state(self._held(), optimizer)
+        return own_state(self.held(), optimizer)
 
     def load_state(self, state: RankState, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Take this rank's part of a whole state, whatever layout it was saved on.
 
         Raises ValueError for a model or an optimizer that it does not fit.
         """
-        load_model(self._held(), state.model)
+        load_model(self.held(), state.model)
         if optimizer is not None:
-            load_optimizer(self._held(), optimizer, state)
+            load_optimizer(self.held(), optimizer, state)
 
-    def _held(self) -> HeldModules:
+    def exchange(self, own: T, what: str, deadline_s: float | None = None) -> list[T]:
+        """Return what all processes of the job, which come here to do `what`, give by rank.
+
+        Raises PipelineStalledError that names those which do not come.
+        """
+        return meet(own, what, self._place.device, deadline_s or self.deadline_s, self._board)
+
+    def held(self) -> HeldModules:
+        """Return this rank's modules, as their tensors are named in a checkpoint."""
         elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
         return HeldModules(self._modules, self._shard, self._layers, elsewhere)
 
@@ -296,11 +304,10 @@ class Pipeline:
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
+        count, own = self._measured
         with self._explained():
-            count, own = self._measured
             rows = self._place.gather(own, self.deadline_s)
-        own_rows = self._programs.own_rows(rows, count)
-        return measured_timeline(self._name, self._placement, own_rows)
+        return measured_timeline(self._name, self._placement, self._programs.own_rows(rows, count))
 
     def _write_timeline(self, folder: Path, step: Steps) -> None:
         timeline = self.timeline()
@@ -325,12 +332,11 @@ class Pipeline:
     def _agree(self, shared: Mapping[str, nn.Parameter]) -> tuple[ModelFacts, Lanes]:
         """Return what all ranks' modules say of the model together, and this rank's lanes."""
         limit_s = start_deadline(self.deadline_s)
-        lanes = Lanes(self._place, self._modules, self._held().called(), limit_s)
+        lanes = Lanes(self._place, self._modules, self.held().called(), limit_s)
         lanes.agree()
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
-        head = self._generator.name
-        facts = facts_of(self._modules, embedding, shared, trained, copies, head)
+        facts = facts_of(self._modules, embedding, shared, trained, copies, self._generator.name)
         return self._arranged.agree(facts, self.deadline_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:

@@ -5,15 +5,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ...simulation.measured import MeasuredStep, dump_step
 from ...simulation.timeline import Timeline
+from ..links.place import gather_objects, monitored_barrier
 from ..links.process_groups import PeerLostError
 from .board import Board
 from .waiting import Pipelines
 from .walk import Walk
+
+T = TypeVar("T")
 
 
 class PipelineStalledError(RuntimeError):
@@ -70,6 +76,21 @@ def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> Pipe
             text += f"; in pipeline {number}, {known.explain(behind[0], others)}"
     atexit.register(_leave)
     return PipelineStalledError(text, str(error).splitlines()[0])
+
+
+def meet(own: T, what: str, device: torch.device, deadline_s: float, board: Board) -> list[T]:
+    """Return what every process of the job gives, by rank, where all come to do `what`.
+
+    Raises PipelineStalledError after the deadline, with the ranks that did not come.
+    """
+    try:
+        if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
+            monitored_barrier(dist.group.WORLD, deadline_s, what)
+        return gather_objects(own, dist.group.WORLD, device, deadline_s)
+    except PeerLostError as error:
+        board.give_up(str(error))
+        atexit.register(_leave)
+        raise PipelineStalledError(str(error), f"it could not {what}") from error
 
 
 def _leave() -> None:

@@ -27,9 +27,12 @@ T = TypeVar("T")
 _TAG = 19
 
 
-def monitored_barrier(group: dist.ProcessGroup, deadline_s: float) -> None:
+def monitored_barrier(
+    group: dist.ProcessGroup, deadline_s: float, what: str = "make the pipeline"
+) -> None:
     """Wait until all processes of a group have called this; its messages are on the CPU.
 
+    `what`: what they come for.
     Raises PeerLostError on every process that is there if others do not come within the deadline,
     with the ranks of all that are missing. The group cannot be used any more after that.
     """
@@ -43,8 +46,8 @@ def monitored_barrier(group: dist.ProcessGroup, deadline_s: float) -> None:
     if missing:
         raise PeerLostError(
             f"rank {rank} of {ranks} waits since {deadline_s:g} s for rank "
-            f"{', '.join(map(str, missing))}, which did not come to make the pipeline; every "
-            "process of the job makes one"
+            f"{', '.join(map(str, missing))}, which did not come to {what}; every process of the "
+            "job has to"
         )
     for work in sent:
         wait_for(work, token, deadline_s)

@@ -2,46 +2,66 @@
 
 Torch's own split cuts the autograd graph between inputs and parameters, and is wrong or fails for
 frozen inputs, shared weights, outputs that are views, both modes of checkpointing, and hooks. Here
-the graph stays whole. While `deferring` is active, an `nn.Linear` runs as a function whose backward
-gives the gradient of its input only and puts its input and its output's gradient on a list; W works
-through the list. What is not an `nn.Linear`, or has a weight that is computed from others, gets
-its gradient in I: less is split, and nothing is wrong.
+the graph stays whole. While `deferring` is active, an `nn.Linear` runs as a function whose
+backward, if I is what runs it, gives the gradient of its input only and puts its input and its
+output's gradient on a list; W works through the list.
 
-The weight is hidden from autograd in the forward, or its hooks would fire in I and again in W.
+In all other cases the layer gives all its gradients at once, as torch's own does: less is split,
+and nothing is wrong. So it is for gradients that a stage takes by itself, inside its forward, a
+block that is recomputed, or a hook; they belong to another run of autograd than I's. So it is with
+`create_graph`, whose result must have a graph. Under `torch.func` and forward-mode differentiation,
+inside of compiled functions, and where the weight has hooks (they would fire in I and in W, each
+time with a part of the gradient) or is computed from others, the layer is torch's own.
 """
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-
-
-class _Hidden(NamedTuple):
-    """A weight and bias in a wrapper that autograd does not look into."""
-
-    weight: Tensor
-    bias: Tensor | None
+from torch.autograd import forward_ad
+from torch.autograd.graph import GradientEdge
 
 
 class _Product(NamedTuple):
     """A weight gradient that is still to be computed, from (..., inputs) and (..., outputs)."""
 
-    layer: _Hidden
+    layer: tuple[Tensor, Tensor | None]
     inputs: Tensor
     gradient: Tensor
 
 
 class DeferredGradients:
-    """The weight gradients of one microbatch that wait for its W."""
+    """The weight gradients of one microbatch: I puts them off, W computes them."""
 
     def __init__(self) -> None:
         self.products: list[_Product] = []
+        self._run: int | None = None
+
+    def backward(self, outputs: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
+        """Run I from the edges of a graph that was made while `deferring`."""
+        # A root runs before all else that I runs.
+        marks = [edge.node.register_prehook(self._begin) for edge in outputs]
+        try:
+            with deferring(self):
+                torch.autograd.backward(outputs, gradients)
+        finally:
+            for mark in marks:
+                mark.remove()
+
+    def is_running(self) -> bool:
+        """Return whether the run of autograd that asks is I, and not one that a stage started."""
+        return self._run is not None and self._run == torch._C._current_graph_task_id()
+
+    def _begin(self, gradients: tuple[Tensor, ...]) -> None:
+        del gradients
+        if self._run is None:
+            self._run = torch._C._current_graph_task_id()
 
     def compute(self) -> None:
-        """Compute all gradients and add them to `.grad`; hooks of a parameter fire once."""
+        """Run W: compute all gradients and add them to `.grad`."""
         products, self.products = self.products, []
         # Detached: else the products would keep the graph that I has been through.
         ends = [
@@ -61,15 +81,17 @@ _active: DeferredGradients | None = None
 
 
 class deferring:  # noqa: N801 # used as a function, in every pass
-    """Put weight gradients off to `into` inside the block; with None, compute them at once.
+    """Make linear layers able to put weight gradients off inside the block.
 
-    F, and the forward that checkpointing repeats in I, must run under the same mode as I itself.
+    F runs under it, and so does the forward that checkpointing repeats in I: it must save as many
+    tensors as F.
     """
 
     __slots__ = ("_before", "_into")
 
-    def __init__(self, into: DeferredGradients | None) -> None:
-        self._into = into
+    def __init__(self, into: DeferredGradients | None = None) -> None:
+        # In F nothing is put off, whatever backwards the stage starts: no run is that of I.
+        self._into = into or DeferredGradients()
 
     def __enter__(self) -> None:
         global _active
@@ -88,6 +110,9 @@ def defer_linear_layers(module: nn.Module) -> int:
     """
     count = 0
     for layer in _uncompiled(module):
+        own = layer.__dict__.get("forward")
+        if own is not None and getattr(own, "__func__", None) is not _forward:
+            continue  # somebody else has replaced it
         if type(layer).forward is nn.Linear.forward:
             # A bound method, so that a deep copy of the layer gets one of its own.
             layer.__dict__["forward"] = types.MethodType(_forward, layer)
@@ -107,68 +132,79 @@ def _uncompiled(module: nn.Module) -> Iterator[nn.Module]:
 def _forward(self: nn.Linear, inputs: Tensor) -> Tensor:
     """Stand in for `nn.Linear.forward`."""
     weight, bias = self.weight, self.bias
-    # A weight made from others (LoRA, parametrizations) must pass its gradient on in I.
-    leaves = weight.is_leaf and (bias is None or bias.is_leaf)
-    if _active is None or not (torch.is_grad_enabled() and weight.requires_grad and leaves):
+    if _active is None or not _can_defer(weight, bias):
         return F.linear(inputs, weight, bias)
     if torch.is_autocast_enabled(inputs.device.type):
         inputs = inputs.to(torch.get_autocast_dtype(inputs.device.type))
-    # Without an input that requires a gradient there would be no backward to learn dY from.
-    anchor = None
-    if not inputs.requires_grad:
-        anchor = torch.zeros((), device=inputs.device, requires_grad=True)
-    found: Tensor = _DeferredLinear.apply(  # type: ignore[no-untyped-call]
-        inputs, anchor, _Hidden(weight, bias)
-    )
+    found: Tensor = _DeferredLinear.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
     return found
 
 
+def _can_defer(weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether a layer's gradients may come later than autograd would bring them."""
+    if not (torch.is_grad_enabled() and weight.requires_grad) or torch.compiler.is_compiling():
+        return False
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    # A weight made from others (LoRA, parametrizations) must pass its gradient on in I.
+    return not any(
+        one is not None
+        and (not one.is_leaf or one._backward_hooks or one._post_accumulate_grad_hooks)
+        for one in (weight, bias)
+    )
+
+
 class _DeferredLinear(torch.autograd.Function):
-    """A linear layer whose weight gradient is put off."""
+    """A linear layer whose weight gradient can be put off."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor | None, layer: _Hidden) -> Tensor:
-        del anchor
-        ctx.save_for_backward(inputs)
-        ctx.layer = layer
-        weight, bias = layer.weight.to(inputs.dtype), layer.bias
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        # Not the saved weight, which may be a copy (tensors that wait on the CPU).
+        ctx.layer = weight, bias
         with torch.autocast(inputs.device.type, enabled=False):
-            return F.linear(inputs, weight, None if bias is None else bias.to(inputs.dtype))
+            return F.linear(
+                inputs,
+                weight.to(inputs.dtype),
+                None if bias is None else bias.to(inputs.dtype),
+            )
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        (inputs,) = ctx.saved_tensors
-        layer: _Hidden = ctx.layer
-        pending = _active or DeferredGradients()
-        pending.products.append(_Product(layer, inputs, gradient))
-        found = None
-        if ctx.needs_input_grad[0]:
-            found = gradient @ layer.weight.detach().to(gradient.dtype)
-        if pending is not _active:
-            # Somebody else's backward goes through the stage: there is no W, so compute now.
-            with torch.enable_grad():
-                pending.compute()
-        return found, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        wants = ctx.needs_input_grad
+        found = gradient @ weight.to(gradient.dtype) if wants[0] else None
+        at = _active
+        if at is not None and at.is_running() and not torch.is_grad_enabled():
+            at.products.append(_Product(ctx.layer, inputs, gradient))
+            return found, None, None
+        return found, *_parameter_gradients(ctx.layer, inputs, gradient, wants[1:])
+
+
+def _parameter_gradients(
+    layer: tuple[Tensor, Tensor | None], inputs: Tensor, gradient: Tensor, wants: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of a layer's weight and bias, where they are wanted."""
+    inputs, gradient = (t.reshape(-1, t.shape[-1]) for t in (inputs, gradient))
+    weight, bias = layer
+    return (
+        (gradient.t() @ inputs).to(weight.dtype) if wants[0] else None,
+        gradient.sum(0).to(bias.dtype) if wants[1] and bias is not None else None,
+    )
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Stands for a layer in W: its gradient reaches `.grad` through autograd, with hooks."""
+    """Stands for a layer in W: its gradient reaches `.grad` through autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, weight: Tensor, bias: Tensor | None, inputs: Tensor, gradient: Tensor
     ) -> Tensor:
-        ctx.tensors = inputs, gradient
-        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        ctx.product = _Product((weight, bias), inputs, gradient)
         return weight.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, gradient = (t.reshape(-1, t.shape[-1]) for t in ctx.tensors)
-        ctx.tensors = None
-        weight = bias = None
-        if ctx.needs_input_grad[0]:
-            weight = (gradient.t() @ inputs).to(ctx.dtypes[0])
-        if ctx.needs_input_grad[1]:
-            bias = gradient.sum(0).to(ctx.dtypes[1])
-        return weight, bias, None, None
+        product, ctx.product = ctx.product, None
+        layer, inputs, gradient = product
+        return *_parameter_gradients(layer, inputs, gradient, ctx.needs_input_grad), None, None

@@ -10,7 +10,6 @@ them). Their gradients, where the program takes them back, are a result of the b
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
@@ -175,7 +174,7 @@ class Stages:
         features = joint.features(given) if joint is not None else []
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient, states = None, None
-        with grad_mode(trained), self._mode(what, DeferredGradients):
+        with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
             output = self._call(what, x, features, microbatch)
             states = self._states(what, output, microbatch)
             if loss is None:
@@ -238,7 +237,9 @@ class Stages:
             edges, gradients = [kept.edge], [gradient]
             if kept.taken is not None:
                 edges, gradients = [*edges, kept.taken], [*gradients, given["X_GB"][0]]
-            with self._mode(what, lambda: pending):
+            if self._splits(what):
+                pending.backward(edges, gradients)
+            else:
                 torch.autograd.backward(edges, gradients)
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
@@ -247,12 +248,9 @@ class Stages:
             made[f"X_{what.kind}"] = pack([gradient_or_zeros(leaf) for leaf in kept.features])
         return made
 
-    def _mode(
-        self, what: Pass, into: Callable[[], DeferredGradients]
-    ) -> AbstractContextManager[None]:
-        """Return the context in which a pass runs: weight gradients are put off if there is a W."""
-        split = (what.stage, what.microbatch) in self._split
-        return deferring(into()) if split else NOTHING
+    def _splits(self, what: Pass) -> bool:
+        """Return whether a W computes the weight gradients of a pass' microbatch."""
+        return (what.stage, what.microbatch) in self._split
 
 
 def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:

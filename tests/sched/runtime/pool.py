@@ -58,6 +58,8 @@ def make_square(rows: str, columns: str) -> DeviceMesh:
 def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
+    # Loaders start workers here, which Python refuses in daemons.
+    vars(mp.current_process())["_config"]["daemon"] = False
     keep_groups()
     where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(

@@ -1,5 +1,6 @@
 """The plan is made again on real ranks, with injected times: all switch at the same step."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,7 +58,8 @@ def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path)
         if step == 21:
             own = folder / str(rank)
             own.mkdir()
-            write_plans(own, pipe)
+            digests = write_plans(own, pipe)
+            (own / "checksums.json").write_text(json.dumps(digests))
     return ended(pipe)
 
 

@@ -1,0 +1,260 @@
+"""Damaged, foreign and unfinished checkpoints: every rank says which and why, and hangs nowhere."""
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from counterpoise.sched import schedule
+from counterpoise.sched.runtime import (
+    Pipeline,
+    load_checkpoint,
+    newest_checkpoint,
+    resumed_schedule,
+    save_checkpoint,
+)
+from counterpoise.sched.runtime.execution.drive import PipelineStalledError
+from tests.sched.runtime.cases import loader_step, mean_loss
+from tests.sched.runtime.models import HIDDEN, Block, make_batches, make_stages
+from tests.sched.runtime.pool import WORLD, Pool, make_mesh
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 3.0
+EXTRA = {"loader": {"epoch": 1, "done": 17}}
+
+
+class Named(nn.Module):
+    """A stage whose tensors are called as in the whole model."""
+
+    def __init__(self, number: int, inside: nn.Module) -> None:
+        super().__init__()
+        self.add_module(f"part{number}", inside)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        (inside,) = self.children()
+        found: torch.Tensor = inside(*inputs)
+        return found
+
+
+@contextmanager
+def pipeline(*, blocks: int = 1) -> Iterator[tuple[Pipeline, torch.optim.Optimizer]]:
+    """Yield a pipeline over all processes, and its optimizer with moments."""
+    mesh = make_mesh(WORLD)
+    program = schedule("1f1b", ranks=WORLD, microbatches=WORLD)
+    stages = make_stages(program.stages)
+    own = mesh["pp"].get_local_rank()
+    inside: nn.Module = stages[own].float()
+    if own == 1:
+        inside = nn.Sequential(inside, *(Block().float() for _ in range(blocks - 1)))
+    pipe = Pipeline(
+        mesh,
+        schedule="1f1b",
+        stages={own: Named(own, inside)},
+        hidden=HIDDEN,
+        loss=mean_loss,
+        deadline_s=DEADLINE_S,
+    )
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.01)
+    for parameter in pipe.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    try:
+        yield pipe, optimizer
+    finally:
+        pipe.close()
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (OSError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def flip_bits(rank: int, folder: Path, flips: int) -> list[str]:
+    """Return the error of every flipped bit and zeroed piece; "" where it was loaded."""
+    draw, found = random.Random(3), []
+    with pipeline() as (pipe, optimizer):
+        save_checkpoint(folder / "step-1", pipe, optimizer, EXTRA)
+        assert load_checkpoint(folder / "step-1", pipe, optimizer) == EXTRA
+        before = [p.detach().clone() for p in pipe.parameters()]
+        files = sorted((folder / "step-1").iterdir())
+        for number in range(flips):
+            file = files[number % len(files)]
+            whole = file.read_bytes()
+            at, bit = draw.randrange(len(whole)), draw.randrange(8)
+            data = bytearray(whole)
+            if number % 5:
+                data[at] ^= 1 << bit
+            else:
+                data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+            dist.barrier()
+            if rank == 0:
+                file.write_bytes(data)
+            dist.barrier()
+
+            def load() -> None:
+                resumed_schedule(folder / "step-1", "1f1b")
+                load_checkpoint(folder / "step-1", pipe, optimizer)
+
+            found.append(error_of(load) or f"{file.name} was loaded" * (bytes(data) != whole))
+            dist.barrier()
+            if rank == 0:
+                file.write_bytes(whole)
+        assert all(map(torch.equal, before, pipe.parameters()))
+        dist.barrier()
+        assert load_checkpoint(folder / "step-1", pipe, optimizer) == EXTRA
+    return found
+
+
+def test_no_flipped_bit_is_loaded(pool, tmp_path) -> None:
+    for texts in pool.run(flip_bits, tmp_path, 60):
+        assert not [text for text in texts if "was loaded" in text]
+        assert sum("is not as it was written" in text for text in texts) > 40
+
+
+@pytest.mark.long
+def test_no_flipped_bit_is_loaded_of_a_thousand(pool, tmp_path) -> None:
+    for texts in pool.run(flip_bits, tmp_path, 1000):
+        assert not [text for text in texts if "was loaded" in text]
+
+
+def load_other_models(rank: int, folder: Path) -> list[str]:
+    """Return the errors of a smaller and a larger model, and of a missing file."""
+    with pipeline(blocks=2) as (pipe, optimizer):
+        save_checkpoint(folder / "step-1", pipe, optimizer)
+    with pipeline() as (pipe, optimizer):
+        before = [p.detach().clone() for p in pipe.parameters()]
+        smaller = error_of(lambda: load_checkpoint(folder / "step-1", pipe, optimizer))
+        save_checkpoint(folder / "step-2", pipe, optimizer)
+        assert all(map(torch.equal, before, pipe.parameters()))
+    with pipeline(blocks=2) as (pipe, optimizer):
+        larger = error_of(lambda: load_checkpoint(folder / "step-2", pipe, optimizer))
+        dist.barrier()
+        if rank == 0:
+            (folder / "step-1" / "rank-2.pt").unlink()
+        dist.barrier()
+        missing = error_of(lambda: load_checkpoint(folder / "step-1", pipe, optimizer))
+    return [smaller, larger, missing]
+
+
+def test_another_model_or_a_missing_file_is_refused_on_every_rank(pool, tmp_path) -> None:
+    for smaller, larger, missing in pool.run(load_other_models, tmp_path):
+        assert "which no rank's modules have; it is another model's" in smaller
+        assert "the checkpoint has no part1." in larger
+        assert "rank-2.pt" in missing
+
+
+def fill_the_disk(rank: int, folder: Path) -> list[str]:
+    """Return the errors of saving where one rank cannot write, and train on after that."""
+    found = []
+    with pipeline() as (pipe, optimizer):
+        for victim in (2, 0):
+            old = resource.getrlimit(resource.RLIMIT_FSIZE)
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            if rank == victim:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, old[1]))
+            begun = time.monotonic()
+            found.append(error_of(lambda: save_checkpoint(folder / "step-2", pipe, optimizer)))
+            assert time.monotonic() - begun < DEADLINE_S
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+            assert not (folder / "step-2").exists()
+        batches = make_batches(WORLD, equal=True)
+        pipe.step(loader_step(batches, 100))
+        save_checkpoint(folder / "step-2", pipe, optimizer)
+        assert load_checkpoint(folder / "step-2", pipe, optimizer) == {}
+        found.append(error_of(lambda: save_checkpoint(folder / "step-2", pipe)))
+    return found
+
+
+def test_a_full_disk_on_one_rank_is_an_error_on_every_rank(pool, tmp_path) -> None:
+    for rank, (other, first, exists) in enumerate(pool.run(fill_the_disk, tmp_path)):
+        assert "OSError: [Errno 27] File too large: " in other
+        assert "step-2.partial/rank-2.pt" in other
+        assert (rank == 2) != (f"could not save {tmp_path}/step-2: rank 2: " in other)
+        assert "step-2.partial/" in first
+        assert (rank == 0) != ("rank 0: OSError" in first)
+        assert exists.startswith("FileExistsError")
+
+
+class Loader:
+    """Gives a step, for which rank 1 is stopped while it waits."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __next__(self) -> object:
+        if self.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return loader_step(make_batches(WORLD, equal=True), 100)
+
+
+def stop_outside_of_steps(rank: int, where: str, folder: Path) -> str:
+    """Stop rank 1 while it saves, or in the loader's wait; return what the others say."""
+    with pipeline() as (pipe, _):
+        loader = Loader(rank)
+        if rank == 1 and where == "save":
+            pipe.state = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore
+        begun = time.monotonic()
+        if where == "save":
+            text = error_of(lambda: save_checkpoint(folder / "step-1", pipe))
+        else:
+            text = error_of(lambda: pipe.step(next(loader)))  # type: ignore[arg-type]
+        return f"{text} {time.monotonic() - begun < 2 * DEADLINE_S + 5}"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("save", "waits since 3 s for rank 1, which did not come to save"),
+        ("loader", "rank 1 (at|is at) "),
+    ],
+)
+def test_a_rank_that_stops_outside_of_steps_is_named_at_the_deadline(where, said, tmp_path) -> None:
+    pool = Pool()
+    try:
+        for pipe in pool.pipes:
+            pipe.send((stop_outside_of_steps, (where, tmp_path)))
+        for rank in (0, 2, 3):
+            assert pool.pipes[rank].poll(60), f"rank {rank} hangs"
+            fine, text = pool.pipes[rank].recv()
+            assert fine, text
+            assert text.startswith(PipelineStalledError.__name__)
+            assert re.search(said, text), text
+            assert text.endswith("True")
+    finally:
+        pool.kill()
+
+
+def test_only_whole_checkpoints_with_strict_names_are_found(tmp_path) -> None:
+    def make(name: str, whole: bool = True) -> None:
+        (tmp_path / name).mkdir()
+        if whole:
+            (tmp_path / name / "checksums.json").touch()
+
+    assert newest_checkpoint(tmp_path / "nowhere") is None
+    for name in ("logs-20261125", "step-30", "step-12.partial"):
+        make(name, whole=name == "step-12.partial")
+    assert newest_checkpoint(tmp_path) is None
+    make("step-10.bak2")
+    with pytest.raises(ValueError, match=r"is called step-NUMBER, but there is step-10\.bak2"):
+        newest_checkpoint(tmp_path)
+    for name in ("step-9", "step-10", "step-010x", "2step-40", "step--50", "step-٦٠", "best-70"):
+        make(name)
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-10"
+    assert newest_checkpoint(tmp_path, prefix="best-") == tmp_path / "best-70"
+    shutil.rmtree(tmp_path / "step-10")
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-9"

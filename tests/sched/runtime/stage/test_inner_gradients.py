@@ -1,0 +1,291 @@
+"""Stages that take gradients themselves, or hook them: a split backward changes nothing."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import get_gradient_edge, save_on_cpu
+from torch.utils.checkpoint import checkpoint
+
+from counterpoise.sched.runtime.stage.deferral import (
+    DeferredGradients,
+    defer_linear_layers,
+    deferring,
+)
+
+H = 4
+Forward = Callable[["Stage", Tensor], Tensor]
+
+
+class Stage(nn.Module):
+    """Three layers, and a forward that uses them as a case wants."""
+
+    def __init__(self, run: Forward) -> None:
+        super().__init__()
+        self.a, self.b, self.e = nn.Linear(H, H), nn.Linear(H, H), nn.Linear(H, 1)
+        self.run = run
+
+    def energy(self, z: Tensor) -> Tensor:
+        return torch.tanh(self.e(torch.tanh(self.a(z)))).sum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()
+
+
+def forces(s: Stage, x: Tensor) -> Tensor:
+    z = leaf(x)
+    return s.b(x) + torch.autograd.grad(s.energy(z), z)[0]
+
+
+def penalty(s: Stage, x: Tensor) -> Tensor:
+    z = leaf(x)
+    return s.b(x) + torch.autograd.grad(s.energy(z), z, create_graph=True)[0]
+
+
+def through(s: Stage, x: Tensor) -> Tensor:
+    z = x if x.requires_grad else leaf(x)
+    return s.a(z) + torch.autograd.grad(s.energy(z), z, create_graph=True)[0]
+
+
+def third_order(s: Stage, x: Tensor) -> Tensor:
+    z = leaf(x)
+    (once,) = torch.autograd.grad(s.energy(z), z, create_graph=True)
+    (twice,) = torch.autograd.grad(once.square().sum(), z, create_graph=True)
+    return s.b(x) + twice
+
+
+def inner_step(s: Stage, x: Tensor) -> Tensor:
+    """A step of training inside of the forward, which is differentiated."""
+    (step,) = torch.autograd.grad(s.energy(leaf(x)), s.a.weight, create_graph=True)
+    return F.linear(s.b(x), s.a.weight - 0.1 * step)
+
+
+def inner_step_first_order(s: Stage, x: Tensor) -> Tensor:
+    wanted = [s.a.weight, s.e.bias]
+    weight, bias = torch.autograd.grad(s.energy(leaf(x)), wanted, allow_unused=True)
+    return F.linear(s.b(x), s.a.weight - 0.1 * weight) + bias
+
+
+def own_backward(s: Stage, x: Tensor) -> Tensor:
+    (0.1 * s.energy(leaf(x))).backward()
+    return s.b(x)
+
+
+def hessian(s: Stage, x: Tensor) -> Tensor:
+    found: Tensor = torch.autograd.functional.hessian(
+        s.energy, leaf(x[0]), create_graph=True, vectorize=True
+    )
+    return s.b(x) @ found
+
+
+def jacobian(s: Stage, x: Tensor) -> Tensor:
+    found: Tensor = torch.autograd.functional.jacobian(s.a, leaf(x[0]), create_graph=True)
+    return s.b(x) @ found
+
+
+def vmapped(s: Stage, x: Tensor) -> Tensor:
+    return s.b(torch.vmap(s.a)(x))
+
+
+def vmapped_gradient(s: Stage, x: Tensor) -> Tensor:
+    found: Tensor = torch.vmap(torch.func.grad(s.energy))(s.b(x))
+    return found
+
+
+def forward_mode(s: Stage, x: Tensor) -> Tensor:
+    found: Any = torch.func.jvp(s.a, (s.b(x),), (torch.ones_like(x),))
+    return sum(found)
+
+
+def dual_numbers(s: Stage, x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(s.a(forward_ad.make_dual(s.b(x), torch.ones_like(x))))
+    return found.primal + found.tangent
+
+
+def functional(s: Stage, x: Tensor) -> Tensor:
+    found: Tensor = torch.func.functional_call(s.a, {"weight": 2 * s.b.weight}, (s.b(x),))
+    return found
+
+
+def shared(s: Stage, x: Tensor) -> Tensor:
+    return F.linear(s.a(s.b(s.a(x))), s.b.weight)
+
+
+def equilibrium(s: Stage, x: Tensor) -> Tensor:
+    """A fixed point, whose hook goes through the layer again in the backward."""
+    z = s.a(torch.tanh(x))
+    at = leaf(z)
+    again = torch.tanh(s.a(at))
+    z.register_hook(lambda g: g + torch.autograd.grad(again, at, g, retain_graph=True)[0])
+    return s.b(z)
+
+
+def offloaded(s: Stage, x: Tensor) -> Tensor:
+    with save_on_cpu():
+        return s.b(torch.tanh(s.a(x)))
+
+
+class Reversible(torch.autograd.Function):
+    """Runs a layer in the forward without a graph, and again in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: nn.Linear, keep: bool, x: Tensor, *_: Tensor) -> Tensor:
+        ctx.layer, ctx.x = layer, leaf(x)
+        with torch.enable_grad():
+            ctx.kept = torch.tanh(layer(ctx.x)) if keep else None
+        with torch.no_grad():
+            return torch.tanh(layer(x))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            y = torch.tanh(ctx.layer(ctx.x)) if ctx.kept is None else ctx.kept
+        return (
+            None,
+            None,
+            *torch.autograd.grad(y, (ctx.x, *ctx.layer.parameters()), gradient),
+        )
+
+
+def reversible(s: Stage, x: Tensor, keep: bool = False) -> Tensor:
+    return s.b(Reversible.apply(s.a, keep, x, *s.a.parameters()))
+
+
+def reversible_kept(s: Stage, x: Tensor) -> Tensor:
+    return reversible(s, x, keep=True)
+
+
+def checkpointed(run: Forward, reentrant: bool = False) -> Forward:
+    def found(s: Stage, x: Tensor) -> Tensor:
+        return s.b(checkpoint(run, s, s.b(x), use_reentrant=reentrant))
+
+    found.__name__ = f"{run.__name__} in a {'reentrant ' * reentrant}checkpoint"
+    return found
+
+
+FORWARDS: tuple[Forward, ...] = (
+    forces,
+    penalty,
+    through,
+    third_order,
+    inner_step,
+    inner_step_first_order,
+    own_backward,
+    hessian,
+    jacobian,
+    vmapped,
+    vmapped_gradient,
+    forward_mode,
+    dual_numbers,
+    functional,
+    shared,
+    equilibrium,
+    offloaded,
+    reversible,
+    reversible_kept,
+    checkpointed(penalty),
+    checkpointed(forces),
+    checkpointed(inner_step_first_order),
+    checkpointed(own_backward),
+    checkpointed(vmapped),
+    checkpointed(reversible_kept),
+    checkpointed(vmapped, reentrant=True),
+    checkpointed(reversible, reentrant=True),
+    checkpointed(shared, reentrant=True),
+)
+
+
+def gradients(module: nn.Module, x: Tensor) -> list[Tensor | None]:
+    return [x.grad, *(p.grad for p in module.parameters())]
+
+
+def both(run: Forward, hook: Callable[[nn.Module], object] = id) -> tuple[list[Any], list[Any]]:
+    """Return the gradients of a split and of a whole backward of three microbatches."""
+    torch.manual_seed(0)
+    plain = Stage(run).double()
+    ours = copy.deepcopy(plain)
+    assert defer_linear_layers(ours) == 3
+    hook(plain)
+    hook(ours)
+    found: tuple[list[Any], list[Any]] = [], []
+    for x in torch.randn(3, 2, H, dtype=torch.float64):
+        mine, theirs = leaf(x), leaf(x)
+        plain(theirs).backward(torch.ones_like(x))
+        pending = DeferredGradients()
+        with deferring():
+            edge = get_gradient_edge(ours(mine))
+        pending.backward([edge], [torch.ones_like(x)])
+        pending.compute()
+        found[0].append(gradients(ours, mine))
+        found[1].append(gradients(plain, theirs))
+    return found
+
+
+@pytest.mark.parametrize("run", FORWARDS, ids=lambda run: run.__name__)
+def test_inner_gradients_are_those_of_a_whole_backward(run: Forward) -> None:
+    torch.testing.assert_close(*both(run))
+
+
+def clamp_gradients(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.register_hook(lambda g: g.clamp(-0.3, 0.3))
+
+
+def clamp_sums(module: nn.Module) -> None:
+    def clamp(p: Tensor) -> None:
+        assert p.grad is not None
+        p.grad.clamp_(-0.3, 0.3)
+
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(clamp)
+
+
+def clamp_inputs(module: nn.Module) -> None:
+    def clamp(_: nn.Module, gradients: Any, *__: object) -> Any:
+        return (gradients[0].clamp(-0.3, 0.3),)
+
+    for layer in module.children():
+        layer.register_full_backward_hook(clamp)
+        layer.register_full_backward_pre_hook(clamp)
+
+
+@pytest.mark.parametrize("run", [shared, checkpointed(shared)], ids=["plain", "checkpoint"])
+@pytest.mark.parametrize("hook", [clamp_gradients, clamp_sums, clamp_inputs])
+def test_hooks_see_the_gradients_of_a_whole_backward(hook: Any, run: Forward) -> None:
+    torch.testing.assert_close(*both(run, hook))
+
+
+def test_a_weight_that_changes_between_f_and_i_is_an_error() -> None:
+    module = nn.Linear(H, H)
+    defer_linear_layers(module)
+    with deferring():
+        edge = get_gradient_edge(module(torch.randn(2, H, requires_grad=True)))
+    with torch.no_grad():
+        module.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        DeferredGradients().backward([edge], [torch.ones(2, H)])
+
+
+def test_a_forward_that_somebody_else_replaced_is_left_alone() -> None:
+    module = nn.Linear(H, H)
+    module.__dict__["forward"] = lambda x: 2 * x
+    assert defer_linear_layers(module) == 0
+    assert torch.equal(module(torch.ones(2, H)), torch.full((2, H), 2.0))
+
+
+def test_a_compiled_function_in_a_stage_gives_all_gradients() -> None:
+    @torch.compile(backend="aot_eager")
+    def run(s: Stage, x: Tensor) -> Tensor:
+        return s.b(torch.tanh(s.a(x)))
+
+    torch.testing.assert_close(*both(run))
