@@ -12,6 +12,7 @@ import re
 import tarfile
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ class Loader:
 
     def later(self, draw: random.Random) -> "Loader":
         """Return one that differs in most cases in one or two things, most often in costs."""
-        changes = {
+        changes: dict[str, Any] = {
             "version": (self.version + draw.randrange(3)) % 3,
             "ranks": draw.choice((1, 2, 4)),
             "count": draw.choice(SIZES),
@@ -125,7 +126,8 @@ class Loader:
         """Return the loader."""
         texts = Texts(self.count, self.first, self.version)
         table = np.array([texts.tokens(self.first + k) for k in range(self.count)])
-        costs, data = {}, texts
+        data: Any = texts
+        costs: dict[str, Any] = {}
         if self.kind == "table":
             costs = {"cost": {"tokens": table}}
         elif self.kind == "function":

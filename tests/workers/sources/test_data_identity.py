@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from counterpoise.workers.sources.data_identity import KnownData
 
-TEXTS = [f"text {each}" for each in range(200)]
+TEXTS: Any = [f"text {each}" for each in range(200)]
 NUMBERS: Any = list(range(200))
 
 
@@ -27,8 +27,8 @@ class Marked:
         TEXTS[1:] + TEXTS[:1],
         [*TEXTS[:-1], "another"],
         tuple(TEXTS),
-        Subset(TEXTS, range(200)),  # type: ignore[arg-type]
-        ConcatDataset([TEXTS]),  # type: ignore[list-item]
+        Subset(TEXTS, range(200)),
+        ConcatDataset([TEXTS]),
         NUMBERS,
     ],
 )
@@ -40,7 +40,7 @@ def test_other_lists_are_other_data(other: Any) -> None:
 
 
 def test_the_order_inside_of_a_split_is_a_part() -> None:
-    one, other = (KnownData(ConcatDataset([Subset(TEXTS, each)]), 2) for each in ([0, 1], [1, 0]))  # type: ignore[list-item]
+    one, other = (KnownData(ConcatDataset([Subset(TEXTS, each)]), 2) for each in ([0, 1], [1, 0]))
     assert one.identity != other.identity
     assert one.rank_identity != other.rank_identity
 
