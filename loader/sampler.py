@@ -264,7 +264,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return the plan of the window at an ordinal, made again if it is not kept."""
         place = self.epoch, start
         if place not in self._plans:
-            at = EpochPosition(start, step, step, 0)
+            at = EpochPosition(start, step, step, 0, "")
             feed = PlanFeed(self.epoch, order, self._planner, self._loop_costs, at)
             steps = tuple(feed.plan() or ())
             self._plans[place] = _PlannedWindow(steps, feed.start, feed.step, feed.left_out)

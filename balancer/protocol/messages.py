@@ -43,7 +43,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 
 
 # --- worker to coordinator

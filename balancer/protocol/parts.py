@@ -106,18 +106,37 @@ class Weights(ArrayRecord, frozen=True):
 
 
 class EpochPosition(ArrayRecord, frozen=True):
-    """A position in an epoch: the window (first ordinal, first step), the step, the microbatch."""
+    """A position in an epoch: the window (first ordinal, first step), the step, the microbatch.
+
+    costs: `Window.costs_digest` of the window that a step is in, which decides what was delivered
+    of it; after the last step of a window that of the window before. "" where nothing depends on
+    it, see `reached`.
+    """
 
     start: Integer
     window_step: Integer
     step: Integer
     microbatch: Integer
+    costs: str
 
-    def check_in_window(self, first_step: int, microbatches: Sequence[int]) -> None:
+    def reached(self) -> "EpochPosition":
+        """Return a step's `after` as the position of a run: between windows no costs matter."""
+        return msgspec.structs.replace(self, costs="") if self.step == self.window_step else self
+
+    def check_in_window(self, first_step: int, microbatches: Sequence[int], costs: str) -> None:
         """Raise ValueError if the window that was planned at `start` has no such position.
 
-        microbatches: of a rank in each step of the window, the first of which is `first_step`.
+        microbatches: of a rank in each step of the window, the first of which is `first_step`;
+        costs: the digest of its samples' costs.
         """
+        if self.costs and self.costs != costs:
+            raise ValueError(
+                f"the ledger was saved inside a window of the plan, at microbatch "
+                f"{self.microbatch} of step {self.step}, and its samples cost something else now "
+                f"(the digest of their costs was {self.costs} and is {costs}): another plan would "
+                "lose some and repeat others; resume with the costs, tokenizer, transform and data "
+                f"of then, or from a ledger between windows (such as that of step {first_step})"
+            )
         place = self.step - first_step
         if place > 0 and place >= len(microbatches):
             raise ValueError(
@@ -131,7 +150,7 @@ class EpochPosition(ArrayRecord, frozen=True):
             )
 
 
-NO_PLACE = EpochPosition(-1, -1, -1, -1)
+NO_PLACE = EpochPosition(-1, -1, -1, -1, "")
 # The label tokens that ranks count are kept for this many steps, on both sides.
 COUNTED_STEPS = 32
 

@@ -144,7 +144,7 @@ class RankSession:
         self._labels = LabelCounts()
         self._has_returned = False
         # The position that all ranks of this process have reached, and the holes of its step.
-        self.here = EpochPosition(0, 0, 0, 0)
+        self.here = EpochPosition(0, 0, 0, 0, "")
         self.holes: tuple[int, ...] = ()
         # The holes of each step of which something has arrived.
         self._known: dict[int, tuple[int, ...]] = {}
@@ -296,11 +296,15 @@ class RankSession:
         """Advance the position that all ranks of this process have reached."""
         self.holes = batch.step_holes
         if batch.rank != self.ranks[-1]:
-            self.here = structs.replace(self.here, step=batch.step, microbatch=batch.microbatch)
+            self.here = structs.replace(
+                self.here, step=batch.step, microbatch=batch.microbatch, costs=batch.after.costs
+            )
         elif batch.microbatch + 1 < batch.microbatches:
-            self.here = structs.replace(self.here, step=batch.step, microbatch=batch.microbatch + 1)
+            self.here = structs.replace(
+                self.here, step=batch.step, microbatch=batch.microbatch + 1, costs=batch.after.costs
+            )
         else:
-            self.here, self.holes = batch.after, ()
+            self.here, self.holes = batch.after.reached(), ()
 
     def _open_messages(self) -> list[Message]:
         """Return acknowledgements and open requests, which a new balancer has not received."""

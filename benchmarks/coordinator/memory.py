@@ -167,7 +167,7 @@ def _answers(message: Message, index: Any) -> Iterator[tuple[bytes, Message, lis
     """Return what the worker and the rank say to a message."""
     if isinstance(message, Welcome):
         yield WORKER, WorkerReady(len(index), "index", message.number), []
-        yield RANK, StartRun(0, 0, EpochPosition(0, 0, 0, 0)), []
+        yield RANK, StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")), []
         yield RANK, RequestBatch(0, 0, 0, 0), []
     elif isinstance(message, Lease) and message.kind == "probe":
         rows = index[[ref.index for ref in message.refs]].tolist()

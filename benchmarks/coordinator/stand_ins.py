@@ -123,7 +123,7 @@ class StandIns(ABC):
     def start(self) -> None:
         """Start the run at all ranks."""
         for peer in self.rank_stand_ins:
-            self.post(peer, StartRun(0, 0, EpochPosition(0, 0, 0, 0)))
+            self.post(peer, StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")))
 
     def ask(self) -> None:
         """Have all ranks ask for their first microbatches."""

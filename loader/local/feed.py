@@ -131,13 +131,15 @@ class PlanFeed:
         if planned is None:
             return None
         if self.start == self.at.start:
-            self.at.check_in_window(self.step, [len(each.ranks[0]) for each in planned.batches])
+            microbatches = [len(each.ranks[0]) for each in planned.batches]
+            self.at.check_in_window(self.step, microbatches, window.costs_digest())
         first, last = self.step, self.step + len(planned.batches)
         after_window = begin + planned.consumed
         self.is_over = (end == len(self.order) and after_window >= end) or not planned.consumed
         self.left_out += planned.left_out
         self.start, self.step = after_window, last
-        return self._steps(planned, EpochPosition(after_window, last, last, 0), begin, first, rows)
+        after = EpochPosition(after_window, last, last, 0, window.costs_digest())
+        return self._steps(planned, after, begin, first, rows)
 
     def _steps(
         self, planned: Planned, after: EpochPosition, begin: int, first: int, rows: Int64
@@ -154,7 +156,7 @@ class PlanFeed:
             here = after
             # A run that resumes after this step plans this window again, after the last the next.
             if batch.step + 1 < after.step:
-                here = EpochPosition(begin, first, batch.step + 1, 0)
+                here = EpochPosition(begin, first, batch.step + 1, 0, after.costs)
             if batch.step >= self.at.step:
                 yield PlannedStep(
                     batch.step, here, batch, begin, indexes, rows, refused, tuple(spares)

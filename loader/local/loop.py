@@ -124,9 +124,9 @@ class LocalLoop:
                 "ledger belongs to another data set; resume with its own"
             )
         if self._peers is None and not self._settings.place.is_alone:
-            known = self._settings
+            own = self._settings
             self._peers, self._shares_costs = meet_ranks(
-                known.job, known.source, known.place, known.name, self._costs, known.timeout_s
+                own.job, source, own.dataset, own.place, own.name, self._costs, own.timeout_s
             )
         if self._tasks is None:
             self._tasks = self._start_workers()

@@ -4,11 +4,12 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...workers.sources.data_identity import KnownData
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import Source, source_name
 from ..resume.balanced_position import RunStart
@@ -32,9 +33,19 @@ _KNOWN = "known costs"
 
 
 def meet_ranks(
-    job: JobSpec, source: Source, place: Place, name: str, costs: LoopCosts, timeout_s: float | None
+    job: JobSpec,
+    source: Source,
+    dataset: Any,
+    place: Place,
+    name: str,
+    costs: LoopCosts,
+    timeout_s: float | None,
 ) -> "tuple[Peers | None, bool]":
     """Meet the other ranks; return them, and whether they have to tell each other costs.
+
+    dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
+    of them know them, costs. What differs in samples without keys may show only when they are
+    measured: see `PlanAhead`.
 
     None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.
@@ -51,25 +62,29 @@ def meet_ranks(
         )
     from ..peers import meet  # here: a loop on its own meets nobody
 
-    data = f"{source_name(source)}, {len(source)} samples"
+    facts = {
+        "configuration": to_json(job),
+        "data": f"{source_name(source)}, {len(source)} samples",
+        "order or content of the data": KnownData(dataset, len(source), source.key).rank_identity,
+    }
     longest_s = timeout_s or MEET_S
-    peers = meet(place, name, {"configuration": to_json(job), "data": data}, longest_s)
+    peers = meet(place, name, facts, longest_s)
     peers.post(_KNOWN, costs.digest.encode())
     since = time.monotonic()
-    while (known := peers.gather(_KNOWN)) is None:
+    while (digests := peers.gather(_KNOWN)) is None:
         if time.monotonic() - since > longest_s:
             raise LoaderError(
                 f"what all ranks know of costs not within {longest_s:.0f} s: "
                 f"{peers.why_missing(_KNOWN)}"
             )
         time.sleep(peers.pause_s())
-    if all(known) and len({*known}) > 1:
-        other = next(rank for rank, each in enumerate(known) if each != known[0])
+    if all(digests) and len({*digests}) > 1:
+        other = next(rank for rank, each in enumerate(digests) if each != digests[0])
         raise LoaderError(
             f"the costs of rank {other} ({peers.members[other]}) are others than those of rank 0, "
             "so that they would plan other batches: give all the same costs"
         )
-    return peers, not all(known)
+    return peers, not all(digests)
 
 
 def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
@@ -125,7 +140,7 @@ def why_apart(packed: Sequence[bytes]) -> str:
     """Return why ranks cannot run together, "" if they can; `packed` is what each has said.
 
     >>> from ...balancer.protocol.messages import EpochPosition
-    >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0)) for epoch in (1, 1, 2)]
+    >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0, "")) for epoch in (1, 1, 2)]
     >>> why_apart([pack_start(each) for each in starts[:2]])
     ''
     >>> print(why_apart([pack_start(each) for each in starts]))

@@ -47,17 +47,17 @@ class ResumePosition:
 
         `holes`: of the epoch until then.
         """
-        here = self.place
+        here, costs = self.place, batch.after.costs
         if batch.rank != ranks[-1]:
-            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch)
+            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch, costs)
             return ResumePosition(here, ranks.index(batch.rank) + 1, holes)
         if batch.microbatch + 1 == batch.microbatches:
-            return ResumePosition(batch.after, holes=holes)
-        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
+            return ResumePosition(batch.after.reached(), holes=holes)
+        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1, costs)
         return ResumePosition(here, holes=holes)
 
 
-START = ResumePosition(EpochPosition(0, 0, 0, 0))
+START = ResumePosition(EpochPosition(0, 0, 0, 0, ""))
 
 
 def write_position(
@@ -77,6 +77,7 @@ def write_position(
         step=place.step,
         window_step=place.window_step,
         microbatch=place.microbatch,
+        costs=place.costs,
         samples_per_step=plan.samples_per_step,
         mode=plan.mode,
         ranks=plan.ranks,
@@ -110,7 +111,9 @@ def read_position(
     if data.samples is None:  # `check_counted` compares it when the workers have said it
         data = replace(data, samples=ledger.samples)
     check_same_data(ledger, data, growing, _why_not_grown(ledger))
-    place = EpochPosition(ledger.start, ledger.window_step, ledger.step, ledger.microbatch)
+    place = EpochPosition(
+        ledger.start, ledger.window_step, ledger.step, ledger.microbatch, ledger.costs
+    )
     return ledger, ResumePosition(place, ledger.served, ledger.holes)
 
 
@@ -127,6 +130,11 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
             f"the ledger was saved inside step {ledger.step} (microbatch {ledger.microbatch}) or "
             "its window, where only the very same plan can continue: resume with the same ranks, "
             "accumulate and budgets, or save between steps"
+        )
+    if is_inside(ledger) != bool(ledger.costs):
+        raise ValueError(
+            f"not a ledger of counterpoise: costs is {ledger.costs!r}, and inside a step or window "
+            "it is the digest of what the window's samples cost, elsewhere ''"
         )
     if ledger.served and played != plan.ranks:
         raise ValueError(

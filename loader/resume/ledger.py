@@ -20,7 +20,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from ...workers.sources.data_identity import KnownData
 
-LEDGER_VERSION = 5
+LEDGER_VERSION = 6
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -79,16 +79,19 @@ class BalancedLedger(PlannedLedger):
     """The position of a DataLoader with balance; the same on every rank.
 
     window_step: the first step of the window that `step` is in; microbatch: how many of the step's
-    microbatches every rank has been given; served: how many ranks of a process that plays them all
-    have been given one more; holes: ordinals of the samples that could not be used, of all ranks,
-    in the steps of this epoch that were begun; label_tokens: the resource that counts them,
-    "batch" where ranks count them in their batches, "" where nothing does; auto: what
+    microbatches every rank has been given; costs: a digest of what the window's samples cost where
+    the position is inside it (with `digest` it decides what was delivered), else ""; served: how
+    many ranks of a process that plays them all have been given one more; holes: ordinals of the
+    samples that could not be used, of all ranks, in the steps of this epoch that were begun;
+    label_tokens: the resource that counts them, "batch" where ranks count them in their batches, ""
+    where nothing does; auto: what
     balance="auto" has found, "" of any other.
     """
 
     kind = "balanced"
     window_step: Count
     microbatch: Count
+    costs: str
     samples_per_step: Positive
     mode: str
     ranks: Positive
@@ -152,7 +155,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 5), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 6), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {

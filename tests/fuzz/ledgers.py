@@ -195,7 +195,8 @@ def named(error: Exception, what: str) -> Outcome:
     """Return "refused" for an error in one line that names a field, "unclear" for another."""
     text = str(error)
     names = {field for kind in KINDS.values() for field in kind.told} | {
-        *("version", "kind", "check", "holes", "digest", "planner", "ranks", "worker_seed"),
+        *("version", "kind", "check", "holes", "digest", "costs", "planner", "ranks"),
+        "worker_seed",
         *(
             "sampler",
             "readers",

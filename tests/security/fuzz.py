@@ -74,7 +74,7 @@ def attack_sessions(mutator, frames):
         header, payloads = mutator.frame()
         if number % 200 == 0:
             worker, rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            rank.begin(0, EpochPosition(0, 0, 0, 0))
+            rank.begin(0, EpochPosition(0, 0, 0, 0, ""))
         try:
             message = decode(header, len(payloads))
         except WireError:

@@ -170,7 +170,7 @@ class SessionsTarget:
             return
         if self.said % 200 == 0:
             self.worker, self.rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            self.rank.begin(0, EpochPosition(0, 0, 0, 0))
+            self.rank.begin(0, EpochPosition(0, 0, 0, 0, ""))
         self.said += 1
         count, header = frame_of(data)
         payloads = (b"x" * SAMPLE_BYTES,) * count

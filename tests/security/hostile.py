@@ -83,7 +83,7 @@ class Cluster:
             self._say(peer, WorkerHello(f"w{n}", 5, "host", n))
         for peer, session in self.ranks.items():
             self._say(peer, session.hello)
-            for message in session.begin(0, EpochPosition(0, 0, 0, 0)):
+            for message in session.begin(0, EpochPosition(0, 0, 0, 0, "")):
                 self._say(peer, message)
 
     def step(self):

@@ -12,7 +12,7 @@ from counterpoise.balancer.protocol.messages import Batch, EpochPosition, Messag
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from tests.simulation.transport.pulls import SimulatedPuller
 
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 Mark = tuple[int, int, int, int]
 
 
@@ -47,14 +47,15 @@ class SimulatedLedger:
     def after(self, batch: Batch, ranks: tuple[int, ...]) -> "SimulatedLedger":
         """Return the ledger after one of a process' ranks has taken a microbatch."""
         new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
-        here, holes = structs.replace(self.place, step=batch.step), self.holes + new
+        here = structs.replace(self.place, step=batch.step, costs=batch.after.costs)
+        holes = self.holes + new
         if batch.rank != ranks[-1]:
             served = ranks.index(batch.rank) + 1
             return SimulatedLedger(
                 self.epoch, structs.replace(here, microbatch=batch.microbatch), served, holes
             )
         if batch.microbatch + 1 == batch.microbatches:
-            return SimulatedLedger(self.epoch, batch.after, 0, holes)
+            return SimulatedLedger(self.epoch, batch.after.reached(), 0, holes)
         return SimulatedLedger(
             self.epoch, structs.replace(here, microbatch=batch.microbatch + 1), 0, holes
         )

@@ -2,9 +2,13 @@
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
 another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
-torch's Subset and ConcatDataset one of their parts', of any other dataset its class; the number of
-samples is compared apart. Versions of libraries and transforms are no part of it, as in
-`fingerprint.py`: they may change while a training goes on.
+torch's Subset and ConcatDataset one of their parts', of a list of texts or numbers some of them, of
+any other dataset its class and, in a balanced loop, some of its keys; the number of samples is
+compared apart. Versions of libraries and transforms are no part of it, as in `fingerprint.py`: they
+may change while a training goes on. Where what samples cost decides what was delivered, the
+position has a digest of that (`EpochPosition.costs`), and changed transforms show there.
+
+Ranks compare it, too, when they meet: see `KnownData.rank_identity`.
 """
 
 import bisect
@@ -71,6 +75,14 @@ class KnownData:
         """The dataset's class and, where there is one, a hash of what it holds."""
         return _identity(self.dataset, self.samples, self.key)
 
+    @property
+    def rank_identity(self) -> str:
+        """The identity without what may differ between processes that have the same data.
+
+        A Hugging Face fingerprint depends on times of files, and on chance for some functions.
+        """
+        return _identity(self.dataset, self.samples, self.key, has_marks=False)
+
     def identity_of_first(self, samples: int) -> str | None:
         """Return the identity that the first samples had by themselves; None if nobody can tell."""
         offered = getattr(self.dataset, "data_digest", None)
@@ -83,17 +95,29 @@ class KnownData:
         return _identity(self.dataset, samples, self.key)
 
 
-def _identity(dataset: Any, samples: int | None, key: Callable[[int], str] | None) -> str:
+def _identity(
+    dataset: Any,
+    samples: int | None,
+    key: Callable[[int], str] | None,
+    has_marks: bool = True,
+) -> str:
     offered, mark = getattr(dataset, "data_digest", None), getattr(dataset, "_fingerprint", None)
     if callable(offered):
         return _named(dataset, offered())
-    if isinstance(mark, str):
+    if isinstance(mark, str) and has_marks:
         return _named(dataset, mark)
     if is_subset(dataset):
         indices = [int(dataset.indices[each]) for each in _spread(len(dataset.indices))]
-        return _named(dataset, digest([_identity(dataset.dataset, None, None), indices]))
+        inner = _identity(dataset.dataset, None, None, has_marks)
+        return _named(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        return _named(dataset, digest([_identity(each, None, None) for each in dataset.datasets]))
+        parts = [_identity(each, None, None, has_marks) for each in dataset.datasets]
+        return _named(dataset, digest(parts))
+    if isinstance(dataset, list | tuple):
+        # To look at these takes no loading, and draws nothing.
+        some = [dataset[each] for each in _spread(len(dataset) if samples is None else samples)]
+        if all(isinstance(each, str | int | float) for each in some):
+            return _named(dataset, digest(some))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
         return _named(dataset, digest([str(key(each)) for each in _spread(samples)]))

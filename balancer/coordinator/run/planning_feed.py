@@ -42,13 +42,15 @@ def plans_whole_epoch(planner: WindowPlanner) -> bool:
 class _Undelivered:
     """A planned window, and the number of its steps that the delivery has.
 
-    first: the number of its first step; start, end: the ordinals of its samples.
+    first: the number of its first step; start, end: the ordinals of its samples; costs: their
+    digest.
     """
 
     planned: Planned
     first: int
     start: int
     end: int
+    costs: str
     delivered: int = 0
 
 
@@ -175,25 +177,25 @@ class PlanningFeed:
         self.samples.open(end)
         self._unknown, self._end = self.samples.unknown(self.start, end), end
 
-    def _next_plan(self, end: int) -> Planned:
-        """Return the plan of the window that ends with an ordinal."""
+    def _next_plan(self, end: int) -> tuple[Planned, str]:
+        """Return the plan of the window that ends with an ordinal, and the digest of its costs."""
         costs = self.samples.costs(self.start, end)
         window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
         try:
-            return self.planner.plan(window)
+            return self.planner.plan(window), window.costs_digest()
         except OversizeError as error:
             name = self.samples.name(error.ordinal)
             raise ValueError(f"sample {name} {error.reason}") from None
 
     def _plan_window(self) -> None:
         end = self._window_end
-        planned = self._next_plan(end)
+        planned, costs = self._next_plan(end)
         after_window = self.start + planned.consumed
         if self.start == self.first.start:
             microbatches = [len(each.ranks[0]) for each in planned.batches]
-            self.first.check_in_window(self.step, microbatches)
+            self.first.check_in_window(self.step, microbatches, costs)
         self.over_budget += 0 if planned.refused else len(planned.oversize)
-        self._undelivered = _Undelivered(planned, self.step, self.start, after_window)
+        self._undelivered = _Undelivered(planned, self.step, self.start, after_window, costs)
         if not planned.batches:
             self._end_window(self._undelivered)
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
@@ -207,9 +209,9 @@ class PlanningFeed:
         batch = planned.batches[window.delivered]
         # A run that resumes after this step plans this window again, after the last the next.
         if batch.step + 1 == last:
-            after = EpochPosition(window.end, last, last, 0)
+            after = EpochPosition(window.end, last, last, 0, window.costs)
         else:
-            after = EpochPosition(window.start, window.first, batch.step + 1, 0)
+            after = EpochPosition(window.start, window.first, batch.step + 1, 0, window.costs)
         is_first = not window.delivered
         window.delivered += 1
         self._deliver(batch, after, planned.oversize if planned.refused and is_first else ())

@@ -281,6 +281,13 @@ class Window(msgspec.Struct, frozen=True):
     costs: Int64
     last: bool
 
+    def costs_digest(self) -> str:
+        """Return 16 hex digits: with the PlanConfig's digest they decide what the steps are."""
+        import hashlib  # here: see PlanConfig.digest
+
+        text = f"{self.costs.shape} ".encode() + self.costs.astype("<i8").tobytes()
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
+
 
 class Microbatch(msgspec.Struct, frozen=True):
     """The samples that one rank processes in one pass; none at all is a pass of weight zero."""

@@ -20,7 +20,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.wire import payload_frames
 
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN)
 OTHER = replace(JOB, on_error="skip")

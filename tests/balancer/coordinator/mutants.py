@@ -282,15 +282,15 @@ MUTANTS = (
     mutant(
         "the place after a step is beyond its window",
         edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
-             "EpochPosition(window.start, window.first, batch.step + 1, 0)",
-             "EpochPosition(window.end, batch.step + 1, batch.step + 1, 0)"),
+             "EpochPosition(window.start, window.first, batch.step + 1, 0, window.costs)",
+             "EpochPosition(window.end, batch.step + 1, batch.step + 1, 0, window.costs)"),
         seed=17,
     ),
     mutant(
         "the place after a window is in it",
         edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
-             "EpochPosition(window.end, last, last, 0)",
-             "EpochPosition(window.start, window.first, last, 0)"),
+             "EpochPosition(window.end, last, last, 0, window.costs)",
+             "EpochPosition(window.start, window.first, last, 0, window.costs)"),
         seed=0,
     ),
     mutant(

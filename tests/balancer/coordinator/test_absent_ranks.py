@@ -29,7 +29,7 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
         cluster.rank(peer, ranks)
     cluster.worker(count=20)
     for peer in (b"r0", b"r1"):
-        cluster.send(peer, StartRun(0, 0, EpochPosition(20, 5, 5, 0)))
+        cluster.send(peer, StartRun(0, 0, EpochPosition(20, 5, 5, 0, "")))
     assert cluster.send(b"r0", RankBye()) == []
     assert cluster.send(b"r1", RequestBatch(0, 1, 5, 0)) == [
         (b"r1", EpochEnd(0, 5)),
@@ -90,7 +90,7 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
     do_leases(cluster, sent + cluster.send(b"r1", StartRun(0, 0, START)))
     taken_by(cluster, b"r1", 1, 5.1)
     cluster.rank(b"r0", (0,))
-    sent = cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
+    sent = cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0, "")))
     do_leases(cluster, sent)
     assert "Batch" in kinds(cluster.send(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
     assert cluster.coordinator.state.run.delivery.progress.needed((1,)) >= (4, 2)

@@ -8,7 +8,7 @@ from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, S
 from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
-AFTER = EpochPosition(0, 0, 1, 0)
+AFTER = EpochPosition(0, 0, 1, 0, "")
 SHARERS = (b"a", b"b")
 
 

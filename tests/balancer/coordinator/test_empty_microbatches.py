@@ -12,7 +12,7 @@ from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, S
 from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
-AFTER = EpochPosition(0, 0, 1, 0)
+AFTER = EpochPosition(0, 0, 1, 0, "")
 
 
 def sizes_of_a_rank(microbatches: int) -> st.SearchStrategy[list[int]]:

@@ -51,7 +51,7 @@ def lease_sizes(
 
     for message in (
         WorkerHello("w", 0, "h", 0), WorkerReady(COUNT, "f", 0),
-        RankHello((0,), to_json(job)), StartRun(0, 0, EpochPosition(0, 0, 0, 0)),
+        RankHello((0,), to_json(job)), StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")),
         RequestBatch(0, 0, 0, 0),
     ):  # fmt: skip
         tell(message)

@@ -41,7 +41,7 @@ PLAN = PlanConfig(
     budgets=(90, None), grouping="isf", partition="greedy", oversize="alone", seed=5,
 )  # fmt: skip
 JOB = JobSpec(plan=PLAN, on_error="skip")
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 
 
 def cost(index: int) -> tuple[int, int]:

@@ -104,7 +104,7 @@ def test_a_rank_that_never_sends_fails_nothing() -> None:
     assert (b"a", LabelTotal(0, 3, 12)) in cluster.send(b"b", LabelCount(0, 1, 3, 7))
 
 
-HERE = EpochPosition(0, 0, 3, 0)
+HERE = EpochPosition(0, 0, 3, 0, "")
 BEYOND_S = COUNTS_LOST_S + 2 * KEEPALIVE_S
 
 

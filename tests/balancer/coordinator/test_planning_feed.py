@@ -11,7 +11,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.messages import EpochPosition, Probed
 
 CONFIG = PlanConfig(1, 8, 2, ("tokens",), (50,), "balanced")
-BEGIN = EpochPosition(0, 0, 0, 0)
+BEGIN = EpochPosition(0, 0, 0, 0, "")
 
 
 def _feed(planner, cost_of, known=None):

@@ -58,7 +58,7 @@ class Job:
         self.tell(b"r", RankHello((0,), to_json(self.job), name="the rank"))
         for name in (b"w0", b"w1"):
             self.tell(name, WorkerReady(COUNT, "f", self.coordinator.state.last_welcome))
-        self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0)))
+        self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")))
 
     def tell(self, peer, message, *payloads):
         self.take(self.coordinator.handle(peer, message, payloads, self.now))

@@ -90,7 +90,7 @@ def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster.rank(b"s1", (1,))
     cluster.rank(b"r0", (0,))
     cluster.send(b"r0", StartRun(0, 0, START))
-    sent = cluster.send(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    sent = cluster.send(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
     assert kinds(sent, b"r0") == ["UnknownPeer"]
     cluster.rank(b"r0", (0,))
     assert "RunFailed" not in kinds(cluster.send(b"r0", StartRun(0, 0, START)), b"r0")
@@ -102,12 +102,14 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
     cluster = Cluster()
     cluster.rank(b"r1", (1,), OTHER)
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.send(b"r1", StartRun(0, 0, START, EpochPosition(8, 2, 2, 0))))
+    do_leases(
+        cluster, sent + cluster.send(b"r1", StartRun(0, 0, START, EpochPosition(8, 2, 2, 0, "")))
+    )
     had = cluster.send(b"r1", RequestBatch(0, 1, 2, 0))
     assert kinds(had, b"r1") == ["Batch"]
     cluster.send(b"r1", Ack(0, 1, 2, 0))
     cluster.rank(b"r0", (0,), OTHER)
-    cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
+    cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0, "")))
     run = cluster.coordinator.state.run
     assert run.begin.start.step == 1
     assert run.delivery.progress.needed((1,)) == (2, 1)
@@ -172,12 +174,12 @@ def test_ranks_that_stay_at_different_places_are_told():
 def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
     cluster = started(ranks=((1,),))  # it says so to a balancer that has not seen rank 0 before
     cluster.rank(b"new 0", (0,))
-    cluster.send(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    cluster.send(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
     ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
     cluster.lose(b"r0", asked)
-    assert cluster.coordinator.state.run.begin.at == EpochPosition(8, 2, 2, 0)
+    assert cluster.coordinator.state.run.begin.at == EpochPosition(8, 2, 2, 0, "")
     cluster.rank(b"new 1", (1,))
-    cluster.send(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    cluster.send(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
@@ -185,7 +187,7 @@ def test_a_position_beyond_the_data_is_refused():
     cluster = Cluster()
     cluster.rank(b"r")
     cluster.worker()
-    sent = cluster.send(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0)))
+    sent = cluster.send(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0, "")))
     assert "the ledger is at sample 21, but the data set has 20" in sent[0][1].reason
     assert kinds(cluster.send(b"r", StartRun(1, 0, START)), b"w") == ["Lease"]
 
@@ -194,7 +196,7 @@ def test_a_position_beyond_the_data_is_refused():
 def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
     begins: dict[bytes, list[Any]] = {
         b"r0": [StartRun(0, 0, START)],
-        b"r1": [StartRun(0, 0, START, EpochPosition(0, 0, 0, 1), (2,), (0,)), Ack(0, 1, 0, 0)],
+        b"r1": [StartRun(0, 0, START, EpochPosition(0, 0, 0, 1, ""), (2,), (0,)), Ack(0, 1, 0, 0)],
     }
     cluster = Cluster()
     for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):

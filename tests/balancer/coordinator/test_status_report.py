@@ -34,7 +34,7 @@ from tests.security.hostile import Mutator, Wired, corpus
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 
 
 class Cluster:

@@ -25,7 +25,7 @@ def test_a_rank_that_was_about_to_leave_may_go() -> None:
 
 def test_a_rank_goes_on_when_it_hears_from_the_next_balancer() -> None:
     session = RankSession((0,), to_json(JOB), 2)
-    session.begin(0, EpochPosition(0, 0, 0, 0))
+    session.begin(0, EpochPosition(0, 0, 0, 0, ""))
     session.handle(BalancerStops())
     assert (session.awaits_restart, session.failure, session.state) == (True, "", "running")
     session.handle(Pong(0, 0, "a worker to connect"))

@@ -35,7 +35,7 @@ from counterpoise.balancer.protocol.worker_session import (
     WorkerSession,
 )
 
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 JOB = JobSpec(PlanConfig(2, 4, 2, ("tokens",), (None,)))
 
 
@@ -229,7 +229,7 @@ def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
 
 
 def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
-    session = running(at=EpochPosition(0, 0, 5, 1))
+    session = running(at=EpochPosition(0, 0, 5, 1, ""))
     assert [place(ask) for ask in session.new_requests()] == [(5, 1, 0)]
     session.handle(batch(0, 5, 1))
     session.take()

@@ -61,7 +61,7 @@ def test_what_a_process_has_had_counts_where_only_its_start_tells() -> None:
     assert take(cluster, B, 0)
     cluster.lose(B, RankHello((0,), ""))
     join(cluster, B, 1)
-    do(cluster, B, StartRun(0, 0, START, EpochPosition(4, 2, 2, 0)))
+    do(cluster, B, StartRun(0, 0, START, EpochPosition(4, 2, 2, 0, "")))
     assert all(take(cluster, A, step) for step in range(1, 4))
     assert not cluster.broken
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader, automatic
+from counterpoise.loader import Balance, DataLoader, LoaderError, automatic
 from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
 from tests.loader.auto.test_auto_times import SHAPE
@@ -43,7 +43,7 @@ def test_a_resume_inside_a_step_goes_on_with_what_was_found(
 
 def test_the_choice_is_the_ledgers_whatever_the_first_samples_are_now() -> None:
     loader = make(data.Texts(90))
-    next(iter(loader))
+    next(loader.steps())
     state = loader.state_dict()
     other = make(data.Changed(90))
     assert len(other) > 0
@@ -51,6 +51,15 @@ def test_the_choice_is_the_ledgers_whatever_the_first_samples_are_now() -> None:
     other.load_state_dict(state)
     assert other.state_dict()["auto"] == state["auto"]
     assert next(iter(other))["input_ids"].shape == (4, 3)
+
+
+def test_a_choice_inside_a_step_goes_on_with_samples_that_cost_the_same() -> None:
+    loader = make(data.Texts(90))
+    next(iter(loader))
+    other = make(data.Changed(90))
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(LoaderError, match="its samples cost something else now"):
+        next(iter(other))
 
 
 def test_other_ranks_of_the_same_global_batch_go_on_between_steps() -> None:

@@ -35,7 +35,7 @@ def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> 
     used = {token for token, *_ in made}
     return Batch(
         run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
-        after=EpochPosition(0, 0, 1, 0), holes=(), step_holes=(),
+        after=EpochPosition(0, 0, 1, 0, ""), holes=(), step_holes=(),
         items=tuple(BatchItem(n, f"k{n}", b"h", *place) for n, place in enumerate(made)),
         servers=tuple(server(token) for token in servers if token in used),
     )  # fmt: skip

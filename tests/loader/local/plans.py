@@ -16,7 +16,7 @@ from counterpoise.loader.local.feed import PlanFeed, PlannedStep
 from counterpoise.loader.local.loop import _plain_contents
 
 RESOURCES = ("tokens",)
-START = EpochPosition(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0, "")
 
 
 def config(**changes: Any) -> PlanConfig:

@@ -28,7 +28,7 @@ def test_a_feed_from_a_position_gives_the_steps_after_it(
 ) -> None:
     steps = take(feed(plan, costs_of(costs)))
     place = data.draw(st.integers(0, len(steps)))
-    at = steps[place - 1].after if place else EpochPosition(0, 0, 0, 0)
+    at = steps[place - 1].after.reached() if place else EpochPosition(0, 0, 0, 0, "")
     rest = take(feed(plan, costs_of(costs), at))
     assert [each.number for each in rest] == [each.number for each in steps[place:]]
     assert [each.batch for each in rest] == [each.batch for each in steps[place:]]
@@ -50,10 +50,10 @@ def test_indexes_and_costs_are_those_of_the_ordinals(
 def test_a_position_that_the_plan_does_not_have_is_refused() -> None:
     plan, costs = config(mode="window"), costs_of([5] * 40)
     steps = take(feed(plan, costs))
-    beyond = EpochPosition(0, 0, len(steps) + 99, 0)
+    beyond = EpochPosition(0, 0, len(steps) + 99, 0, "")
     with pytest.raises(ValueError, match="the window it stands in ends with step"):
         take(feed(plan, costs, beyond))
-    inside = EpochPosition(0, 0, 0, steps[0].microbatches)
+    inside = EpochPosition(0, 0, 0, steps[0].microbatches, "")
     with pytest.raises(ValueError, match="the ledger is at microbatch"):
         take(feed(plan, costs, inside))
 

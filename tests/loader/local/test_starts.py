@@ -13,7 +13,7 @@ numbers = st.integers(0, 3)
 starts = st.builds(
     RunStart,
     epoch=numbers,
-    at=st.builds(EpochPosition, numbers, numbers, numbers, numbers),
+    at=st.builds(EpochPosition, numbers, numbers, numbers, numbers, st.sampled_from(["", "a"])),
     costs=st.sampled_from(["", "a", "b"]),
 )
 
@@ -25,6 +25,6 @@ def test_ranks_are_apart_unless_all_begin_alike(ranks: list[Any]) -> None:
 
 
 def test_other_costs_of_a_pipeline_are_named() -> None:
-    at = EpochPosition(0, 0, 0, 0)
+    at = EpochPosition(0, 0, 0, 0, "")
     packed = [pack_start(RunStart(0, at, costs=costs)) for costs in ("1f1b", "other")]
     assert "rank 1 by others than rank 0: call follow_costs() on all" in why_apart(packed)

@@ -3,6 +3,7 @@
 python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   plain    two epochs
   resume   again, from the ledger in FOLDER/ledger.json
+  other    the ranks have the samples in another order, without keys; or with keys: keyed
   apart    the ranks begin at different epochs
   broken   a sample does not decode, on one of them
   torn     two epochs, in which next() is left by exceptions at random moments, of each rank its own
@@ -93,6 +94,24 @@ def broken(count):
     return made.Augmented(count, broken={3, 30}, unreadable={7, 50})
 
 
+class Numbers:
+    """Samples that a folder lists in another order on each rank."""
+
+    def __init__(self, rank):
+        self.order = random.Random(rank).sample(range(COUNT), COUNT)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return {"x": self.order[index]}
+
+
+class KeyedNumbers(Numbers):
+    def key(self, index):
+        return f"k{self.order[index]}"
+
+
 def wait_for(path):
     bell = threading.Event()
     while not path.exists():
@@ -123,6 +142,11 @@ def main(folder):
     loader.set_epoch(rank)
     came["apart"] = attempt(lambda: take(loader, 2))
     loader.close()
+
+    for manner, kind in (("other", Numbers), ("keyed", KeyedNumbers)):
+        loader = make(kind(rank), **given, cost=lambda sample: {"tokens": sample["x"] % 31})
+        came[manner] = attempt(lambda loader=loader: take(loader, 1))
+        loader.close()
 
     loader = make(made.Augmented(COUNT, unreadable={7}), **given, timeout=5)
     came["broken"] = attempt(lambda: take(loader, 2))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,18 @@ def test_ranks_that_are_apart_are_both_told_where_they_are(came):
             "LoaderError: the ranks are not at the same position: rank 0 starts at epoch 0, step "
             "0; rank 1 starts at epoch 1, step 0: resume all of them from one ledger"
         )
+
+
+@pytest.mark.parametrize(
+    ("manner", "text"),
+    [
+        ("other", "samples that this rank and rank {} have both measured "),
+        ("keyed", "rank {} \\(.*with another order or content of the data than rank"),
+    ],
+)
+def test_ranks_with_the_samples_in_another_order_are_told_so(came, manner, text):
+    for number, rank in enumerate(came):
+        assert re.search(text.format(1 - number), rank[manner])
 
 
 def test_a_sample_ends_the_loop_of_the_rank_that_has_it_and_the_other_names_that_rank(came):

@@ -45,18 +45,18 @@ def size(place, holes):
     more=st.sets(st.integers(0, EPOCH - 1), max_size=100),
 )
 def test_a_ledger_is_small_anywhere_and_a_hole_takes_few_bytes(start, steps, holes, more):
-    place = EpochPosition(start, start, min(start + steps, EPOCH), steps)
+    place = EpochPosition(start, start, min(start + steps, EPOCH), steps, "")
     few = size(place, holes)
     assert few <= 4096
     assert size(place, holes | more) - few <= 16 * len(more)
 
 
 def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
-    assert size(EpochPosition(EPOCH, EPOCH, EPOCH, 99), range(EPOCH - 100, EPOCH)) <= 4096
+    assert size(EpochPosition(EPOCH, EPOCH, EPOCH, 99, ""), range(EPOCH - 100, EPOCH)) <= 4096
 
 
 def test_a_ledger_with_holes_survives_json():
-    position = ResumePosition(EpochPosition(3072, 3, 3, 1), 0, (5, 41))
+    position = ResumePosition(EpochPosition(3072, 3, 3, 1, "0f"), 0, (5, 41))
     state = json.loads(json.dumps(write_position(JOB, 2, position, DATA)))
     ledger, found = read_position(state, JOB, 8, DATA)
     assert (ledger.epoch, found) == (2, position)
@@ -64,7 +64,7 @@ def test_a_ledger_with_holes_survives_json():
 
 @pytest.mark.parametrize("holes", [None, 3, ["x"], [[1]]])
 def test_holes_that_are_none_are_refused(holes):
-    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0)), DATA) | {
+    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0, "")), DATA) | {
         "holes": holes
     }
     with pytest.raises(ValueError, match="not a ledger"):
@@ -189,7 +189,7 @@ def test_a_budget_of_errors_needs_skip():
 
 
 def test_an_order_of_another_seed_is_refused():
-    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0)), DATA)
+    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0, "")), DATA)
     other = replace(JOB, plan=replace(PLAN, seed=1))
     with pytest.raises(ValueError, match="another order"):
         read_position(state, other, 8, DATA)

@@ -33,14 +33,14 @@ def ledger(tmp_path):
 
 
 def test_a_ledger_between_steps_can_be_resumed_anyhow(ledger):
-    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 0)))
+    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 0, "")))
     assert "epoch 3: steps before 10 were handed out whole" in found["position"].found
     assert "any number of ranks" in found["to resume"].found
     assert all(finding.level == "good" for finding in found.values())
 
 
 def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
-    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2), 1, (7, 650)))
+    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2, ""), 1, (7, 650)))
     assert "2 microbatches of step 10" in found["position"].found
     assert "1 of the virtual ranks" in found["position"].found
     assert "the identical plan" in found["to resume"].found
@@ -49,7 +49,7 @@ def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
 
 def test_a_ledger_inside_a_checkpoint_is_found(ledger):
     found = ledger(
-        ResumePosition(EpochPosition(0, 0, 0, 0)),
+        ResumePosition(EpochPosition(0, 0, 0, 0, "")),
         lambda state: {"model": {}, "loader": {"a": state}},
     )
     assert "before its first step" in found["position"].found
@@ -129,7 +129,7 @@ def test_the_command_takes_both(tmp_path):
     append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
     ledger.write_text(
         json.dumps(
-            write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0)), DATA)
+            write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0, "")), DATA)
         )
     )
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):

@@ -1,0 +1,55 @@
+"""What the identity of data tells apart, and what it does not."""
+
+from typing import Any
+
+import pytest
+from torch.utils.data import ConcatDataset, Subset
+
+from counterpoise.workers.sources.data_identity import KnownData
+
+TEXTS: Any = [f"text {each}" for each in range(200)]
+NUMBERS: Any = list(range(200))
+
+
+class Marked:
+    """As a Hugging Face data set, whose fingerprint may be of chance."""
+
+    def __init__(self, mark: str) -> None:
+        self._fingerprint = mark
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TEXTS[1:] + TEXTS[:1],
+        [*TEXTS[:-1], "another"],
+        tuple(TEXTS),
+        Subset(TEXTS, range(200)),
+        ConcatDataset([TEXTS]),
+        NUMBERS,
+    ],
+)
+def test_other_lists_are_other_data(other: Any) -> None:
+    known = KnownData(TEXTS, 200, str)
+    for name in ("identity", "rank_identity"):
+        assert getattr(known, name) == getattr(KnownData(list(TEXTS), 200, str), name)
+        assert getattr(known, name) != getattr(KnownData(other, 200, str), name)
+
+
+def test_the_order_inside_of_a_split_is_a_part() -> None:
+    one, other = (KnownData(ConcatDataset([Subset(TEXTS, each)]), 2) for each in ([0, 1], [1, 0]))
+    assert one.identity != other.identity
+    assert one.rank_identity != other.rank_identity
+
+
+def test_a_mark_by_chance_tells_ledgers_apart_and_not_ranks() -> None:
+    one, other = KnownData(Marked("a"), 3, str), KnownData(Marked("b"), 3, str)
+    assert one.identity != other.identity
+    assert one.rank_identity == other.rank_identity
+
+
+def test_a_list_that_has_grown_is_known_by_its_first() -> None:
+    assert KnownData(TEXTS, 200).identity_of_first(150) == KnownData(TEXTS[:150], 150).identity
