@@ -82,8 +82,10 @@ def array_of(value: Any, place: int, name: str) -> Array:
         raise _no_numbers(name, place, f"a {type(value).__name__} ({error})") from error
     if isinstance(value, np.ma.MaskedArray):
         raise _no_numbers(name, place, "a masked array, whose mask no tensor has")
-    if array.dtype.byteorder not in "=|":
-        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "iufc":
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        # C's long long is int64 by another name, which torch does not know
+        array = array.view(np.dtype(array.dtype.str))
     if not _has_tensors(array.dtype):
         what = f"a {type(value).__name__}"
         raise _no_numbers(name, place, what + (f" of {array.dtype}" if array.ndim else ""))
