@@ -78,9 +78,10 @@ def _readings(batch: Any) -> tuple[int, int] | None:
         return None
     at_token = int(np.count_nonzero(bears[:, 1:] if labels.ndim == 2 else bears))
     ids = _integers(batch, "input_ids")
-    is_at_token = ids is not None and ids.shape == labels.shape
-    if is_at_token and (ids == labels)[labels != IGNORED].all():
-        return at_token, at_token
+    if ids is not None and ids.shape == labels.shape:
+        kept = labels != IGNORED
+        if np.array_equal(ids[kept], labels[kept]):
+            return at_token, at_token
     return at_token, every
 
 

@@ -18,6 +18,7 @@ COLLATE: dict[str, Callable[..., dict[str, Any]]] = {
     "packed": collate_packed,
     "padded": collate_padded,
 }
+SPARSE = torch.ones(2).bfloat16().to_sparse()
 FLOAT8 = torch.float8_e5m2
 # A field's values in two samples, and what the batch has: a tensor (its lengths with it) or a list.
 RIGHT: dict[str, tuple[Any, Any, Any]] = {
@@ -69,13 +70,13 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "array of text": (np.array(["a"]), np.array(["b"]), "is a ndarray of <U1"),
     "record": (*np.zeros((2, 1), [("a", int)]), "is a ndarray of "),
     "longdouble": (*np.ones((2, 1), np.longdouble), "is a ndarray of (float128|longdouble)"),
-    "masked": (*np.ma.masked_array([[1], [2]], [[0], [1]]), "is a masked array"),
+    "masked": (*np.ma.masked_array([[1], [2]], [[False], [True]]), "is a masked array"),
     "list of text": (["a"], ["b"], "is a list of <U1"),
     "list with None": ([1, None], [1, 2], "is a list of object"),
     "list of dicts": ([{}], [{}], "is a list of object"),
     "uneven list": ([[1], [1, 2]], [[1]], "is a list whose parts are not alike"),
     "sparse": (torch.ones(2).to_sparse(), torch.ones(2).to_sparse(), "is a Tensor .can't convert"),
-    "sparse bf16": (*[torch.ones(2).bfloat16().to_sparse()] * 2, "is a Tensor"),
+    "sparse bf16": (SPARSE, SPARSE, "is a Tensor"),
     "meta": (*torch.ones(2, 1, device="meta"), "is a Tensor"),
     "number and array": (1, np.ones(2, int), "comes as int64 .'n',. and int64 ..;"),
     "two types": (np.ones(1), np.ones(1, int), "comes as float64 .* and int64 .*make them all"),
