@@ -372,6 +372,30 @@ def test_a_collate_fn_that_only_moves_labels_changes_nothing(collate_fn: Any) ->
         given.close()
 
 
+def test_rows_that_are_filled_with_another_label_are_no_contradiction() -> None:
+    class Ragged(Texts):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            ids = np.arange(2 + index % 7) + 10 * index
+            return {"input_ids": ids, "labels": ids}
+
+    def filled(samples: list[Any]) -> dict[str, Any]:
+        batch = padded(samples)
+        return {name: value.clamp(0) for name, value in batch.items()}
+
+    def unmasked(samples: list[Any]) -> dict[str, Any]:
+        return {"labels": torch.as_tensor(np.stack([sample["input_ids"] for sample in samples]))}
+
+    given = DataLoader(Ragged(), collate_fn=filled, balance="auto", batch_size=4, shuffle=True)
+    assert len(list(given)) == COUNT // 4
+    given.close()
+    # more labels than the samples have, and nothing that fills rows up
+    few = {**LABELS, "label_tokens": [3] * COUNT}
+    given = changed(unmasked, few)
+    with pytest.raises(LoaderError, match=r"(have 12 label tokens by|and their labels have 32)"):
+        next(iter(given))
+    given.close()
+
+
 def test_a_framework_that_counts_in_the_batches_needs_no_comparison() -> None:
     given = changed(masked, LABELS)
     given._late.leave_labels()
