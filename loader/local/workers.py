@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
+# torch's thread that pins batches hands them over by a queue without a descriptor: what comes of
+# planning meanwhile is seen this much later.
+_PINNED_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +185,11 @@ class WorkerTasks(TorchWorkersIterator):
         """
         found = self._get()
         if found is None and seconds:
-            self._wait(min(seconds, _LOOK_S), also)
-            found = self._get()
+            if self._pin_memory:
+                found = self._get(min(seconds, _PINNED_S))
+            else:
+                self._wait(min(seconds, _LOOK_S), also)
+                found = self._get()
             if found is None:
                 self._check_workers()
         if found is None:
@@ -196,16 +202,14 @@ class WorkerTasks(TorchWorkersIterator):
             result = Failed(None, result)
         return number, result
 
-    def _get(self) -> tuple[int, Any] | None:
+    def _get(self, seconds: float = 0.0) -> tuple[int, Any] | None:
         try:
-            found: tuple[int, Any] = self._data_queue.get(block=False)
+            found: tuple[int, Any] = self._data_queue.get(bool(seconds), seconds or None)
         except queue.Empty:
             return None
         return found
 
     def _wait(self, seconds: float, also: int | None) -> None:
-        if self._pin_memory:  # torch's thread hands batches over, and has no descriptor
-            seconds = min(seconds, 0.002)
         if also is not None and self._also != also:
             if self._also is not None:
                 self._poller.unregister(self._also)

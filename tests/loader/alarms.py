@@ -51,9 +51,21 @@ class Alarms:
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
         # Elsewhere it would be this class that loses what next() has returned.
-        if _is_inside_next(frame):
+        if _is_inside_next(frame) and not is_in_fork_hook(frame):
             self.raised += 1
             raise Interrupted
+
+
+def is_in_fork_hook(frame: FrameType | None) -> bool:
+    """Return whether a frame is of what runs before and after a fork (os.register_at_fork).
+
+    The interpreter ignores an exception there, and logging's lock, say, is held from then on.
+    """
+    while frame is not None and frame.f_back is not None:
+        if frame.f_back.f_code.co_filename.endswith("popen_fork.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_inside_next(frame: FrameType | None) -> bool:

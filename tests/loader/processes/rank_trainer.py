@@ -24,6 +24,7 @@ from torch import distributed
 
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
+from tests.loader.alarms import is_in_fork_hook
 
 COUNT, STEP, STEPS = 61, 16, 4
 TIMES = int(os.environ.get("TIMES", "5"))  # that next() is interrupted, of each rank
@@ -58,7 +59,8 @@ class InterruptedAtRandom(BaseException):
 
 
 def interrupt(_number, frame):
-    if frame.f_code is not take_torn.__code__:  # next() has returned, or was not called yet
+    is_outside = frame.f_code is take_torn.__code__  # next() has returned, or was not called yet
+    if not is_outside and not is_in_fork_hook(frame):
         raise InterruptedAtRandom
 
 
