@@ -30,6 +30,7 @@ class LateBalancedLoader:
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
         self._pipe: MeasuredCosts | None = None
+        self._compares_batches = True
         if self._is_made_at_once and self._arguments.are_given:
             self.get()
 
@@ -44,6 +45,7 @@ class LateBalancedLoader:
             self._place = self._arguments.find()
             self._loader = self._made(self._place, self._waits)
             self._loader.set_epoch(self._epoch)
+            self._loader.compares_batches = self._compares_batches
             if self._pipe is not None:
                 self._loader.follow_costs(self._pipe)
         return self._loader
@@ -86,6 +88,12 @@ class LateBalancedLoader:
 
     def adopt_times(self, times: Mapping[str, int], model: str) -> None:
         """Take the times of a model: with balance="auto" only."""
+
+    def leave_labels(self) -> None:
+        """Leave counts of labels that collate_fn changes: a framework counts them in batches."""
+        self._compares_batches = False
+        if self._loader is not None:
+            self._loader.compares_batches = False
 
     @property
     def counts(self) -> Counts | None:

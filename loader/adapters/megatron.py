@@ -11,7 +11,7 @@ from itertools import tee
 from typing import Any
 
 from ...workers.sources.labels import IGNORED
-from .next_token import next_token_batch, without_end
+from .next_token import next_token_batch, unlike, without_end
 
 # Megatron's names of what a packed batch says about its samples' borders.
 BORDERS = {"cu_seq_lens": "cu_seqlens", "max_length": "max_seqlen"}
@@ -22,6 +22,7 @@ def megatron_batch(batch: Any) -> Any:
 
     tokens, labels (of the next token), loss_mask float32 (0 where there is no label, whose label is
     0), position_ids; cu_seqlens and max_seqlen where it is packed; and other fields as they are.
+    Raises ValueError for one of them that has one of these names.
 
     >>> import torch
     >>> ids = torch.tensor([[5, 6, 7]])
@@ -31,14 +32,14 @@ def megatron_batch(batch: Any) -> Any:
     """
     inputs, labels = next_token_batch(batch)
     has_label = labels != IGNORED
-    return {
+    made = {
         "tokens": inputs.pop("input"),
         "labels": labels * has_label,
         "loss_mask": has_label.float(),
         "position_ids": inputs.pop("positions"),
-        **inputs,
         **{theirs: batch[ours] for ours, theirs in BORDERS.items() if ours in batch},
     }
+    return {**made, **unlike(made, inputs)}
 
 
 def megatron_iterators(

@@ -4,7 +4,7 @@ Our layouts have labels aligned with their tokens, and Hugging Face models shift
 torchtitan's and Megatron-LM's losses compare position i with labels[i].
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ def next_token_batch(
 
     batch: of layout "padded" or "packed". pad_to: the length L that rows are filled up to, 0 for
     none. flat: shapes (T,) of a single row. Raises ValueError for a batch that is longer than
-    pad_to, or that has several rows where one is wanted.
+    pad_to, that has several rows where one is wanted, or a field "input" or "positions".
 
     >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[-100, 6, 7]])}
     >>> inputs, labels = next_token_batch(batch, pad_to=4)
@@ -52,7 +52,18 @@ def next_token_batch(
     others = {name: value for name, value in batch.items() if name not in named}
     if flat:
         ids, positions, shifted = ids[0], positions[0], shifted[0]
-    return {"input": ids, "positions": positions, **others}, shifted
+    made = {"input": ids, "positions": positions}
+    return {**made, **unlike(made, others)}, shifted
+
+
+def unlike(made: Container[str], others: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch's other fields; ValueError for one that would replace what was made of it."""
+    if taken := [name for name in others if name in made]:
+        raise ValueError(
+            f"samples have a field {taken[0]!r}, and the framework's batch has one of that name, "
+            "made of input_ids and labels: leave the samples' out, or give it another name"
+        )
+    return others
 
 
 def without_end(loader: Any) -> Iterator[Any]:

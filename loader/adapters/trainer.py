@@ -86,6 +86,7 @@ def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
     if (times := known_time_ns(config)) is not None:
         loader._late.adopt_times(times, type(config).__name__)
     if normalises:
+        loader._late.leave_labels()
         loader._late.adopt(counts="free", ignores_labels=True)
 
 

@@ -53,6 +53,7 @@ class BalancedLoader:
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
     `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
+    `compares_batches` is False where a framework counts labels in the batches itself.
     """
 
     job: JobSpec
@@ -69,6 +70,7 @@ class BalancedLoader:
     shifts_labels: bool = False
     auto: str = ""
     spare: SpareSample | None = None
+    compares_batches: bool = True
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see walking.py.
@@ -354,6 +356,8 @@ class BalancedLoader:
         if made.labels is not None and job.counts_labels:
             at_token, before = made.labels
             self._labels.compare(at_token, before, info.label_tokens, info.keys)
+        if info.keys and job.counts_labels and self.compares_batches:
+            self._labels.compare_batch(batch, info.label_tokens, info.keys)
         if not info.keys and self.spare is not None:
             batch = self.spare.weightless(batch)
         if job.counts_batches:

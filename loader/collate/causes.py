@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...workers.sources.labels import IGNORED
-from .layouts import Batch, collate_packed, collate_padded
+from .fields import Batch
+from .layouts import collate_packed, collate_padded
 
 Sample = dict[str, Any]
 # Tokens that a row is filled up with where padding is tried.

@@ -15,7 +15,8 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ..step.info import StepInfo
-from .layouts import COLLATE_BY_LAYOUT, EVERY
+from .fields import EVERY
+from .layouts import COLLATE_BY_LAYOUT
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None

@@ -21,7 +21,8 @@ from ...workers.sources.labels import IGNORED
 from ..step.info import Step, StepInfo, moved
 from ..step.loss import scale_loss
 from .causes import find_causes
-from .layouts import COLLATE_BY_LAYOUT, KNOWN_FIELDS, Array, Batch, collate_padded, hf_kwargs
+from .fields import Array, Batch
+from .layouts import COLLATE_BY_LAYOUT, RESERVED, collate_padded, hf_kwargs
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (
@@ -35,10 +36,6 @@ COUNTS = (
 # (model, batch) -> the sum of the losses of the batch's label tokens.
 LossSum = Callable[[Any, Batch], Tensor]
 LENGTHS = "_lengths"
-# Fields of a layout's own, which no sample has.
-MADE = frozenset({
-    "attention_mask", "position_ids", "cu_seq_lens", "max_length", "images_per_sample",
-})  # fmt: skip
 
 
 def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
@@ -277,7 +274,7 @@ def samples_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
     samples = [{"input_ids": ids[place], "labels": labels[place]} for place in places]
     for name in batch:
         of_name = name.removesuffix(LENGTHS)
-        if name in KNOWN_FIELDS | MADE or (of_name != name and of_name in batch):
+        if name in RESERVED or (of_name != name and of_name in batch):
             continue
         values = batch[name] if isinstance(batch[name], list) else np.asarray(batch[name])
         if f"{name}{LENGTHS}" in batch:

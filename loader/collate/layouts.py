@@ -1,6 +1,6 @@
 """Collates samples to one batch, `padded` or `packed`, and copies each payload byte once.
 
-A sample maps field names to numpy arrays, numbers, strings or bytes. Four fields have a meaning:
+A sample maps field names to arrays, numbers, strings or bytes. Four fields have a meaning:
 
     input_ids        integer (n,)            tokens
     labels           integer (n,)            aligned with input_ids; -100 where there is no loss
@@ -12,8 +12,13 @@ as Hugging Face models do. Nothing precedes a sample's first token, and in a pac
 the sample before would be asked for it; so the first label of every sample becomes -100, in both
 layouts, which also makes both count the same label tokens.
 
+Fields that the layouts make themselves (MADE) follow from these. What a tokenizer gives beside its
+tokens (attention_mask, position_ids) is left out where it says the same, and refused where it says
+otherwise: it would take the place of the batch's own, and samples would attend to each other.
+
 Any other field follows one rule: numbers become a tensor (B,), strings and bytes a list; arrays
-are concatenated along their first axis, and `<name>_lengths` int32 (B,) says how long each was.
+(torch's and lists of numbers too) are concatenated along their first axis, and `<name>_lengths`
+int32 (B,) says how long each was. Anything else is refused; see fields.py.
 
 A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
 A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
@@ -21,62 +26,36 @@ DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A mod
 over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
 """
 
-import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ...balancer.planning.problem.options import LayoutName
-from ...workers.arena.layout import LEAST_IN_SLOT
-from ...workers.arena.worker import this_worker
 from ...workers.sources.labels import IGNORED
+from .fields import (
+    EVERY,
+    Array,
+    Batch,
+    Sample,
+    array_of,
+    collate_others,
+    concatenated,
+    empty_array,
+    filled_tensor,
+)
 
-Sample = Mapping[str, Any]
-Batch = dict[str, Any]
-Array = npt.NDArray[Any]
-# Fields that have a meaning of their own; every other one is collated by its kind alone.
+# Fields that have a meaning of their own, and those that a layout makes, in either.
 KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
+MADE = frozenset({
+    "attention_mask", "position_ids", "cu_seq_lens", "max_length", "images_per_sample",
+})  # fmt: skip
+# Every other one is collated by its kind alone.
+RESERVED = KNOWN_FIELDS | MADE
 _ATTENDED = np.array(1)
 NEEDED = ("position_ids", "cu_seq_lens", "max_length")
-
-
-class _Every(Container[str]):
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return "EVERY"
-
-
-# In place of the names of a batch's fields: all of them.
-EVERY: Container[str] = _Every()
-
-
-def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
-
-    Raises OSError where memory is short.
-    """
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
-        return np.empty(shape, dtype)
-    worker = this_worker()
-    if worker is None or nbytes < LEAST_IN_SLOT:
-        buffer = torch.empty(nbytes, dtype=torch.uint8)
-    else:
-        buffer = worker.sender.tensor(nbytes)
-    return np.ndarray(shape, dtype, buffer.numpy())
-
-
-def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
-    """Return values as a tensor of that dtype, on a buffer of its own."""
-    array = empty_array((len(values),) if isinstance(values, list) else np.shape(values), dtype)
-    array[...] = values
-    return torch.from_numpy(array)
 
 
 def collate_images(
@@ -86,7 +65,11 @@ def collate_images(
 
     fields: the names of what is wanted of it; nothing else is copied.
     """
-    tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
+    tiles = [
+        array_of(sample["pixel_values"], place, "pixel_values")
+        for place, sample in enumerate(samples)
+        if "pixel_values" in sample
+    ]
     if not (tiles or dummy_tile or not samples):
         return {}
     owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
@@ -106,7 +89,7 @@ def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
     """Return all tiles in one array."""
     held = [array for array in tiles if len(array)]
     if held:
-        return _concatenated("pixel_values", held)
+        return concatenated("pixel_values", held)
     # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
     side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
     return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
@@ -114,60 +97,19 @@ def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
 
 def _tiles_per_image(place: int, sample: Sample) -> Array:
     """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
-    owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
-    pixels = np.asarray(sample.get("pixel_values", ()))
-    count = len(pixels) if pixels.ndim else 1
-    if count != owned.sum():
+    owned = array_of(sample.get("tiles_per_image", ()), place, "tiles_per_image")
+    pixels = array_of(sample.get("pixel_values", ()), place, "pixel_values")
+    if owned.ndim != 1 or not pixels.ndim or (owned.size and owned.dtype.kind not in "iu"):
         raise ValueError(
-            f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
-            f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
+            f"sample {place} has tiles_per_image {owned.dtype} {owned.shape} and pixel_values of "
+            f"shape {pixels.shape}; use whole numbers (images,) and an array (tiles, 3, S, S)"
+        )
+    if len(pixels) != owned.sum():
+        raise ValueError(
+            f"sample {place} has {len(pixels)} tiles in pixel_values, but its tiles_per_image "
+            f"{owned.tolist()} makes {int(owned.sum())}; give one entry per image"
         )
     return owned
-
-
-def collate_others(samples: Sequence[Sample], fields: Container[str] = EVERY) -> Batch:
-    """Return every field without a meaning of its own, collated by its kind.
-
-    fields: the names of what is wanted of it; nothing else is copied.
-    """
-    names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
-    batch: Batch = {}
-    for name in names:
-        missing = [place for place, sample in enumerate(samples) if name not in sample]
-        if missing:
-            raise ValueError(
-                f"field {name!r} is missing in samples {missing} of {len(samples)}; "
-                "give it to every sample, or to none"
-            )
-        batch.update(_field(name, [sample[name] for sample in samples], fields))
-    return batch
-
-
-def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tuple[str, Any]]:
-    lengths = f"{name}_lengths"
-    if all(isinstance(value, np.ndarray) and value.ndim for value in values):
-        if name in fields:
-            yield name, _concatenated(name, values)
-        if lengths in fields:
-            yield lengths, filled_tensor([len(value) for value in values], np.int32)
-    elif name not in fields:
-        return
-    elif any(isinstance(value, (str, bytes)) for value in values):
-        # Nothing of a batch lies in a payload, which other processes may be reading.
-        yield name, [value.copy() if isinstance(value, np.ndarray) else value for value in values]
-    else:
-        stacked = np.asarray(values)
-        yield name, filled_tensor(stacked, stacked.dtype)
-
-
-def _concatenated(name: str, arrays: list[Array]) -> torch.Tensor:
-    """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
-    if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
-        kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
-        raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
-    joined = empty_array((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
-    np.concatenate(arrays, out=joined)
-    return torch.from_numpy(joined)
 
 
 def collate_padded(
@@ -194,7 +136,7 @@ def collate_padded(
     return {
         **{name: torch.from_numpy(array) for name, array in texts.items()},
         **collate_images(samples, dummy_tile, fields),
-        **collate_others(samples, fields),
+        **collate_others(samples, RESERVED, fields),
     }
 
 
@@ -245,7 +187,7 @@ def collate_packed(
     return {
         **_packed_texts(tokens, labels, fields),
         **collate_images(samples, dummy_tile, fields),
-        **collate_others(samples, fields),
+        **collate_others(samples, RESERVED, fields),
     }
 
 
@@ -284,14 +226,40 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
         return [np.array([pad_id])], [np.array([IGNORED])]
     labels = []
     for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
-        targets = np.asarray(sample.get("labels", IGNORED))
-        if targets.ndim and targets.shape != ids.shape:
+        _check_made(sample, place, len(ids))
+        if "labels" not in sample:
+            labels.append(np.full(len(ids), IGNORED))
+            continue
+        targets = array_of(sample["labels"], place, "labels")
+        if targets.shape != ids.shape or targets.dtype.kind not in "iu":
             raise ValueError(
-                f"sample {place} has {len(ids)} input_ids and labels of shape {targets.shape}; "
-                "labels are aligned with input_ids, with -100 where there is no loss"
+                f"sample {place} has {len(ids)} input_ids and labels {targets.dtype} of shape "
+                f"{targets.shape}; labels are aligned with input_ids, whole numbers with -100 "
+                "where there is no loss"
             )
-        labels.append(targets if targets.ndim else np.full(len(ids), targets))
+        labels.append(targets)
     return tokens, labels
+
+
+def _check_made(sample: Sample, place: int, tokens: int) -> None:
+    """Raise ValueError for a field that layouts make, where it says otherwise than they do."""
+    # a number max_length says nothing about the sample: the tokenizer was asked for no more
+    for name in MADE.intersection(sample) - {"max_length"}:
+        says: Any = {
+            "attention_mask": np.ones(tokens),
+            "position_ids": np.arange(tokens),
+            "cu_seq_lens": [0, tokens],
+            "images_per_sample": np.size(sample.get("tiles_per_image", ())),
+        }[name]
+        if not np.array_equal(array_of(sample[name], place, name), says):
+            what = np.asarray(says)
+            raise ValueError(
+                f"sample {place} has {name} of its own, and not the one that follows from its "
+                f"{tokens} input_ids ({np.array2string(what, threshold=6, edgeitems=2)}): layouts "
+                "'padded' and 'packed' make that field themselves, of samples without padding. "
+                "Cut padding off (input_ids[attention_mask == 1]), leave the field out, or give "
+                "it another name"
+            )
 
 
 def _tokens(sample: Sample, place: int) -> Array:
@@ -306,9 +274,11 @@ def _tokens(sample: Sample, place: int) -> Array:
             f"sample {place} has no input_ids (its fields: {', '.join(sorted(sample)) or 'none'}); "
             "give it some in the transform, or use layout='torch' with a collate_fn"
         )
-    ids = np.asarray(sample["input_ids"])
+    ids = array_of(sample["input_ids"], place, "input_ids")
     if ids.ndim != 1 or not len(ids):
         raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"sample {place} has input_ids of {ids.dtype}; use whole numbers")
     return ids
 
 
