@@ -122,7 +122,9 @@ def test_every_data_file_is_in_the_wheel(shipped: set[str], root: Path) -> None:
         str(path.relative_to(root))
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc", ".pyx", ".c", ".so")
+        if path.is_file()
+        and path.suffix not in (".py", ".pyx", ".c", ".so")
+        and "__pycache__" not in path.parts
     }
     assert data == {
         name for name in shipped if not name.endswith((".py", ".so")) and ".dist-info/" not in name

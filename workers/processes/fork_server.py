@@ -1,14 +1,14 @@
 """What multiprocessing's fork server imports before it forks: importing this module is its work.
 
 A worker that it forks has torch already. Once the trainer and all workers have ended, however they
-ended, the server ends, and removes the folder with its socket, as a trainer that was killed cannot.
+ended, the server ends, and removes its socket, as a trainer that was killed cannot.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
-import shutil
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,14 @@ def _import_all() -> None:
 def _remove_socket() -> None:
     server: Any = forkserver._forkserver
     address = server._forkserver_address
-    if isinstance(address, str):
-        folder = Path(address).parent
-        if folder.name.startswith("pymp-"):  # as multiprocessing calls it
-            shutil.rmtree(folder, ignore_errors=True)
+    # multiprocessing makes one folder for a process and all below it, and removes its own at the
+    # end: it is only removed here where the trainer is gone and nobody else has a socket in it.
+    if isinstance(address, str) and os.getppid() != _trainer:
+        Path(address).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            Path(address).parent.rmdir()
 
 
+_trainer = os.getppid()
 _import_all()
 atexit.register(_remove_socket)
