@@ -223,7 +223,9 @@ def _bound_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
     if config.grouping in COUNTED:
         size = config.batch_size or 1
         return np.arange(size, len(costs) + size, dtype=np.int64) // size
-    sums = np.cumsum(np.where(over[:, None], 0, costs), axis=0)
+    grouped = costs.copy()
+    grouped[over] = 0
+    sums = np.cumsum(grouped, axis=0)
     inside: Int64 = np.max(-(-sums // budget_array(config.budgets)), axis=1)
     return inside + np.cumsum(over) * (config.oversize == "alone")
 
