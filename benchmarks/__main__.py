@@ -36,6 +36,7 @@ BENCHES = {
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
+    "threads": ("planning.threads", "Planning beside other threads: throughput, and waits."),
     "transports": (
         "loading.transports",
         "Processes that share a rank: direct and inline, beside torch.",

@@ -47,6 +47,15 @@ class Party:
             raise RuntimeError("a party has ended: see its error above")
         return found
 
+    def end(self) -> None:
+        """Let all its ranks end."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
 
 def start(checkout: Path, kind: str, cell: tuple[str, int, int], ranks: int, data: str) -> Party:
     """Start a party of a checkout."""
@@ -112,8 +121,7 @@ def _compare(
             if number >= 2:
                 found[name].append(result)
     for party in parties.values():
-        party.process.kill()
-        party.process.wait()
+        party.end()
     row: dict[str, Any] = {}
     for name in ("samples_s", "cpu_us", "main_us"):
         row[name] = _ratio(found["new"], found["old"], name)
