@@ -12,6 +12,8 @@ import numpy as np
 from ..kernels.arrays import Int64, Slots
 from ..problem.loads import group_loads
 
+_AT_ONCE = 1 << 16
+
 
 class GroupingResult(msgspec.Struct, frozen=True):
     """group_of (n,): each sample's group, 0 .. groups - 1, or -1 for a sample in no group.
@@ -34,8 +36,11 @@ def members(group_of: Int64, groups: int) -> list[list[int]]:
     """
     order = np.argsort(group_of, kind="stable")
     edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
-    # Not all at once: a list of a million numbers holds Python's lock for 25 ms.
-    return [order[begin:end].tolist() for begin, end in pairwise(edges)]
+    numbers: list[int] = []
+    # Not all at once: to make a list of a million numbers holds Python's lock for 25 ms.
+    for begin in range(0, len(order), _AT_ONCE):
+        numbers += order[begin : begin + _AT_ONCE].tolist()
+    return [numbers[begin:end] for begin, end in pairwise(edges)]
 
 
 def make_slots(costs: Int64, group_of: Int64, groups: int, spare: int) -> Slots:
