@@ -58,6 +58,9 @@ MARGIN_S = 0.01
 TICK_S = 0.1
 # Microbatches that were lost on their way can be made again after some time: looked at so often.
 LOOK_AGAIN_S = 1.0
+# A rank whose admission was postponed waits no more after one of these: it says hello again and is
+# admitted, it leaves, or is gone. Else it would be admitted, later, though it has left.
+_LAST_WORDS = ("RankHello", "RankBye", Event.UNREACHABLE)
 
 
 class Coordinator:
@@ -178,6 +181,8 @@ class Coordinator:
     def _apply(self, peer: bytes, event: str, content: object = None) -> bool:
         """Apply an event to a peer, by the table; return False if there is no row for it."""
         states = self.state.peer_states
+        if event in _LAST_WORDS:
+            self.state.postponed.pop(peer, None)
         before = states.get(peer, ABSENT)
         row = COORDINATOR.get((before, event))
         if row is None:
@@ -234,7 +239,7 @@ class Coordinator:
 
     def _admit_postponed(self) -> None:
         """Admit the ranks of another job: those of the current one had time to show up."""
-        for peer, hello in self.state.postponed.items():
+        for peer, hello in list(self.state.postponed.items()):
             self._apply(peer, Event.POSTPONED_HELLO, hello)
         self.state.postponed.clear()
 

@@ -13,6 +13,7 @@ from counterpoise.balancer.protocol.messages import (
     PeerRejected,
     Ping,
     Pong,
+    RankBye,
     RankHello,
     Ready,
     RequestBatch,
@@ -53,6 +54,19 @@ def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
     assert refused == PeerRejected(
         "this balancer serves another job: on_error: 'raise' here, 'skip' there"
     )
+
+
+@pytest.mark.parametrize("is_admitted_before", [True, False])
+def test_a_rank_that_waited_and_has_left_is_not_admitted_later(is_admitted_before):
+    cluster = started()
+    cluster.rank(b"new", job=OTHER)
+    if is_admitted_before:
+        for peer in (b"r0", b"r1"):
+            cluster.lose(peer, Pong(0, 0, ""))
+        cluster.rank(b"new", job=OTHER)
+    cluster.send(b"new", RankBye())
+    assert kinds(cluster.tick(), b"new") == []
+    assert b"new" not in cluster.coordinator.state.ranks
 
 
 def test_ranks_that_start_anew_end_the_run_of_those_before():
