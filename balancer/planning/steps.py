@@ -173,7 +173,7 @@ def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     The last, partial step is filled up by splitting groups, or dropped with drop_last.
     """
     over = oversized(costs, budget_array(config.budgets))
-    wanted = int(_bound_groups(config, costs, over)[-1])
+    wanted = _bound_of_all(config, costs, over)
     group_of, groups = _group(config, costs, over, wanted, seed, refine_up_to=len(costs))
     if not groups:
         # All samples are refused: a step of none names them.
@@ -225,9 +225,24 @@ def _bound_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
         return np.arange(size, len(costs) + size, dtype=np.int64) // size
     grouped = costs.copy()
     grouped[over] = 0
-    sums = np.cumsum(grouped, axis=0)
+    return _bound(config, np.cumsum(grouped, axis=0), np.cumsum(over))
+
+
+def _bound_of_all(config: PlanConfig, costs: Int64, over: Mask) -> int:
+    """Return the last of _bound_groups: what takes all samples, without those of fewer."""
+    if config.grouping in COUNTED:
+        return -(-len(costs) // (config.batch_size or 1))
+    sums = costs.sum(axis=0) - costs[over].sum(axis=0)
+    return int(_bound(config, sums[None], np.array([np.count_nonzero(over)]))[0])
+
+
+def _bound(config: PlanConfig, sums: Int64, over: Int64) -> Int64:
+    """Return a lower bound on the groups of samples with these sums (n, resources).
+
+    over: how many are over budget, and in none of the sums.
+    """
     inside: Int64 = np.max(-(-sums // budget_array(config.budgets)), axis=1)
-    return inside + np.cumsum(over) * (config.oversize == "alone")
+    return inside + over * (config.oversize == "alone")
 
 
 def _group(

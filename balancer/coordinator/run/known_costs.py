@@ -1,4 +1,4 @@
-"""What is known of samples that no step has taken yet, and what is to be measured.
+"""Keeps what is known of samples that no step has taken yet, and what is to be measured.
 
 Costs and sizes are kept in arrays, so that many samples take little memory, and over the epochs of
 a job: what a data set says of a sample does not depend on the epoch, so a later one is planned at

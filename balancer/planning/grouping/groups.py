@@ -34,7 +34,8 @@ def members(group_of: Int64, groups: int) -> list[list[int]]:
     >>> members(np.array([1, 0, 1, -1]), 3)
     [[1], [0, 2], []]
     """
-    order = np.argsort(group_of, kind="stable")
+    # Those in no group come first.
+    order = np.argsort(group_of, kind="stable")[np.count_nonzero(group_of < 0) :]
     edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
     numbers: list[int] = []
     # Not all at once: to make a list of a million numbers holds Python's lock for 25 ms.
