@@ -70,10 +70,12 @@ def chunked_order(stages: Sequence[int], size: int) -> Order:
     Backwards go through the chunks from the last one.
     """
 
+    by_kind = {"F": tuple(stages), "B": tuple(reversed(stages))}
+    length = size * len(stages)
+
     def nth(kind: str, step: int) -> Pass:
-        around, within = divmod(step, size * len(stages))
+        around, within = divmod(step, length)
         chunk, offset = divmod(within, size)
-        chunk = chunk if kind == "F" else len(stages) - 1 - chunk
-        return Pass(stages[chunk], kind, around * size + offset)
+        return Pass(by_kind[kind][chunk], kind, around * size + offset)
 
     return nth
