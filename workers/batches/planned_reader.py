@@ -192,7 +192,7 @@ class PlannedReader(Dataset[Any]):
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
         return Made(
             batch,
-            tuple(map(self._measurer.source.key, indexes)) if task.names else (),
+            tuple(map(self._measurer.key, indexes)) if task.names else (),
             failed,
             tuple(map(self._measurer.cost_of, indexes, good)) if task.costs else (),
             counted_labels(good) if task.labels else None,

@@ -257,13 +257,17 @@ class _Worker:
                 self.trimmer.note_payload(self.now, IDLE_S if payloads else REST_S)
 
     def _send_failure(self, task: SampleTask, error: Exception) -> None:
-        key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
+        ends_run = kind_of(error) == "io"
+        try:
+            key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
+        except Exception as unnamed:  # says nothing about the sample: as in a local loop
+            key, error, ends_run = str(task.ref.index), unnamed, True
         failed = SampleFailed(
             task.lease,
             task.ref.ordinal,
             key,
             reason_of(error),
-            kind_of(error) == "io",
+            ends_run,
             self.handler.file_of(task.ref),
         )
         self._send(failed)

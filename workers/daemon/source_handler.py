@@ -17,6 +17,7 @@ from ..sources.interface import (
     Probe,
     SampleError,
     Source,
+    checked_key,
     checked_probe,
     file_of,
     source_name,
@@ -95,8 +96,8 @@ class SourceHandler:
             threads.wait_until_idle()
 
     def key(self, ref: SampleRef) -> str:
-        """Return a sample's key."""
-        return self._source().key(ref.index)
+        """Return a sample's key; TypeError where a source of the user's own gives no text."""
+        return checked_key(self._source().key(ref.index), ref.index)
 
     @property
     def looks_up(self) -> bool:
@@ -121,19 +122,19 @@ class SourceHandler:
         measure = getattr(source, "measure", None) if self._decodes_first() else None
         if measure is not None:
             sample, load_s = self._load(ref, epoch)
-            found = checked_probe(Probe(source.key(ref.index), measure(sample)))
+            found = checked_probe(Probe(self.key(ref), measure(sample)))
             if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
                 found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
             return self._packed(found.key, chosen_costs(found, self.resources), sample, load_s)
         probed = self._retried(source.probe, ref.index)
-        found = checked_probe(probed, source.key(ref.index))
+        found = checked_probe(probed, self.key(ref))
         return Probed(
             ref.ordinal, found.key, chosen_costs(found, self.resources), found.nbytes or 0
         )
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-        return self._packed(self._source().key(ref.index), (), *self._load(ref, epoch))
+        return self._packed(self.key(ref), (), *self._load(ref, epoch))
 
     def _source(self) -> Source:
         if self.source is None:

@@ -1,5 +1,6 @@
 """Checks costs as they come in: one rule and one message, whoever measured them."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ class CostError(ValueError):
 def checked_cost(name: str, value: object, sample: str) -> int:
     """Return a sample's cost of the resource `name` as an int; CostError where it is none.
 
-    A cost is a Python or numpy integer from 0 to MAX_COST. Floats are refused even where they are
-    whole, since a cost that was rounded by chance would be another one elsewhere.
+    A cost is an integer from 0 to MAX_COST, Python's, numpy's or of a tensor. Floats are refused
+    even where they are whole, since a cost that was rounded by chance would be another elsewhere.
 
     >>> checked_cost("tokens", np.int32(7), "a")
     7
@@ -36,9 +37,22 @@ def checked_cost(name: str, value: object, sample: str) -> int:
     counterpoise.workers.sources.costs.CostError: sample 'a': cost 'tokens' is nan, \
 allowed are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
-    if isinstance(value, int | np.integer) and 0 <= value <= MAX_COST:
-        return int(value)
+    try:
+        cost = operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # of a tensor on no device
+        cost = -1
+    if 0 <= cost <= MAX_COST:
+        return cost
     raise CostError(sample, bad_cost(name, value))
+
+
+def checked_name(name: object, sample: str) -> str:
+    """Return the name of one of a sample's costs as a str; CostError where it is no text."""
+    if isinstance(name, str):
+        return str(name)
+    raise CostError(
+        sample, f'a cost is named {name!r:.80} ({type(name).__name__}): give a text, as "tokens"'
+    )
 
 
 def bad_cost(name: str, value: object) -> str:

@@ -16,7 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .costs import MAX_COST, CostError, checked_cost, checked_measure, checked_table
+from .costs import (
+    MAX_COST,
+    CostError,
+    checked_cost,
+    checked_measure,
+    checked_name,
+    checked_table,
+)
 from .data_identity import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
@@ -60,6 +67,7 @@ class SampleError(ValueError):
 
     def __init__(self, key: str, reason: str, source: str = "") -> None:
         """`source` is the file that the sample is in, where that is known."""
+        key = str(key)  # who raises it may name a sample by its index
         reason = visible(reason)  # names of members are in it, which anybody may have chosen
         super().__init__(key, reason, source)
         self.key = key
@@ -230,8 +238,8 @@ class PlainSource:
         return self.dataset[index]
 
     def key(self, index: int) -> str:
-        """Return the sample's permanent name."""
-        return self._key(index)
+        """Return the sample's permanent name; TypeError where the data set gives no text."""
+        return checked_key(self._key(index), index)
 
     def probe(self, index: int) -> Probe:
         """Find the cost of a sample; SampleError where it is none."""
@@ -311,10 +319,28 @@ def reopen_if_changed(dataset: Any) -> bool:
     return reopen is not None and bool(reopen())
 
 
+def checked_key(name: object, index: int) -> str:
+    """Return a sample's name as a str, also where it was numpy's, or a whole number.
+
+    TypeError for others: their text may hold an address, or be one for several samples.
+
+    >>> checked_key(np.str_("a"), 0), checked_key(np.int64(7), 7)
+    ('a', '7')
+    """
+    if isinstance(name, str):
+        return name if type(name) is str else str.__str__(name)
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return str(int(name))
+    raise TypeError(
+        f"key({index}) returned {name!r:.{SHOWN_CHARACTERS}} ({type(name).__name__}), needed is "
+        "the sample's name: return a str, or a whole number"
+    )
+
+
 def checked_probe(found: object, key: str = "") -> Probe:
     """Return a probe whose costs are plain ints; SampleError for what cannot be planned.
 
-    `key` is the sample's, for an error about what has none.
+    `key` is the sample's, for an error about what has none, and where probe() has no text for it.
 
     >>> checked_probe(Probe("a", {"tiles": 2, "tokens": -1}))
     Traceback (most recent call last):
@@ -325,22 +351,23 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
     if not isinstance(found, Probe):
         needed = "needed is Probe(key, {resource: cost, ...})"
         raise SampleError(key, f"probe() gave {found!r:.{SHOWN_CHARACTERS}}, {needed}")
+    key = str(found.key) if isinstance(found.key, str) else key
     if not isinstance(found.cost, Mapping):
         shown = f"{found.cost!r:.{SHOWN_CHARACTERS}}"
-        raise SampleError(found.key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
+        raise SampleError(key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
     nbytes = found.nbytes
-    for each in (*found.cost.values(), nbytes or 0):
-        if type(each) is not int or not 0 <= each <= MAX_COST:
+    for name, each in (*found.cost.items(), (found.key, nbytes or 0)):
+        if type(name) is not str or type(each) is not int or not 0 <= each <= MAX_COST:
             break
     else:
         return found  # as most do: for them the rest costs more than finding costs
     try:
-        cost = {name: checked_cost(name, value, found.key) for name, value in found.cost.items()}
+        cost = {checked_name(n, key): checked_cost(n, value, key) for n, value in found.cost.items()}
         if nbytes is not None:
-            nbytes = checked_cost("nbytes", nbytes, found.key)
+            nbytes = checked_cost("nbytes", nbytes, key)
     except CostError as error:
-        raise SampleError(found.key, error.reason) from None
-    return Probe(found.key, cost, nbytes)
+        raise SampleError(key, error.reason) from None
+    return Probe(key, cost, nbytes)
 
 
 def sample_nbytes(sample: Sample) -> int:

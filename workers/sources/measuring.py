@@ -12,7 +12,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .failures import RETRIES, kind_of, load_with_retries, reason_of
-from .interface import PlainSource, Probe, SampleError, Source, checked_probe, file_of, source_name
+from .interface import (
+    PlainSource,
+    Probe,
+    SampleError,
+    Source,
+    checked_key,
+    checked_probe,
+    file_of,
+    source_name,
+)
 from .labels import LABEL_TOKENS, labels_of
 
 
@@ -31,7 +40,7 @@ class FailedSample(NamedTuple):
 
 def failed_sample(source: Source, index: int, error: Exception) -> FailedSample:
     """Return what is known of a sample that raised `error`."""
-    key = error.key if isinstance(error, SampleError) else source.key(index)
+    key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
     return FailedSample(key, reason_of(error), kind_of(error) == "io", file_of(source, index))
 
 
@@ -68,6 +77,10 @@ class Measurer:
         """Return whether a sample has to be loaded to learn its cost."""
         return bool(getattr(self.source, "decode_first", False))
 
+    def key(self, index: int) -> str:
+        """Return a sample's name; TypeError where a source of the user's own gives no text."""
+        return checked_key(self.source.key(index), index)
+
     def load(self, index: int, epoch: int) -> Any:
         """Load a sample; reads that a disk fails are repeated."""
         try:
@@ -79,13 +92,13 @@ class Measurer:
         """Find what a sample costs; SampleError where it cannot be measured."""
         if self.decodes_first:
             return self.cost_of(index, self.load(index, epoch))
-        found = checked_probe(self._retried(self.source.probe, index), self.source.key(index))
+        found = checked_probe(self._retried(self.source.probe, index), self.key(index))
         return chosen_costs(found, self.resources)
 
     def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
         measure: Any = self.source
-        found = checked_probe(Probe(self.source.key(index), measure.measure(sample)))
+        found = checked_probe(Probe(self.key(index), measure.measure(sample)))
         if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
             found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
         return chosen_costs(found, self.resources)
