@@ -32,6 +32,8 @@ from .step.waiting import tell
 
 # Ranks come, and reading a few hundred samples is over, within so long.
 FOUND_S = 1800.0
+# That rank 0 has not found it in time it says this much later at most.
+TOLD_S = 5.0
 _FOUND = "found"
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
 LEARNED = ("_balance", "_choice", "_ignores_labels", "_model_times", "_model", "_told")
@@ -163,8 +165,10 @@ class LateAutoLoader(LateBalancedLoader):
             "ranks": terms.ranks,
             "model_times": dict(terms.model_times or {}),
         }
-        share = _through_group if place.sharers > 1 else _among_ranks
-        return share(place, f"{given.name}/auto", source, json.dumps(settings), find)
+        name, told = f"{given.name}/auto", json.dumps(settings)
+        if place.sharers > 1:
+            return _through_group(place, name, source, told, find)
+        return _among_ranks(place, name, source, told, find, self._settings.timeout_s)
 
     def _ask(self, source: Source, terms: PlanTerms) -> Answer:
         whole, given = self._settings, self._settings.given
@@ -179,7 +183,7 @@ class LateAutoLoader(LateBalancedLoader):
             collate=collate if said_work(self._balance) is None else list,
             terms=terms,
         )
-        found = ask_worker(question, whole.start.context, whole.start.begin)
+        found = ask_worker(question, whole.start, whole.timeout_s)
         size = terms.plan(found.choice)[1].samples_per_step
         needed = size * found.held_bytes
         if needed > given.buffer_bytes:
@@ -204,11 +208,20 @@ def _choice_in(state: Any) -> Choice | None:
 
 
 def _among_ranks(
-    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
+    place: Place,
+    name: str,
+    source: Source,
+    settings: str,
+    find: Callable[[], Answer],
+    timeout_s: float | None,
 ) -> Answer:
-    """Return rank 0's answer, on every rank; LoaderError on the others where it has none."""
+    """Return rank 0's answer, on every rank; LoaderError on the others where it has none.
+
+    timeout_s: how long a rank may take to come, and rank 0 to find it, which says so itself.
+    """
     data = f"{source_name(source)}, {len(source)} samples"
-    peers = meet(place, name, {"configuration": settings, "data": data}, FOUND_S)
+    longest_s = timeout_s or FOUND_S
+    peers = meet(place, name, {"configuration": settings, "data": data}, longest_s)
     failed: Exception | None = None
     told: dict[str, Any] = {}
     try:
@@ -221,9 +234,9 @@ def _among_ranks(
         since = time.monotonic()
         # By rank 0, too: it may be the one that passes things on for its host.
         while (values := peers.gather(_FOUND)) is None:
-            if time.monotonic() - since > FOUND_S:
+            if time.monotonic() - since > longest_s + TOLD_S:
                 raise LoaderError(
-                    f"what samples cost was not found within {FOUND_S:.0f} s: "
+                    f"what samples cost was not found within {longest_s:.0f} s: "
                     f"{peers.why_missing(_FOUND)}"
                 )
             time.sleep(peers.pause_s())

@@ -11,9 +11,8 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,9 @@ from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, worker_context
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
+from ..local.workers import WorkerStart
+from ..plain.iterators import shared_numbers
+from ..plain.torch_names import begin_as_worker
 from .choice import Choice, FoundSource, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast
 
@@ -42,7 +44,8 @@ class Question:
     """The samples whose costs and work are to be found, and the plan that they are for.
 
     order: the indices of the first samples in epoch 0's order. knows_costs: `source` says what they
-    cost. collate: tried where nobody has said how batches are made.
+    cost. collate: tried where nobody has said how batches are made. progress: where the worker says
+    which sample it is at, plus 1.
     """
 
     source: Source
@@ -52,6 +55,17 @@ class Question:
     knows_costs: bool
     collate: Callable[[list[Any]], Any]
     terms: PlanTerms
+    progress: Any = None
+
+    @property
+    def at(self) -> int | None:
+        """The index of the sample that the worker is at; None for none."""
+        return self.progress[0] - 1 if self.progress is not None and self.progress[0] else None
+
+    @property
+    def where(self) -> str:
+        """Which sample the worker is at, as the end of a message."""
+        return "" if self.at is None else f", and is at sample {self.source.key(self.at)!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +80,35 @@ class Answer:
     held_bytes: int
 
 
-def ask_worker(
-    question: Question, context: BaseContext | None, begin: Callable[[int], None] | None = None
-) -> Answer:
+def ask_worker(question: Question, start: WorkerStart, timeout_s: float | None = None) -> Answer:
     """Return a worker's answer; ValueError with one line that says why there is none.
 
-    context: the loader's multiprocessing_context; begin: its worker_init_fn.
+    A sample that ends the worker is not looked at again, where `start` allows another worker: the
+    run says what becomes of it. Raises TimeoutError, which names the sample, after `timeout_s`.
     """
     if multiprocessing.current_process().daemon:  # which may start no process: nor has it workers
         return answer(question)
-    maker: Any = worker_context(context) or multiprocessing.get_context()
+    maker: Any = worker_context(start.context) or multiprocessing.get_context()
+    question = replace(question, progress=shared_numbers(maker, 1))
+    for left in reversed(range(start.restarts + 1)):
+        found = _ask(question, maker, start, timeout_s)
+        if isinstance(found, Answer):
+            return found
+        deadly = question.at
+        if not left or deadly is None or len(question.order) == 1:
+            break
+        logger.warning("%s; the first samples are read again without it", found)
+        question = replace(question, order=tuple(e for e in question.order if e != deadly))
+        question.progress[0] = 0
+    raise ValueError(found)
+
+
+def _ask(
+    question: Question, maker: Any, start: WorkerStart, timeout_s: float | None
+) -> Answer | str:
+    """Return the answer of a new process, or how it ended without one."""
     reading, writing = maker.Pipe(duplex=False)
-    worker = maker.Process(target=_answer_to, args=(writing, question, begin), daemon=True)
+    worker = maker.Process(target=_answer_to, args=(writing, question, start), daemon=True)
     try:
         try:
             with quiet_forks():
@@ -89,13 +120,7 @@ def ask_worker(
                 'batches are made: Balance("auto", work="padded")'
             ) from None
         writing.close()  # so that the worker's end is the end of the pipe
-        since, log_s = time.monotonic(), LOG_S
-        while not reading.poll(log_s):
-            log_s = time.monotonic() - since  # twice as late each time
-            logger.warning(
-                'balance="auto" has read the first samples for %.0f s, to find what they cost',
-                log_s,
-            )
+        _wait(reading, question, timeout_s)
         try:
             found: Answer | str = reading.recv()
             worker.join(END_S)
@@ -104,7 +129,10 @@ def ask_worker(
             status: int = worker.exitcode
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else ""
             how = how or f"ended with status {status}"
-            found = f"the first samples could not be read: the process that read them {how}"
+            return (
+                f"the first samples could not be read: the process that read them {how}"
+                f"{question.where}"
+            )
     finally:
         reading.close()
         if worker.pid is not None:
@@ -115,15 +143,35 @@ def ask_worker(
     return found
 
 
-def _answer_to(
-    writing: Connection, question: Question, begin: Callable[[int], None] | None
-) -> None:
+def _wait(reading: Connection, question: Question, timeout_s: float | None) -> None:
+    """Wait for an answer, or the end of who is asked; TimeoutError after `timeout_s`."""
+    since, told_s = time.monotonic(), LOG_S
+    while True:
+        waited = time.monotonic() - since
+        end_s = told_s if timeout_s is None else min(told_s, timeout_s)
+        if reading.poll(max(0.0, end_s - waited)):
+            return
+        if timeout_s is not None and end_s == timeout_s:
+            raise TimeoutError(
+                f'no batch within {timeout_s} s: balance="auto" reads the first samples, to find '
+                f"what they cost{question.where}"
+            )
+        logger.warning(
+            'balance="auto" has read the first samples for %.0f s, to find what they cost%s',
+            told_s, question.where,
+        )  # fmt: skip
+        told_s *= 2
+
+
+def _answer_to(writing: Connection, question: Question, start: WorkerStart) -> None:
     """Send the answer, or in one line why there is none; what a worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, who ends this process
     torch.set_num_threads(1)  # the threads of a forked trainer are not here
     found: Answer | str
     try:
-        begin_worker(begin, 0)
+        if start.workers:  # with none samples are loaded where there is no worker
+            begin_as_worker(question.dataset, start.workers, question.terms.balance.seed)
+        begin_worker(start.begin, 0)
         found = answer(question)
     except Exception as error:
         text = str(error) if isinstance(error, ValueError) else describe_error(error)
@@ -198,6 +246,8 @@ def _each(question: Question, most: int, action: Callable[[int], Any]) -> Iterat
     reason, count = "", 0
     for index in question.order[:most]:
         try:
+            if question.progress is not None:
+                question.progress[0] = index + 1
             result = load_with_retries(functools.partial(action, index), time.sleep)
         except Exception as error:
             if kind_of(error) == "io":
@@ -205,6 +255,9 @@ def _each(question: Question, most: int, action: Callable[[int], Any]) -> Iterat
             # What on_error does with it the run says, when its turn comes.
             reason = str(error) if isinstance(error, SampleError) else describe_error(error)
             continue
+        finally:
+            if question.progress is not None:
+                question.progress[0] = 0
         count += 1
         yield result
     if not count:

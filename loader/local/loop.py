@@ -20,6 +20,7 @@ from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source
+from ...workers.sources.randomness import entropy
 from ..balanced.arrivals import LocalArrival
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
@@ -34,11 +35,10 @@ from .planning import Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
 from .starts import BottleneckLine, meet_ranks, tell_way
-from .steps import RunSettings
+from .steps import QUOTED, RunSettings
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
-    from ...balancer.protocol.rank_session import Arrival
     from ..peers import Peers
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class LocalLoop:
                 own.job, source, own.dataset, own.place, own.name, self._costs, own.timeout_s
             )
         if self._tasks is None:
-            self._tasks = self._start_workers()
+            self._tasks = self._start_workers(start.epoch)
         if self._runs == 0 and 0 in self._settings.place.played:
             tell_way(self._settings.start.workers, self._costs, self._measures_by_loading)
         self._start_run(start, self._tasks)
@@ -159,7 +159,7 @@ class LocalLoop:
                 return
             # Planning goes on, and so does what is agreed with other ranks.
             self._is_torn = True
-            self._tasks = self._start_workers()
+            self._tasks = self._start_workers(start.epoch)
             self._follow_plan(start, self._tasks, self._planning)
             self._is_torn = False
 
@@ -192,7 +192,9 @@ class LocalLoop:
             waited = time.monotonic() - since
             left = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s - waited)
             if left <= 0:
-                return TimeoutError(f"no batch within {timeout_s} s: waits for {run.waits_for}")
+                return TimeoutError(
+                    f"no batch within {timeout_s} s: waits for {self._missing(run)}"
+                )
             run.pump(left)
             arrival = run.head()
             if arrival is not None or run.is_at_end:
@@ -203,12 +205,14 @@ class LocalLoop:
                 logger.warning(
                     "rank %s has waited %.0f s for %s; still missing: %s",
                     ", ".join(map(str, self._settings.place.played)), waited, log.what,
-                    run.waits_for,
+                    self._missing(run),
                 )  # fmt: skip
 
-    def following(self, arrival: Any, /) -> "tuple[Arrival, ...]":  # noqa: ARG002
-        """Return nothing: microbatches come collated."""
-        return ()
+    def _missing(self, run: LocalRun) -> str:
+        """Return what the next microbatch waits for, and the samples that workers are at."""
+        at = self._tasks.at() if isinstance(self._tasks, WorkerTasks) else []
+        names = ", ".join(repr(self._settings.source.key(index)) for index in at[:QUOTED])
+        return f"{run.waits_for}; workers are at sample {names}" if names else run.waits_for
 
     def release(self, arrival: Any) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
@@ -255,10 +259,8 @@ class LocalLoop:
 
     @property
     def _keeps_workers(self) -> bool:
-        is_own = self._owner == os.getpid() and not self._is_lost
-        return self._tasks is not None and self._settings.start.persistent and is_own
-
-    _is_lost = False
+        is_kept = self._tasks is not None and self._settings.start.persistent
+        return is_kept and self._owner == os.getpid()
 
     @property
     def _keeps_costs(self) -> bool:
@@ -273,17 +275,19 @@ class LocalLoop:
     def _measures_by_loading(self) -> bool:
         return bool(getattr(self._settings.source, "decode_first", False))
 
-    def _start_workers(self) -> WorkerTasks | InlineTasks:
+    def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
         settings, job = self._settings, self._settings.job
         reader = PlannedReader(
             settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
             job.on_error == "skip", settings.takes_empty, settings.draws,
             count_label_tokens_of if job.counts_batches else None, settings.start.threads,
         )  # fmt: skip
-        self._owner, self._is_lost = os.getpid(), False
+        self._owner = os.getpid()
         if not settings.start.workers:
             return InlineTasks(reader)
-        return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport)
+        # as torch's, it differs in each epoch, and between ranks
+        seed = entropy(job.plan.seed, epoch, f"workers of rank {settings.place.played[0]}")
+        return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         settings, job = self._settings, self._settings.job
@@ -314,9 +318,7 @@ class LocalLoop:
     @property
     def _ahead_samples(self) -> int:
         """Return how many planned samples, not handed out yet, are enough."""
-        if not self._settings.start.workers:
-            return 1
-        return max(AHEAD_SAMPLES, AHEAD_STEPS * self._settings.job.plan.samples_per_step)
+        return 1 if not self._settings.start.workers else max(AHEAD_SAMPLES, AHEAD_STEPS * self._settings.job.plan.samples_per_step)
 
     def _follow_plan(
         self, start: RunStart, tasks: WorkerTasks | InlineTasks, planning: Planning

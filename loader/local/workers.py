@@ -133,9 +133,17 @@ class WorkerTasks(TorchWorkersIterator):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
-        self, reader: PlannedReader, start: WorkerStart, prefetch: int, transport: Transport
+        self,
+        reader: PlannedReader,
+        start: WorkerStart,
+        prefetch: int,
+        transport: Transport,
+        seed: int = 0,
     ) -> None:
-        """Start the workers; raises what torch's iterator raises. prefetch: tasks for each."""
+        """Start the workers; raises what torch's iterator raises.
+
+        prefetch: tasks for each. seed: what their get_worker_info().seed follow from.
+        """
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
         why_not = why_inline(transport)
@@ -143,8 +151,7 @@ class WorkerTasks(TorchWorkersIterator):
         if not why_not:
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
-        if start.restarts:
-            reader.progress = shared_numbers(context, start.workers)
+        self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
         self._process = os.getpid()
         self.most = prefetch * start.workers
@@ -153,9 +160,9 @@ class WorkerTasks(TorchWorkersIterator):
         self._given: dict[int, tuple[int, list[int]]] = {}
         self._replacer: WorkerReplacer | None = None
         with quiet_forks():  # no thread of ours is in the trainer then
-            super().__init__(_arguments(reader, start, prefetch, context, init_fn))
+            super().__init__(_arguments(reader, start, prefetch, context, init_fn, seed))
             if start.restarts:
-                self._replacer = WorkerReplacer(self, context, start.restarts, reader.progress)
+                self._replacer = WorkerReplacer(self, context, start.restarts, self._progress)
         # As plain loaders' iterators: torch ends its workers through these when it is deleted.
         queues = (*self._index_queues, self._worker_result_queue)
         weakref.finalize(self, _keep_until_then, queues).atexit = False
@@ -242,6 +249,10 @@ class WorkerTasks(TorchWorkersIterator):
             else:
                 self._index_queues[death.worker].put((number, task))
 
+    def at(self) -> list[int]:
+        """Return the indexes of the samples that workers are at just now."""
+        return [each - 1 for each in self._progress if each > 0]
+
     def is_own(self) -> bool:
         """Return whether the workers are this process', which is no forked child of it."""
         return self._process == os.getpid()
@@ -255,7 +266,7 @@ class WorkerTasks(TorchWorkersIterator):
 
 
 def _arguments(
-    reader: PlannedReader, start: WorkerStart, prefetch: int, context: Any, init_fn: Any
+    reader: PlannedReader, start: WorkerStart, prefetch: int, context: Any, init_fn: Any, seed: int
 ) -> SimpleNamespace:
     """Return what torch's iterator reads of its loader."""
     return SimpleNamespace(
@@ -271,8 +282,8 @@ def _arguments(
         timeout=0,
         in_order=True,
         drop_last=False,
-        # Samples are seeded one by one: the workers' own seed is nobody's.
-        generator=torch.Generator(),
+        # Samples are seeded one by one: the workers' own seeds are for worker_init_fn.
+        generator=torch.Generator().manual_seed(seed & (1 << 63) - 1),
         _dataset_kind=0,
         _IterableDataset_len_called=None,
         _auto_collation=True,

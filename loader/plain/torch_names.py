@@ -11,6 +11,7 @@ from typing import Any
 import torch.autograd
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
@@ -25,6 +26,12 @@ worker_loop = _worker_loop  # what a worker process does
 ResumeIteration = _ResumeIteration  # a worker's answer that it goes on to the next iteration
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+
+
+def begin_as_worker(dataset: Any, workers: int, seed: int) -> None:
+    """Make get_worker_info() of this process say what it says in worker 0 of `workers`."""
+    info: Any = torch_worker.WorkerInfo
+    torch_worker._worker_info = info(id=0, num_workers=workers, seed=seed, dataset=dataset)
 
 
 def killed_worker(workers: list[Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
-from ..sources.interface import SampleError, file_of, source_name
+from ..sources.interface import SampleError, file_of, getter_of, source_name
 from .envelope import (
     Envelope,
     ReaderPosition,
@@ -63,6 +63,7 @@ class MapReader(Dataset[Any]):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.dataset = dataset
+        self._get = getter_of(dataset)
         self._collate_fn = collate_fn
         self._on_error = on_error
         self._start = start
@@ -125,11 +126,11 @@ class MapReader(Dataset[Any]):
     def _watched(self, index: Any) -> Any:
         """Return a sample, and say meanwhile which one it is."""
         if self.progress is None or type(index) is not int:
-            return self.dataset[index]
+            return self._get(self.dataset, index)
         worker = reader_number()
         self.progress[worker] = index + 1
         try:
-            return self.dataset[index]
+            return self._get(self.dataset, index)
         finally:
             self.progress[worker] = 0
 

@@ -146,15 +146,17 @@ class PlainSource:
         cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
         key: Callable[[int], str] | None = None,
     ) -> None:
-        for method in ("__len__", "__getitem__"):
-            if not hasattr(dataset, method):
-                raise ValueError(
-                    f"a source needs a map-style dataset, but {type(dataset).__name__} has no "
-                    f"{method}; give an object with len() and dataset[i]"
-                )
+        has_items = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+        if not has_items or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"a source needs a map-style dataset, but {type(dataset).__name__} has no "
+                f"{'__len__' if has_items else '__getitem__'}; give an object with len() and "
+                "dataset[i]"
+            )
         if len(dataset) == 0:
             raise ValueError(f"the dataset ({type(dataset).__name__}) is empty: nothing to load")
         self.dataset = dataset
+        self._get = getter_of(dataset)
         # A method of the dataset's own is used unless an argument replaces it.
         self._key = key or _offered(dataset, "key") or str
         self._measure = cost if callable(cost) else None
@@ -170,13 +172,12 @@ class PlainSource:
         own = _offered(dataset, "probe")
         if own is not None or not all(_offered(part, "probe") for part in whole_parts(dataset)):
             return own
+        return self._probe_part
 
-        def probe(index: int) -> Probe:
-            part, inside = part_at(dataset, index)
-            found = checked_probe(part.probe(inside), self.key(index))
-            return Probe(self.key(index), found.cost, found.nbytes)
-
-        return probe
+    def _probe_part(self, index: int) -> Probe:
+        part, inside = part_at(self.dataset, index)
+        found = checked_probe(part.probe(inside), self.key(index))
+        return Probe(self.key(index), found.cost, found.nbytes)
 
     @property
     def decode_first(self) -> bool:
@@ -235,7 +236,7 @@ class PlainSource:
 
     def __getitem__(self, index: int) -> Sample:
         """Return the dataset's sample, untouched."""
-        return self.dataset[index]
+        return self._get(self.dataset, index)
 
     def key(self, index: int) -> str:
         """Return the sample's permanent name; TypeError where the data set gives no text."""
@@ -263,7 +264,7 @@ class PlainSource:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""
         if self._load is not None:
             return self._load(index, epoch, seed)
-        found: Sample = run_seeded(seed, epoch, self.key(index), getitem, self.dataset, index)
+        found: Sample = run_seeded(seed, epoch, self.key(index), self._get, self.dataset, index)
         return found
 
     def fingerprint(self) -> str:
@@ -284,6 +285,29 @@ def as_source(
     """Return the dataset itself where it is a source, else a PlainSource around it."""
     whole = all(_offered(dataset, method) for method in METHODS)
     return dataset if whole and cost is None and key is None else PlainSource(dataset, cost, key)
+
+
+def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:
+    """Return what gets a sample of a dataset by its index: where it gives lists only, a list of 1.
+
+    >>> class Lists:
+    ...     __getitems__ = staticmethod(lambda indices: [10 * each for each in indices])
+    >>> getter_of(Lists())(Lists(), 3), getter_of("abc")("abc", 2)
+    (30, 'c')
+    """
+    return _of_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
+
+
+def _gives_lists_only(dataset: Any) -> bool:
+    own = getattr(type(dataset), "__getitem__", None)
+    # The class from which torch's data sets are made has one that raises NotImplementedError.
+    is_torchs = getattr(own, "__qualname__", "") == "Dataset.__getitem__"
+    return (own is None or is_torchs) and hasattr(dataset, "__getitems__")
+
+
+def _of_lists(dataset: Any, index: int) -> Sample:
+    part, inside = part_at(dataset, index)
+    return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
 
 
 def source_name(source: Any) -> str:
