@@ -24,8 +24,9 @@ from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import FoundWork, find_costs, recognise_work
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, worker_context
+from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
-from ...workers.sources.interface import Probe, SampleError, Source, checked_probe, sample_nbytes
+from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
 from ..local.workers import WorkerStart
 from ..plain.iterators import shared_numbers
 from ..plain.torch_names import begin_as_worker

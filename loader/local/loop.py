@@ -318,7 +318,8 @@ class LocalLoop:
     @property
     def _ahead_samples(self) -> int:
         """Return how many planned samples, not handed out yet, are enough."""
-        return 1 if not self._settings.start.workers else max(AHEAD_SAMPLES, AHEAD_STEPS * self._settings.job.plan.samples_per_step)
+        steps = AHEAD_STEPS * self._settings.job.plan.samples_per_step
+        return max(AHEAD_SAMPLES, steps) if self._settings.start.workers else 1
 
     def _follow_plan(
         self, start: RunStart, tasks: WorkerTasks | InlineTasks, planning: Planning

@@ -5,16 +5,13 @@ says so, and the samples to measure come in between.
 """
 
 import logging
-import os
 import queue
 import select
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import process
 from multiprocessing.context import BaseContext
 from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol
@@ -29,9 +26,9 @@ from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, start_method, worker_context
 from ...workers.sources.randomness import own_generators
-from ..plain.iterators import refuse_restarts, shared_numbers
+from ..plain.iterators import OwnWorkers, refuse_restarts, shared_numbers
 from ..plain.restarting import Death, WorkerReplacer
-from ..plain.torch_names import TorchExceptionWrapper, TorchWorkersIterator, killed_worker
+from ..plain.torch_names import TorchExceptionWrapper, killed_worker
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +126,7 @@ class InlineTasks:
         self._waiting.clear()
 
 
-class WorkerTasks(TorchWorkersIterator):
+class WorkerTasks(OwnWorkers):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
@@ -153,26 +150,21 @@ class WorkerTasks(TorchWorkersIterator):
             context = ArenaContext(context)
         self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
-        self._process = os.getpid()
         self.most = prefetch * start.workers
         self._loads = [0] * start.workers
         # By its number: a task that is under way, and who has it.
         self._given: dict[int, tuple[int, list[int]]] = {}
-        self._replacer: WorkerReplacer | None = None
         with quiet_forks():  # no thread of ours is in the trainer then
             super().__init__(_arguments(reader, start, prefetch, context, init_fn, seed))
             if start.restarts:
                 self._replacer = WorkerReplacer(self, context, start.restarts, self._progress)
-        # As plain loaders' iterators: torch ends its workers through these when it is deleted.
-        queues = (*self._index_queues, self._worker_result_queue)
-        weakref.finalize(self, _keep_until_then, queues).atexit = False
+        self._keep()
         self._poller = select.poll()
         self._also: int | None = None
         if not self._pin_memory:
             self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
         for each in self._workers:
             self._poller.register(each.sentinel, select.POLLIN)
-        _all.add(self)
 
     def _try_put_index(self) -> None:
         """Do nothing: tasks are given by `submit`."""
@@ -253,16 +245,10 @@ class WorkerTasks(TorchWorkersIterator):
         """Return the indexes of the samples that workers are at just now."""
         return [each - 1 for each in self._progress if each > 0]
 
-    def is_own(self) -> bool:
-        """Return whether the workers are this process', which is no forked child of it."""
-        return self._process == os.getpid()
-
     def close(self) -> None:
         """End the workers, and wait until they have ended."""
         if self.is_own():
             self._shutdown_workers()
-            if self._replacer is not None:
-                self._replacer.close()
 
 
 def _arguments(
@@ -308,25 +294,3 @@ def _descriptor(results: Any) -> int:
     reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
     found: int = reader.fileno()
     return found
-
-
-def _keep_until_then(_: object) -> None:
-    """Drop what a finalizer has held."""
-
-
-_all: "weakref.WeakSet[WorkerTasks]" = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
-    for each in list(_all):
-        each._shutdown = True
-        mine = {*each._workers}
-        if each._replacer is not None:
-            mine.add(each._replacer.template.process)
-        # At a process' exit multiprocessing ends those that are here.
-        process._children.difference_update(mine)  # type: ignore[attr-defined]
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

@@ -12,6 +12,7 @@ import functools
 import mmap
 import os
 import weakref
+from multiprocessing import process
 from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
@@ -40,7 +41,7 @@ from .torch_names import (
 Reader = StreamReader | MapReader
 _GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
 # The iterators of this process that have workers.
-_all: "weakref.WeakSet[WorkersIterator]" = weakref.WeakSet()
+_all: "weakref.WeakSet[OwnWorkers]" = weakref.WeakSet()
 
 
 class IteratorArguments:
@@ -194,7 +195,57 @@ class InlineIterator(_Counting, TorchInlineIterator):  # type: ignore[misc]
         return _next(self, super().__next__)
 
 
-class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
+class OwnWorkers(TorchWorkersIterator):
+    """torch's iterator with workers, which the process that has started them ends, and no other."""
+
+    _shutdown = True  # until torch's iterator has begun: where it is refused before, nothing ends
+    _replacer: Any = None
+
+    def __init__(self, arguments: Any) -> None:
+        """Start the workers; raises what torch's iterator raises."""
+        self._process = os.getpid()
+        super().__init__(arguments)
+
+    def _keep(self) -> None:
+        """Keep what has begun until it is over; in a forked child it is over at once."""
+        # torch ends its workers through these queues when the iterator is deleted. Where that is
+        # the garbage collector's work (a loop left by an exception), the queues' threads would end
+        # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
+        queues = (*self._index_queues, self._worker_result_queue)
+        weakref.finalize(self, _let_go, queues).atexit = False
+        _all.add(self)
+
+    def _shutdown_workers(self) -> None:
+        replacer, self._replacer = self._replacer, None
+        super()._shutdown_workers()  # type: ignore[no-untyped-call]
+        if replacer is not None and self.is_own():
+            replacer.close()
+
+    def is_own(self) -> bool:
+        """Return whether the workers are this process', which is no forked child of it."""
+        return self._process == os.getpid()
+
+
+def _let_go(_: object) -> None:
+    """Drop what a finalizer has held."""
+
+
+def _leave_to_parent() -> None:
+    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
+    for each in list(_all):
+        each._shutdown = True
+        mine = {*each._workers}
+        if each._replacer is not None:
+            mine.add(each._replacer.template.process)
+        # At a process' exit multiprocessing ends those that are here.
+        process._children.difference_update(mine)  # type: ignore[attr-defined]
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]
     """One iteration over a loader with num_workers > 0 (many, if the workers are persistent)."""
 
     def __init__(self, loader: Any, state: PlainState) -> None:
@@ -203,19 +254,14 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         Where the data set has a state, also what it or worker_init_fn raises in a worker.
         """
         self._state, self._iteration = state, state.begin(loader)
-        self._caller, self._process = OneCaller(), os.getpid()
+        self._caller = OneCaller()
         arguments = make_arguments(loader, state)
         # torch's __next__ warns where a stream has more than the length that it has told.
         self._warns = isinstance(arguments.dataset, IterableDataset)
         with quiet_forks():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
             self._begun(loader, arguments)
-        # torch ends its workers through these queues when the iterator is deleted. Where that is
-        # the garbage collector's work (a loop left by an exception), the queues' threads would end
-        # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
-        queues = (*self._index_queues, self._worker_result_queue)
-        weakref.finalize(self, _let_go, queues).atexit = False
-        _all.add(self)
+        self._keep()
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
 
@@ -247,10 +293,6 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         finally:
             self._caller.thread = None
 
-    def is_own(self) -> bool:
-        """Return whether the workers are this process', which is no forked child of it."""
-        return self._process == os.getpid()
-
     def _next_batch(self) -> Any:
         try:
             return _next(self, self._torchs_next)
@@ -270,20 +312,6 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         data = self._next_data()  # type: ignore[no-untyped-call]
         self._num_yielded += 1
         return data
-
-
-def _leave_to_parent() -> None:
-    """Make the iterators of a forked child end nothing: the workers are its parent's."""
-    for each in list(_all):
-        each._shutdown = True
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def _let_go(_: object) -> None:
-    """Drop what a finalizer has held."""
 
 
 def _next(iterator: InlineIterator | WorkersIterator, torchs_next: Any) -> Any:

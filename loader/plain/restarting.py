@@ -132,7 +132,6 @@ class RestartingIterator(WorkersIterator):
     """One iteration over a loader with worker_restarts."""
 
     _replacer: WorkerReplacer | None = None
-    _shutdown = True  # until torch's iterator has begun: where it is refused before, nothing ends
 
     def _begun(self, loader: Any, arguments: Any) -> None:
         self._name_of = getattr(loader.dataset, "key", str)
@@ -239,12 +238,6 @@ class RestartingIterator(WorkersIterator):
         if isinstance(found, _Lost):
             raise found.error
         return found
-
-    def _shutdown_workers(self) -> None:
-        replacer, self._replacer = self._replacer, None
-        super()._shutdown_workers()
-        if replacer is not None and self.is_own():
-            replacer.close()
 
 
 def _indexes(task: Any) -> Sequence[Any]:

@@ -114,6 +114,12 @@ class ArenaQueue:
             self._sender.close()
         self._sender = None
 
+    def __del__(self) -> None:
+        # torch leaves its queue of results open, and `python -W error` minds
+        if "_writer" in self.__dict__:
+            self._reader.close()
+            self._writer.close()
+
     def discard(self) -> None:
         """Forget what was put and nobody has read: who was to read it has ended."""
         self._unsent.clear()

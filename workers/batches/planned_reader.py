@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..sources.interface import Source, sample_nbytes
+from ..sources.costs import sample_nbytes
+from ..sources.interface import Source
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness

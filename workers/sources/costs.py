@@ -1,4 +1,4 @@
-"""Checks costs as they come in: one rule and one message, whoever measured them."""
+"""Checks costs and names as they come in: one rule and one message, whoever has made them."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -105,3 +105,40 @@ def checked_table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str
                 f"costs of {name!r} have shape {np.shape(row)}: give {count} of them, one a sample"
             )
     return {str(name): checked_column(str(name), row) for name, row in named.items()}
+
+
+def checked_key(name: object, index: int) -> str:
+    """Return a sample's name as a str, also where it was numpy's, or a whole number.
+
+    TypeError for others: their text may hold an address, or be one for several samples.
+
+    >>> checked_key(np.str_("a"), 0), checked_key(np.int64(7), 7)
+    ('a', '7')
+    """
+    if isinstance(name, str):
+        return name if type(name) is str else str.__str__(name)
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return str(int(name))
+    raise TypeError(
+        f"key({index}) returned {name!r:.80} ({type(name).__name__}), needed is "
+        "the sample's name: return a str, or a whole number"
+    )
+
+
+def sample_nbytes(sample: Any) -> int:
+    """Return about how many bytes a sample's payload takes: arrays, tensors, text, numbers.
+
+    >>> sample_nbytes({"pixels": np.zeros((2, 3), np.uint8), "text": "abc", "label": 1})
+    17
+    """
+    if hasattr(sample, "nbytes"):
+        return int(sample.nbytes)
+    if isinstance(sample, str):
+        return len(sample.encode())
+    if isinstance(sample, bytes | bytearray):
+        return len(sample)
+    if isinstance(sample, Mapping):
+        return sum(sample_nbytes(value) for value in sample.values())
+    if isinstance(sample, list | tuple):
+        return sum(sample_nbytes(value) for value in sample)
+    return 8

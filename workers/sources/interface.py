@@ -20,9 +20,11 @@ from .costs import (
     MAX_COST,
     CostError,
     checked_cost,
+    checked_key,
     checked_measure,
     checked_name,
     checked_table,
+    sample_nbytes,
 )
 from .data_identity import part_at, whole_parts
 from .fingerprint import digest, library_versions
@@ -343,24 +345,6 @@ def reopen_if_changed(dataset: Any) -> bool:
     return reopen is not None and bool(reopen())
 
 
-def checked_key(name: object, index: int) -> str:
-    """Return a sample's name as a str, also where it was numpy's, or a whole number.
-
-    TypeError for others: their text may hold an address, or be one for several samples.
-
-    >>> checked_key(np.str_("a"), 0), checked_key(np.int64(7), 7)
-    ('a', '7')
-    """
-    if isinstance(name, str):
-        return name if type(name) is str else str.__str__(name)
-    if isinstance(name, int | np.integer) and not isinstance(name, bool):
-        return str(int(name))
-    raise TypeError(
-        f"key({index}) returned {name!r:.{SHOWN_CHARACTERS}} ({type(name).__name__}), needed is "
-        "the sample's name: return a str, or a whole number"
-    )
-
-
 def checked_probe(found: object, key: str = "") -> Probe:
     """Return a probe whose costs are plain ints; SampleError for what cannot be planned.
 
@@ -386,31 +370,15 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
     else:
         return found  # as most do: for them the rest costs more than finding costs
     try:
-        cost = {checked_name(n, key): checked_cost(n, value, key) for n, value in found.cost.items()}
+        cost = {
+            checked_name(name, key): checked_cost(name, value, key)
+            for name, value in found.cost.items()
+        }
         if nbytes is not None:
             nbytes = checked_cost("nbytes", nbytes, key)
     except CostError as error:
         raise SampleError(key, error.reason) from None
     return Probe(key, cost, nbytes)
-
-
-def sample_nbytes(sample: Sample) -> int:
-    """Return about how many bytes a sample's payload takes: arrays, tensors, text, numbers.
-
-    >>> sample_nbytes({"pixels": np.zeros((2, 3), np.uint8), "text": "abc", "label": 1})
-    17
-    """
-    if hasattr(sample, "nbytes"):
-        return int(sample.nbytes)
-    if isinstance(sample, str):
-        return len(sample.encode())
-    if isinstance(sample, bytes | bytearray):
-        return len(sample)
-    if isinstance(sample, Mapping):
-        return sum(sample_nbytes(value) for value in sample.values())
-    if isinstance(sample, list | tuple):
-        return sum(sample_nbytes(value) for value in sample)
-    return 8
 
 
 def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:

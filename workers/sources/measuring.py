@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .costs import checked_key
 from .failures import RETRIES, kind_of, load_with_retries, reason_of
 from .interface import (
     PlainSource,
     Probe,
     SampleError,
     Source,
-    checked_key,
     checked_probe,
     file_of,
     source_name,

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image, look_at
-from ..sources.costs import checked_measure
+from ..sources.costs import checked_measure, sample_nbytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
@@ -31,7 +31,6 @@ from ..sources.interface import (
     SampleError,
     accepts,
     checked_probe,
-    sample_nbytes,
 )
 from ..sources.labels import with_label_tokens
 from ..sources.randomness import generator, run_seeded

@@ -9,13 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoise.workers.sources.costs import bad_cost
+from counterpoise.workers.sources.costs import bad_cost, sample_nbytes
 from counterpoise.workers.sources.interface import (
     PlainSource,
     Probe,
     SampleError,
     as_source,
-    sample_nbytes,
 )
 from counterpoise.workers.sources.randomness import own_generators
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
-from ....workers.sources.interface import Probe, Source, checked_probe, sample_nbytes
+from ....workers.sources.interface import Probe, Source, checked_probe
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
