@@ -55,6 +55,9 @@ class BatchIterator:
     def __iter__(self) -> "BatchIterator":
         return self
 
+    def __len__(self) -> int:
+        return len(self._loader)
+
     def __next__(self) -> Any:
         balanced = self._balanced
         balanced.caller.enter()

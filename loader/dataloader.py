@@ -23,6 +23,7 @@ from .refused_arguments import (
     checked_restarts,
     plain_restarts,
     refuse_moved_arguments,
+    refuse_no_samples,
     refuse_without_balance,
     refuse_without_policy,
 )
@@ -149,6 +150,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
     ) -> None:
+        refuse_no_samples(dataset, balance)
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
@@ -248,7 +250,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self._reopen_changed_data()
         from .balanced.walking import Steps
 
-        return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
+        return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]
 
     def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""

@@ -7,6 +7,7 @@ loader has is checked in balanced/arguments.py: a plain loop does not import it.
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
@@ -16,6 +17,7 @@ from ..workers.arena.transport import Transport, why_inline
 from ..workers.batches.envelope import is_stateful
 
 Given = ParamSpec("Given")
+TARS = (".tar", ".tar.gz", ".tgz")
 
 
 def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
@@ -43,6 +45,30 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
         options = ", ".join(f"{name}={value!r}" for name, value in {**grouping, **moved}.items())
         raise TypeError(
             f"{owner} has no argument {', '.join(moved)} any more: write balance=Balance({options})"
+        )
+
+
+def refuse_no_samples(dataset: Any, balance: object) -> None:
+    """Raise ValueError for paths in place of a data set, and for a stream that is to be balanced.
+
+    A text has a length and letters, so that a loader would go over these.
+    """
+    first = dataset[0] if isinstance(dataset, list | tuple) and dataset else dataset
+    is_path = isinstance(dataset, str | bytes | os.PathLike)
+    if is_path or (isinstance(first, str | os.PathLike) and str(first).endswith(TARS)):
+        shown = f"{dataset!r:.80}"
+        raise ValueError(
+            f"{shown} names files, and is no data set: for tar shards give cp.TarDataset({shown}), "
+            "for others a data set that reads them"
+        )
+    is_stream = isinstance(dataset, IterableDataset | IterDataPipe)
+    is_stream = is_stream or not hasattr(dataset, "__getitem__") and hasattr(dataset, "__iter__")
+    if balance is not None and is_stream and not hasattr(dataset, "__getitems__"):
+        raise ValueError(
+            f"balance= needs a map-style dataset, and a {type(dataset).__name__} is a stream: for "
+            'shards of webdataset give cp.TarDataset("shards/*.tar", transform), which has any '
+            "sample by its index (docs/migration.md); for others a data set with len() and "
+            "dataset[i], or leave balance"
         )
 
 

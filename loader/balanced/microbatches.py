@@ -93,7 +93,8 @@ class BalancedLoader:
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
-        self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
+        budgets = {name: most for name, most in limits if most is not None}
+        self._over_budget = OverBudget(budgets, self.plan.padded)
 
     @property
     def plan(self) -> PlanConfig:
@@ -295,6 +296,7 @@ class BalancedLoader:
         fetched = self._deliver(kept, after)
         info = fetched.info
         self._over_budget.take(info.over_budget, info.costs, info.keys)
+        self._over_budget.look(fetched.batch, info.costs, len(info.keys))
         return fetched
 
     def end_epoch(self, generation: int) -> None:

@@ -1,10 +1,11 @@
 """Makes the StepInfo of a microbatch, and reports those that are over a budget."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from msgspec import structs
 
 from ..step.info import StepInfo
@@ -14,16 +15,22 @@ if TYPE_CHECKING:
     from ...balancer.protocol.messages import Batch
 
 logger = logging.getLogger(__name__)
+# The first microbatches of several samples, in which padding that nothing counts is looked for.
+LOOKED_AT = 16
 
 
 class OverBudget:
     """Names the budgets that microbatches exceed; logs the first, and the count at the end.
 
-    Such a microbatch is a single sample, which is over budget alone (oversize="alone").
+    Such a microbatch is a single sample, which is over budget alone (oversize="alone"). Where the
+    budgets count the sum of samples, and collate_fn pads them, the first such batch over budget is
+    logged, too. padded: the resources whose padding is counted.
     """
 
-    def __init__(self, budgets: Mapping[str, int]) -> None:
+    def __init__(self, budgets: Mapping[str, int], padded: Sequence[str] = ()) -> None:
         self._budgets = budgets
+        self._sums = {name: most for name, most in budgets.items() if name not in padded}
+        self._looks = LOOKED_AT if self._sums else 0
         self._microbatches = 0
         self._over = 0
         self._has_told = False
@@ -50,6 +57,24 @@ class OverBudget:
                 keys[0] if keys else "", figures,
             )  # fmt: skip
 
+    def look(self, batch: Any, costs: Mapping[str, int], samples: int) -> None:
+        """Log, once, that a batch is padded beyond a budget: the first batches are looked at."""
+        if not self._looks or samples < 2:
+            return
+        self._looks -= 1
+        for area, filled in padded_areas(batch, samples):
+            for name, most in self._sums.items():
+                # What the rows hold is this resource, but for a token that each may have more.
+                if costs[name] <= most < area and abs(filled - costs[name]) <= samples:
+                    self._looks = 0
+                    logger.warning(
+                        "a batch of %d samples has %s %s, and is padded to %s, over the budget of "
+                        "%s, which counts them without padding: give Balance(work=\"padded\"), "
+                        "whose budgets count what batches hold",
+                        samples, f"{costs[name]:,}", name, f"{area:,}", f"{most:,}",
+                    )  # fmt: skip
+                    return
+
     def end_epoch(self) -> None:
         """Log, once, how many microbatches of an epoch were over budget, and count from 0 again."""
         if self._over and not self._has_told:
@@ -59,6 +84,30 @@ class OverBudget:
                 self._over, self._microbatches,
             )  # fmt: skip
         self._microbatches = self._over = 0
+
+
+def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
+    """Yield the places (samples x longest) in a batch's padded tensors, and those that are filled.
+
+    Padded are tensors (samples, L, ...) some of whose rows end, or begin, in one value.
+
+    >>> list(padded_areas({"ids": torch.tensor([[5, 6, 7], [8, 0, 0]])}, 2))
+    [(6, 5), (6, 4)]
+    """
+    fields = batch.values() if isinstance(batch, Mapping) else batch
+    for rows in fields if isinstance(batch, Mapping | list | tuple) else (batch,):
+        if not isinstance(rows, torch.Tensor) or rows.is_nested or rows.ndim < 2:
+            continue
+        if len(rows) != samples or not rows.numel():
+            continue
+        places = rows.reshape(samples, rows.shape[1], -1)
+        for each, first in ((places.flip(1), places[:, -1, 0]), (places, places[:, 0, 0])):
+            for fill in first.unique():
+                is_filled = (each != fill).any(2)
+                before = is_filled.int().argmax(1)
+                filled = int(((is_filled.shape[1] - before) * is_filled.any(1)).sum())
+                if filled < is_filled.numel():
+                    yield is_filled.numel(), filled
 
 
 def keys_of(batch: "Batch | MicrobatchFacts") -> tuple[str, ...]:

@@ -181,11 +181,16 @@ class Steps(Iterator[Step]):
     Where the position is inside a step, the first has what is left of it.
     """
 
-    def __init__(self, loader: BalancedLoader) -> None:
-        """Begin an iteration: see BalancedLoader.begin."""
-        self._loader = loader
+    def __init__(self, loader: BalancedLoader, whole: Any) -> None:
+        """Begin an iteration: see BalancedLoader.begin. whole: the DataLoader."""
+        self._loader, self._whole = loader, whole
         self._microbatches = Microbatches(loader)
         self._parts: list[Fetched] = []
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch, as torch's iterators do; TypeError if nobody knows."""
+        steps: int = self._whole.num_steps
+        return steps
 
     def __next__(self) -> Step:
         loader = self._loader
