@@ -62,7 +62,7 @@ def refuse_no_samples(dataset: Any, balance: object) -> None:
             "for others a data set that reads them"
         )
     is_stream = isinstance(dataset, IterableDataset | IterDataPipe)
-    is_stream = is_stream or not hasattr(dataset, "__getitem__") and hasattr(dataset, "__iter__")
+    is_stream = is_stream or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"))
     if balance is not None and is_stream and not hasattr(dataset, "__getitems__"):
         raise ValueError(
             f"balance= needs a map-style dataset, and a {type(dataset).__name__} is a stream: for "

@@ -44,13 +44,8 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
             f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
             "accelerator.prepare()"
         )
-    for name in ("dispatch_batches", "split_batches"):
-        if getattr(accelerator, name):
-            raise ValueError(
-                f"{name}=True makes one process read for all, and the loader has workers and a "
-                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
-                "give torch's DataLoader to accelerator.prepare()"
-            )
+    refuse_one_reader(accelerator)
+    # planned over all ranks already: nothing is left to be sharded
     if is_ours and loader.is_balanced:
         gather_padded()
         adopt_loop(loader, accelerator.gradient_accumulation_steps)
@@ -59,7 +54,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
         if not any(loader is each for each in accelerator._dataloaders):
             accelerator._dataloaders.append(loader)
         return loader
-    if planned:
+    if planned:  # its batch sampler has this rank's part only
         prepared = _shard(accelerator, loader, processes=1)
     elif isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
         raise ValueError(
@@ -72,6 +67,17 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     prepared._is_accelerate_prepared = True
     accelerator._dataloaders.append(prepared)
     return prepared
+
+
+def refuse_one_reader(accelerator: Any) -> None:
+    """Raise ValueError for options by which one process reads for all."""
+    for name in ("dispatch_batches", "split_batches"):
+        if getattr(accelerator, name):
+            raise ValueError(
+                f"{name}=True makes one process read for all, and the loader has workers and a "
+                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
+                "give torch's DataLoader to accelerator.prepare()"
+            )
 
 
 def check_step(loader: Any, num_steps: int, where: str) -> None:

@@ -17,15 +17,19 @@ all of them; for an attention without a mask function no mask is made at all.
 
 import functools
 import inspect
+import logging
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..collate.layouts import NEEDED, collate_packed, hf_kwargs
-from .accelerate import adopt_loop, check_step, prepare_accelerate
+from ..step.waiting import tell
+from .accelerate import adopt_loop, check_step, prepare_accelerate, refuse_one_reader
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 
+logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
 TOLD = (
     "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
@@ -44,7 +48,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     counts are free where its losses are normalised by the tokens of the whole step, and tokens and
     pairs of attention are weighed by cp.time_ns(model.config) where that is a transformer's.
 
-    Raises ValueError for gradient_accumulation_steps that is not the loader's accumulate, for a
+    Raises ValueError for arguments of loading (batch size, workers, drop_last) that say other than
+    the loader, for gradient_accumulation_steps that is not its accumulate, for a
     train_sampling_strategy by length, for a loss that is not normalised by the tokens of the whole
     step, for a model that does not keep packed samples apart, for a balanced or packed eval_loader,
     and in modes "window" and "epoch" for TrainingArguments without max_steps.
@@ -56,6 +61,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
     if not loader.is_balanced:
+        _check_loading(trainer, loader, loader.batch_size)
         _give_packed(trainer, loader)
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
@@ -67,6 +73,9 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     if not normalises and loader._late.counts != "equal":  # means of equal counts may be averaged
         raise ValueError(_why_not_normalised(trainer))
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
+    refuse_one_reader(trainer.accelerator)
+    plan = loader._balanced.plan
+    _check_loading(trainer, loader, plan.samples_per_step / (plan.ranks * plan.accumulate))
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
@@ -101,8 +110,55 @@ def _attach_evaluation(trainer: Any, loader: Any) -> None:
             "Trainer gives a model the batches of an evaluation as they are, and packed ones need "
             "hf_kwargs: give eval_loader=cp.DataLoader(..., collate_fn=cp.loader.collate_padded)"
         )
+    if loader.batch_size is not None:
+        _check_said(trainer.args, {"per_device_eval_batch_size": loader.batch_size})
     prepared = prepare_accelerate(trainer.accelerator, loader)
     trainer.get_eval_dataloader = lambda *_, **__: prepared
+
+
+def _check_loading(trainer: Any, loader: Any, size: float | None) -> None:
+    """Raise ValueError where TrainingArguments say other of loading than the loader has.
+
+    size: its samples in a microbatch, in the mean; None where a sampler decides. That an argument
+    has Trainer's default does not say that it was given, nor does a batch_size of 1; a batch size
+    that the user has left to the loader becomes Trainer's, which counts samples by it.
+    """
+    args = trainer.args
+    has = {
+        "dataloader_drop_last": loader.drop_last,
+        "dataloader_num_workers": loader.num_workers,
+        "dataloader_pin_memory": loader.pin_memory,
+        "dataloader_persistent_workers": loader.persistent_workers,
+        "dataloader_prefetch_factor": loader.prefetch_factor,
+        "auto_find_batch_size": False,
+    }
+    if loader.is_balanced:
+        has["data_seed"] = loader._given.balance.seed
+    _check_said(args, has)
+    if size is None:
+        return
+    batch, given = "per_device_train_batch_size", args.per_device_train_batch_size
+    _check_said(args, {batch: size}, is_open=size == 1)
+    if size != given:
+        args.per_device_train_batch_size = max(1, round(size))
+        trainer._train_batch_size = args.train_batch_size
+        tell(logger, f"{batch} is {given} by default, and the loader's {size:g} samples are taken")
+
+
+def _check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
+    """Raise ValueError for arguments that differ from what a loader has.
+
+    is_open: also for those that have Trainer's default.
+    """
+    defaults = {each.name: each.default for each in fields(args)}
+    for name, own in has.items():
+        given = getattr(args, name, own)
+        if given != own and (is_open or given != defaults.get(name)):
+            raise ValueError(
+                f"{name} is {given} in TrainingArguments, and the loader has {own}: its batches "
+                f"are trained on as they are; give TrainingArguments({name}={own}), or a "
+                f"DataLoader that has {given}"
+            )
 
 
 def _check_strategy(trainer: Any) -> None:

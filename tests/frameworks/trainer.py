@@ -77,6 +77,22 @@ def test_resuming_by_skipping_is_an_error(one: Pool, tmp_path: Path) -> None:
     assert "cp.adapters.attach_trainer(trainer, loader)" in error
 
 
+def test_what_arguments_say_of_loading_is_the_loaders_or_refused(one: Pool, tmp_path: Path) -> None:
+    ((errors, taken),) = one.run(f"{CASES}:loading_said_twice", folder=str(tmp_path))
+    expected = (
+        "per_device_train_batch_size is 4 in TrainingArguments, and the loader has 1",
+        "per_device_train_batch_size is 8 in TrainingArguments, and the loader has 1",
+        "per_device_train_batch_size is 2 in TrainingArguments, and the loader has 4",
+        "dataloader_num_workers is 2 in TrainingArguments, and the loader has 0",
+        "dataloader_drop_last is True in TrainingArguments, and the loader has False",
+        "auto_find_batch_size is True in TrainingArguments, and the loader has False",
+        "data_seed is 3 in TrainingArguments, and the loader has 0",
+    )
+    for error, words in zip(errors, expected, strict=True):
+        assert words in error
+    assert taken == 4
+
+
 def test_what_would_train_wrong_is_refused(one: Pool, tmp_path: Path) -> None:
     (errors,) = one.run(f"{CASES}:attach_errors", folder=str(tmp_path))
     expected = (

@@ -180,3 +180,25 @@ def evaluated(folder: str, count: int) -> list[int]:
     cp.adapters.attach_trainer(made, balanced(), plain(count, num_workers=1))
     made.evaluate()
     return found
+
+
+def loading_said_twice(folder: str) -> tuple[list[str], int]:
+    """What attach_trainer says of arguments that the loader has otherwise; a size taken over."""
+
+    def attached(loader: Any, **said: Any) -> Any:
+        return cp.adapters.attach_trainer(trainer(folder, **said), loader)
+
+    fixed = {"balance": "fixed", "shuffle": True}
+    errors = [
+        error_of(lambda: attached(plain(batch_size=1), per_device_train_batch_size=4)),
+        error_of(lambda: attached(plain(batch_size=1))),
+        error_of(lambda: attached(plain(**fixed), per_device_train_batch_size=2)),
+        error_of(lambda: attached(plain(**fixed), dataloader_num_workers=2)),
+        error_of(lambda: attached(plain(**fixed), dataloader_drop_last=True)),
+        error_of(lambda: attached(plain(**fixed), auto_find_batch_size=True)),
+        error_of(lambda: attached(plain(**fixed), data_seed=3)),
+    ]
+    same = attached(plain(**fixed), per_device_train_batch_size=4)
+    taken = attached(plain(**fixed))
+    assert same.args.per_device_train_batch_size == 4
+    return errors, taken.args.per_device_train_batch_size

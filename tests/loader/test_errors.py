@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
@@ -16,6 +17,17 @@ from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.failures import read_letters
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
+
+
+class Numbers(IterableDataset):
+    """A stream that says how long it is, as webdataset's with_length() does."""
+
+    def __iter__(self):
+        return iter(range(4))
+
+    def __len__(self):
+        return 4
+
 
 TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)
 
@@ -159,9 +171,13 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
     ("dataset", "changes", "reason"),
     [
         ([], {}, "is empty: nothing to load"),
-        (iter([]), {}, "a source needs a map-style dataset"),
+        (iter([]), {}, "balance= needs a map-style dataset, and a list_iterator is a stream"),
+        (Numbers(), {}, r"a Numbers is a stream.*cp.TarDataset\("),
+        ("shards/*.tar", {}, r"give cp.TarDataset\('shards/\*.tar'\)"),
+        (["a.tar", "b.tar"], {}, r"give cp.TarDataset\(\['a.tar', 'b.tar'\]\)"),
+        (Path("shards"), {}, "names files, and is no data set"),
         ([1, 2, 3], {"virtual_ranks": 4}, "3 samples cannot feed 4 ranks: use fewer ranks"),
-        ([1, 2], {"budgets": {"miles": 3}}, "budgets name miles, but samples cost samples"),
+        ([1, 2], {"budgets": {"miles": 3}}, "but samples cost samples: say what they cost, cost="),
         ([1, 2], {"grouping": "magic"}, "grouping is 'magic', allowed are"),
         ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
         ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, needed is a positive integer"),
@@ -256,3 +272,24 @@ def test_the_demo_exits_with_2_on_bad_data(tmp_path, source, capfd):
     assert ended.value.code == 2
     said = capfd.readouterr().err
     assert len(said.strip().splitlines()) == 1, said
+
+
+@pytest.mark.parametrize("files", ["shards/*.tar", Path("a"), ["a.tar"], b"a"])
+def test_a_plain_loader_does_not_go_over_the_letters_of_a_path(files):
+    with pytest.raises(ValueError, match="names files, and is no data set"):
+        DataLoader(files)
+    # what a collate_fn of the user's own opens is a data set
+    assert list(DataLoader(["a.jpg"], collate_fn=list)) == [["a.jpg"]]
+
+
+def test_iterators_over_steps_and_batches_have_the_length_of_an_epoch():
+    loader = DataLoader(list(range(8)), batch_size=2, balance="fixed", shuffle=False)
+    assert len(loader.steps()) == len(iter(loader)) == len(list(loader.steps())) == 4
+    mode = DataLoader(
+        list(range(8)),
+        balance=Balance(budgets={"tokens": 4}, samples_per_step=4, mode="epoch"),
+        cost={"tokens": [1] * 8},
+        shuffle=True,
+    )
+    with pytest.raises(TypeError, match="in mode 'epoch' the number of steps is not known"):
+        len(mode.steps())

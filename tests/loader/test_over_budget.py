@@ -6,9 +6,12 @@ from itertools import chain
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch.nn.utils.rnn import pad_sequence
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.loader.balanced.step_infos import padded_areas
 from counterpoise.tools.doctor.command import command as doctor
 
 TOKENS = [3, 4, 50, 2, 5, 60, 1, 2]
@@ -22,6 +25,45 @@ def loader(oversize: Any, workers: int = 0, budget: int = 9) -> DataLoader:
         list(range(8)), balance=balance, shuffle=False, cost={"tokens": TOKENS}, collate_fn=list,
         num_workers=workers, key="n{}".format,
     )  # fmt: skip
+
+
+def rows(samples: list[int], left: bool = False) -> torch.Tensor:
+    """Return texts of as many ones as TOKENS say, filled up with -1 at one end."""
+    each = [torch.ones(TOKENS[sample], dtype=torch.int64) for sample in samples]
+    side = "left" if left else "right"
+    return pad_sequence(each, batch_first=True, padding_value=-1, padding_side=side)
+
+
+def as_field(samples: list[int]) -> dict[str, Any]:
+    """Return a batch as Hugging Face's collators make it, with something beside."""
+    found = rows(samples)
+    return {"tiles": torch.ones(len(samples), 3), "attention_mask": (found > 0).int()}
+
+
+def as_pair(samples: list[int]) -> tuple[Any, ...]:
+    """Return a batch that is filled up before its rows."""
+    return torch.ones(len(samples)), rows(samples, left=True)
+
+
+@pytest.mark.parametrize("collate", [rows, as_field, as_pair])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_padding_that_no_budget_counts_is_told_once(
+    collate: Any, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    balance = Balance(budgets={"tokens": 70}, samples_per_step=4)
+    given: Any = {"cost": {"tokens": TOKENS}, "collate_fn": collate, "num_workers": workers}
+    made = DataLoader(list(range(8)), balance=balance, shuffle=False, **given)
+    with caplog.at_level(logging.WARNING):
+        assert len(list(made)) == len(list(made)) == 2
+    (told_of,) = [each for each in told(caplog) if "padded" in each]
+    assert "a batch of 4 samples has 59 tokens, and is padded to 200" in told_of
+    assert "over the budget of 60" in told_of and 'Balance(work="padded")' in told_of
+
+
+def test_padding_within_a_budget_and_other_tensors_are_not_told() -> None:
+    batch = {"ids": rows([0, 1, 3]), "one_hot": torch.eye(3)[:, :2], "wide": torch.ones(3, 100)}
+    assert (12, 9) in [*padded_areas(batch, 3)]
+    assert not [*padded_areas({"wide": torch.ones(3, 100), "other": torch.ones(2, 9)}, 3)]
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -265,8 +265,8 @@ def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None
     if unknown := [name for name in balance.budgets if name not in resources]:
         raise ValueError(
             f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: say what "
-            f"they cost, cost={{{unknown[0]!r}: [...]}} or a function of a sample that returns such "
-            "a mapping, or give budgets for what they do cost"
+            f"they cost, cost={{{unknown[0]!r}: [...]}} or a function of a sample that returns "
+            "such a mapping, or give budgets for what they do cost"
         )
     return tuple(balance.budgets.get(name) for name in resources)
 

@@ -196,3 +196,18 @@ def test_that_a_source_cannot_be_opened_is_said(clock: Clock) -> None:
     handler.fails = True
     assert get_ready(handler) == [WorkerFailed("OSError: no disk", 1)]
     assert handler.opened == 1
+
+
+def test_a_sample_that_cannot_be_named_ends_the_run_and_not_the_worker(clock: Clock) -> None:
+    class Nameless(Taking):
+        def key(self, ref: SampleRef) -> str:
+            raise TypeError(f"key({ref.index}) returned None")
+
+        def decode(self, ref: SampleRef, _epoch: int) -> Decoded:
+            return Decoded(self.key(ref), (), b"", [b"x"])
+
+    link = Scripted(lease(1, 3))
+    work(link, Nameless(clock, 0.0))
+    (failed,) = [each for each in link.sent if isinstance(each, SampleFailed)]
+    assert (failed.key, failed.io) == ("3", True)
+    assert failed.reason == "TypeError: key(3) returned None"
