@@ -106,7 +106,7 @@ def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
                 is_filled = (each != fill).any(2)
                 before = is_filled.int().argmax(1)
                 filled = int(((is_filled.shape[1] - before) * is_filled.any(1)).sum())
-                if filled < is_filled.numel():
+                if 0 < filled < is_filled.numel():
                     yield is_filled.numel(), filled
 
 
