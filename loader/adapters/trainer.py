@@ -61,7 +61,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
     if not loader.is_balanced:
-        _check_loading(trainer, loader, loader.batch_size)
+        _check_loading(trainer, loader, loader.batch_size)  # type: ignore[attr-defined]
         _give_packed(trainer, loader)
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
@@ -74,7 +74,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         raise ValueError(_why_not_normalised(trainer))
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     refuse_one_reader(trainer.accelerator)
-    plan = loader._balanced.plan
+    plan = loader._balanced.plan  # type: ignore[attr-defined]
     _check_loading(trainer, loader, plan.samples_per_step / (plan.ranks * plan.accumulate))
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)

@@ -217,7 +217,7 @@ class OwnWorkers(TorchWorkersIterator):
 
     def _shutdown_workers(self) -> None:
         replacer, self._replacer = self._replacer, None
-        super()._shutdown_workers()  # type: ignore[no-untyped-call]
+        super()._shutdown_workers()
         if replacer is not None and self.is_own():
             replacer.close()
 

@@ -255,18 +255,15 @@ class PlanConfig:
 
 
 def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
-    """Return a balance's budget for each resource, None for no limit.
-
-    Raises ValueError for a budget of a resource that is not among them.
+    """Return a balance's budget for each resource, None for no limit; ValueError for others.
 
     >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
     (None, 4096)
     """
     if unknown := [name for name in balance.budgets if name not in resources]:
         raise ValueError(
-            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: say what "
-            f"they cost, cost={{{unknown[0]!r}: [...]}} or a function of a sample that returns "
-            "such a mapping, or give budgets for what they do cost"
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
+            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
         )
     return tuple(balance.budgets.get(name) for name in resources)
 
