@@ -1,6 +1,7 @@
 """Makes the StepInfo of a microbatch, and reports those that are over a budget."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # The first microbatches of several samples, in which padding that nothing counts is looked for.
 LOOKED_AT = 16
+# Values at the ends of a tensor's rows, the most frequent ones, that may be its filling.
+FILLS = 2
 
 
 class OverBudget:
@@ -89,20 +92,21 @@ class OverBudget:
 def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
     """Yield the places (samples x longest) in a batch's padded tensors, and those that are filled.
 
-    Padded are tensors (samples, L, ...) some of whose rows end, or begin, in one value.
+    Padded are tensors (samples, L) or (samples, L, d) most of whose rows end, or begin, in one
+    value.
 
     >>> (6, 4) in padded_areas({"ids": torch.tensor([[5, 6, 7], [8, 0, 0]])}, 2)
     True
     """
     fields = batch.values() if isinstance(batch, Mapping) else batch
     for rows in fields if isinstance(batch, Mapping | list | tuple) else (batch,):
-        if not isinstance(rows, torch.Tensor) or rows.is_nested or rows.ndim < 2:
+        if not isinstance(rows, torch.Tensor) or rows.is_nested or rows.ndim not in (2, 3):
             continue
         if len(rows) != samples or not rows.numel():
             continue
         places = rows.reshape(samples, rows.shape[1], -1)
         for each, first in ((places.flip(1), places[:, -1, 0]), (places, places[:, 0, 0])):
-            for fill in set(first.tolist()):
+            for fill, _ in Counter(first.tolist()).most_common(FILLS):
                 is_filled = (each != fill).any(2)
                 before = is_filled.int().argmax(1)
                 filled = int(((is_filled.shape[1] - before) * is_filled.any(1)).sum())
