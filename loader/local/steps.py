@@ -105,13 +105,13 @@ class StepMaker:
         step = OpenStep(plan, deque(), contents, contents)
         self._note_known_holes(step, failed)
         if self._skips and not is_inside:
-            step.contents = None
+            step.contents = None  # all ranks have to say first what they could not load
         elif step.all_holes or not contents:
             step.contents = self.settled(step)
         for microbatch in range(plan.microbatches):
             for number, rank in enumerate(self._settings.played):
                 if is_inside and (microbatch, number) < (at.microbatch, served):
-                    continue
+                    continue  # handed out before the run was resumed
                 cell = rank, microbatch
                 planned = plan.ordinals(*cell)
                 own = planned if step.contents is None else step.contents[cell].ordinals
@@ -126,6 +126,7 @@ class StepMaker:
         if not (failed or plan.refused or resumed):
             return
         ordinals = plan.all_ordinals()
+        # why it failed is the first reason, and of a resumed run nothing else is known
         for each in ordinals & failed.keys():
             found = failed[each]
             step.holes[each] = found

@@ -109,11 +109,6 @@ class Pool:
         """The process ids of the workers."""
         return tuple(each.pid for each in self._processes)
 
-    def exit_code(self, worker: int) -> int | None:
-        """Return a worker's exit code, below 0 for a signal; None while it runs, or not known."""
-        code: int | None = self._processes[worker].exitcode
-        return code
-
     def fileno(self) -> int:
         """Return the descriptor to poll: when it is readable, `failure` may have a reason."""
         return self._poller.fileno()

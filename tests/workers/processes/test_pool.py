@@ -120,7 +120,7 @@ def test_a_worker_that_is_started_again_has_the_payload_of_the_start(tmp_path):
 def test_one_that_ends_well_is_not_started_again(start):
     pool = start(pool_jobs.end_well, None, 1, restarts=5)
     assert failure_of(pool) == "worker 0 ended with status 0 and is not started again"
-    assert pool.exit_code(0) == 0
+    assert pool._processes[0].exitcode == 0
 
 
 def test_an_error_in_a_worker_is_told_in_one_line(start):
