@@ -107,6 +107,7 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
             state.on_error,
             current.start,
             carries,
+            state.stream_state,
         )
     watches = bool(loader._restarts) and carries
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):

@@ -14,7 +14,13 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, SequentialSampler
 
-from ...workers.batches.envelope import Envelope, ReaderPosition, StartPosition
+from ...workers.batches.envelope import (
+    Envelope,
+    ReaderPosition,
+    StartPosition,
+    loses_samples,
+)
+from ...workers.batches.stream_reader import LoadedState
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import OnError
 from ..resume.ledger import (
@@ -222,6 +228,8 @@ class PlainState:
         self.left_out = left_out
         self.current = Iteration()
         self._loaded = loaded
+        # Of a stream that is read in this process.
+        self.stream_state = LoadedState()
         # How many ledgers were loaded: an iterator that was opened before one is stale.
         self.loads = 0
 
@@ -243,10 +251,13 @@ class PlainState:
                 start_sampler=loaded.sampler,
                 order=loaded.order,
             )
-            if any(r.read and not r.over and not r.has_state for r in loaded.readers):
+            loses = loses_samples(loader.dataset)
+            if any(r.read and not r.over and (loses or not r.has_state) for r in loaded.readers):
                 _log.warning(
-                    "%s has no state_dict, nor has its iterator: what was handed out is read again",
+                    "%s has no state_dict, nor has its iterator%s: what was handed out is read "
+                    "again",
                     type(loader.dataset).__name__,
+                    " (its shuffle buffer is not in it)" * loses,
                 )
         elif self.current.begun:
             self.current = self.current.following(finished=False)
@@ -324,4 +335,6 @@ class PlainState:
         """Return a state for a copy of the loader, which begins where this one is."""
         moved = self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None
-        return PlainState(self.left_out, ledger)
+        copied = PlainState(self.left_out, ledger)
+        copied.stream_state = LoadedState(self.stream_state.first)
+        return copied

@@ -96,3 +96,18 @@ def is_stateful(thing: Any) -> bool:
 def state_of(thing: Any) -> Any:
     """Return the state of an object that has one, else None."""
     return thing.state_dict() if is_stateful(thing) else None
+
+
+def loses_samples(dataset: Any) -> bool:
+    """Return whether a stream's state is without what its shuffle buffer holds: Hugging Face's.
+
+    Samples that were read ahead into it would come in no batch: such a stream is read again.
+    """
+    inside = [getattr(dataset, "_ex_iterable", None)]
+    while inside:
+        each = inside.pop()
+        if type(each).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        if each is not None:
+            inside += [getattr(each, "ex_iterable", None), *getattr(each, "ex_iterables", ())]
+    return False
