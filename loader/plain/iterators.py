@@ -14,6 +14,7 @@ import os
 import weakref
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
@@ -70,6 +71,10 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
     reader = _reader(loader, state, state.current)
     numbered = isinstance(reader, MapReader) and _out_of_order(loader)
     ours: dict[str, Any] = {"_index_sampler": Indices(loader, state, numbered)}
+    if state.current.restored:
+        ours["generator"] = torch.Generator()  # the seed that torch draws has been drawn before
+    elif loader.generator is None and state.own_generator is not torch.default_generator:
+        ours["generator"] = state.own_generator
     init_fn = loader.worker_init_fn
     if reader is not None:
         init_fn = functools.partial(prepare_worker, reader, init_fn)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, IterDataPipe, SequentialSampler
 
 from ...workers.batches.envelope import (
@@ -31,7 +32,16 @@ from ..resume.ledger import (
     read_ledger,
     write_ledger,
 )
-from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
+from .order import (
+    drawing_sampler,
+    drawn_from,
+    foresee,
+    generators_of,
+    own_shuffler,
+    pack_state,
+    take_place,
+    unpack_state,
+)
 from .skipped import LeftOut
 
 _log = logging.getLogger(__name__)
@@ -46,6 +56,8 @@ class Iteration:
     seed: of the shuffle; worker_seed: of the workers, as torch draws it; None while undecided.
     start: where the readers begin; readers: where they are, packed, by number; turn: the reader
     whose batch comes next; live: asks the only reader, where it is in this process.
+    generators: what `order.generators_of` returns; states: theirs when the sampler began, None
+    until then; restored: whether they are a ledger's, and torch is not to draw from them again.
     start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
     packed, by the number of the batch that comes next; drawn: how many batches it has given.
     order: what decides the sampler's order; samples: of the data set when it began; loads: how many
@@ -59,6 +71,9 @@ class Iteration:
     start_waiting: tuple[int, ...] = ()
     seed: int | None = None
     worker_seed: int | None = None
+    generators: list[torch.Generator] = field(default_factory=list)
+    states: tuple[bytes, ...] | None = None
+    restored: bool = False
     start: StartPosition = field(default_factory=StartPosition)
     start_sampler: SamplerState | None = None
     begun: bool = False
@@ -164,6 +179,8 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     check_same(ledger, {"batch_size": loader.batch_size})
     _check_readers(ledger, loader)
     _check_order(ledger, loader)
+    for text in ledger.generators:
+        unpack_state(text)
     why_not = _why_not_grown(ledger, loader)
     check_same_data(ledger, known_data(loader.dataset), growing, why_not)
     return ledger
@@ -201,7 +218,7 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
             f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
             "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
         )
-    if own_shuffler(sampler) is not None and ledger.seed is None:
+    if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
         raise ValueError("ledger.seed is None, and the order of a shuffle needs one")
     if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
         raise ValueError(
@@ -228,6 +245,8 @@ class PlainState:
         self.left_out = left_out
         self.current = Iteration()
         self._loaded = loaded
+        # What stands for torch's own generator.
+        self.own_generator = torch.default_generator
         # Of a stream that is read in this process.
         self.stream_state = LoadedState()
         # How many ledgers were loaded: an iterator that was opened before one is stale.
@@ -247,10 +266,13 @@ class PlainState:
                 start_waiting=loaded.waiting,
                 seed=loaded.seed,
                 worker_seed=loaded.worker_seed,
+                restored=bool(loaded.generators),
                 start=StartPosition(loaded.readers, loaded.turn),
                 start_sampler=loaded.sampler,
                 order=loaded.order,
             )
+            states = [unpack_state(text) for text in loaded.generators]
+            self.own_generator = take_place(states, loader)
             loses = loses_samples(loader.dataset)
             if any(r.read and not r.over and (loses or not r.has_state) for r in loaded.readers):
                 _log.warning(
@@ -262,6 +284,7 @@ class PlainState:
         elif self.current.begun:
             self.current = self.current.following(finished=False)
         self.current.begun = True
+        self.current.generators = generators_of(loader, self.own_generator)
         self.current.stream = is_stream(loader.dataset)
         self.current.readers_count = max(1, loader.num_workers)
         self.current.inline = not loader.num_workers
@@ -294,12 +317,14 @@ class PlainState:
         if self._loaded is not None:
             return write_ledger(self._loaded)
         current = self.current
-        if current.begun or current.worker_seed is not None:
-            shuffle = next_shuffle_seed()
-        else:
-            current.worker_seed, shuffle = next_seeds(loader.generator)
-        if current.seed is None and own_shuffler(drawn_from(loader._index_sampler)) is not None:
-            current.seed = shuffle
+        if current.states is None:
+            has_workers = current.begun or current.worker_seed is not None
+            foreseen = foresee(loader, self.own_generator, has_workers)
+            current.states = foreseen.states
+            if not has_workers:
+                current.worker_seed = foreseen.workers
+            if current.seed is None and own_shuffler(drawing_sampler(loader._index_sampler)):
+                current.seed = foreseen.shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and loader.in_order
@@ -309,6 +334,7 @@ class PlainState:
             samples=current.samples if current.begun else data.samples,
             data=data.identity,
             worker_seed=current.worker_seed,
+            generators=tuple(pack_state(each) for each in current.states),
             batches=current.batches,
             waiting=tuple(current.waiting),
             batch_size=loader.batch_size,
