@@ -219,7 +219,10 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
             "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
         )
     if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
-        raise ValueError("ledger.seed is None, and the order of a shuffle needs one")
+        raise ValueError(
+            f"ledger.seed is None, and the order was {ledger.order}: the default shuffle needs a "
+            "seed; resume with the same sampler and generator=, or begin the epoch again"
+        )
     if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
         raise ValueError(
             f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
