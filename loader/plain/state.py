@@ -123,9 +123,9 @@ class Iteration:
         if envelope.position is not None:
             self.readers[envelope.reader] = envelope.position
 
-    def positions(self, count: int) -> tuple[ReaderPosition, ...]:
+    def positions(self, count: int, finished: bool = False) -> tuple[ReaderPosition, ...]:
         """Return the positions of `count` readers; none if no reader has said anything."""
-        if self.live is not None:
+        if self.live is not None and (finished or not self.stream or self._has_read()):
             return (ReaderPosition.unpack(self.live().pack()),)
         if not self.readers:
             return ()
@@ -135,6 +135,11 @@ class Iteration:
             for n in range(count)
         )
 
+    def _has_read(self) -> bool:
+        """Return whether a stream in this process has read; until then its state is an old one."""
+        began = self.start.of(0)
+        return self.live is not None and self.live().read > (0 if began.over else began.read)
+
     def following(self, finished: bool) -> "Iteration":
         """Return the next iteration, not begun; `finished` says that this one is at its end.
 
@@ -142,7 +147,7 @@ class Iteration:
         """
         if not self.inline and not self.persistent:
             return Iteration()
-        positions = self.positions(self.readers_count)
+        positions = self.positions(self.readers_count, finished)
         # Workers state their positions before they find the end; others are not to look for it.
         found = self.inline or not finished
         over = [replace(each, over=True, ended=each.ended or found) for each in positions]

@@ -138,6 +138,20 @@ def test_epochs_after_a_resume_are_those_of_an_uninterrupted_run(make, setting, 
     assert [len(epoch) for epoch in found[1:]] == [COUNT, COUNT]
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("make", MAKES)
+def test_a_state_taken_before_the_first_batch_is_of_a_whole_epoch(make, setting):
+    whole = epochs(new(make, setting), 2)
+    loader = new(make, setting)
+    for epoch in whole:
+        iterator = iter(loader)
+        resumed = new(make, setting)
+        resumed.load_state_dict(loader.state_dict())
+        assert epochs(resumed, 1) == [epoch]
+        list(iterator)
+    loader.close()
+
+
 @pytest.mark.parametrize("make", [hugging_face, KeptWithState, Moved])
 def test_resumed_twice_in_one_epoch(make):
     whole = epochs(new(make, {}), 3)
