@@ -11,7 +11,7 @@ with is up to the caller; the description has all of it that can be seen from ou
 import base64
 import functools
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,32 +70,21 @@ def generators_of(loader: Any, own: torch.Generator) -> list[torch.Generator]:
     return [workers] if order is workers else [workers, order]
 
 
-class Foreseen(NamedTuple):
-    """What an iterator would draw: the seeds of workers and shuffle.
+def foresee(
+    loader: Any, own: torch.Generator, has_seed: bool
+) -> tuple[int, int, tuple[bytes, ...]]:
+    """Return what an iterator would draw now: workers' seed, shuffle's, and states between them.
 
-    states: of `generators_of` when the sampler would begin.
-    """
-
-    workers: int
-    shuffle: int
-    states: tuple[bytes, ...]
-
-
-def foresee(loader: Any, own: torch.Generator, has_workers: bool) -> Foreseen:
-    """Return what an iterator would draw now, in torch's order; generators stay as they are.
-
-    has_workers: whether it has its workers' seed already.
+    has_seed: whether the workers' has been drawn. Generators stay as they are.
     """
     workers = own if loader.generator is None else loader.generator
-    generators = generators_of(loader, own)
-    touched = [own, workers]
-    before = [each.get_state() for each in touched]
-    seed = 0 if has_workers else draw_seed(workers)
-    states = states_of(generators)
+    before = own.get_state(), workers.get_state()
+    seed = 0 if has_seed else draw_seed(workers)
+    states = states_of(generators_of(loader, own))
     shuffle = draw_seed(own)
-    for generator, state in zip(touched, before, strict=True):
-        generator.set_state(state)
-    return Foreseen(seed, shuffle, states)
+    own.set_state(before[0])
+    workers.set_state(before[1])
+    return seed, shuffle, states
 
 
 def states_of(generators: list[torch.Generator]) -> tuple[bytes, ...]:
@@ -105,20 +94,15 @@ def states_of(generators: list[torch.Generator]) -> tuple[bytes, ...]:
 
 def take_place(states: list[torch.Tensor], loader: Any) -> torch.Generator:
     """Set the generators of a loader to states; return what then stands for torch's own."""
-    own = torch.default_generator
+    standard = own = torch.default_generator
     for generator, state in zip(generators_of(loader, own), states, strict=False):
-        if generator is not torch.default_generator:
-            generator.set_state(state)
-            continue
-        now = generator.get_state()
-        draw_seed(generator)  # as for the workers
-        after = generator.get_state()
-        if torch.equal(after, state):
-            continue
-        generator.set_state(now)
-        if not torch.equal(now, state):
-            own = torch.Generator()
-            own.set_state(state)
+        if generator is standard:
+            before = standard.get_state()
+            draw_seed(standard)  # as for the workers
+            is_there = any(torch.equal(each, state) for each in (before, standard.get_state()))
+            standard.set_state(before)
+            generator = own = standard if is_there else torch.Generator()
+        generator.set_state(state)
     return own
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, IterDataPipe, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, SequentialSampler
 
 from ...workers.batches.envelope import (
     Envelope,
+    LoadedState,
     ReaderPosition,
     StartPosition,
     loses_samples,
 )
-from ...workers.batches.stream_reader import LoadedState
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import OnError
 from ..resume.ledger import (
@@ -181,7 +181,7 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     growing: whether the data may have become more since.
     """
     ledger = read_ledger(state, PlainLedger)
-    check_same(ledger, {"batch_size": loader.batch_size})
+    check_same(ledger, {"batch_size": _batch_size(loader)})
     _check_readers(ledger, loader)
     _check_order(ledger, loader)
     for text in ledger.generators:
@@ -189,6 +189,12 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     why_not = _why_not_grown(ledger, loader)
     check_same_data(ledger, known_data(loader.dataset), growing, why_not)
     return ledger
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Return the size of batches that torch's own sampler makes, whoever gave it; None of others."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
 
 
 def _check_readers(ledger: PlainLedger, loader: Any) -> None:
@@ -326,13 +332,11 @@ class PlainState:
             return write_ledger(self._loaded)
         current = self.current
         if current.states is None:
-            has_workers = current.begun or current.worker_seed is not None
-            foreseen = foresee(loader, self.own_generator, has_workers)
-            current.states = foreseen.states
-            if not has_workers:
-                current.worker_seed = foreseen.workers
+            has_seed = current.begun or current.worker_seed is not None
+            workers, shuffle, current.states = foresee(loader, self.own_generator, has_seed)
+            current.worker_seed = current.worker_seed if has_seed else workers
             if current.seed is None and own_shuffler(drawing_sampler(loader._index_sampler)):
-                current.seed = foreseen.shuffle
+                current.seed = shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and loader.in_order
@@ -345,7 +349,7 @@ class PlainState:
             generators=tuple(pack_state(each) for each in current.states),
             batches=current.batches,
             waiting=tuple(current.waiting),
-            batch_size=loader.batch_size,
+            batch_size=_batch_size(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
             sampler=pickle.loads(packed) if packed else current.start_sampler,

@@ -62,6 +62,18 @@ class StartPosition:
         return self.readers[number] if number < len(self.readers) else ReaderPosition()
 
 
+@dataclass(slots=True)
+class LoadedState:
+    """What is known of a data set into which states were loaded.
+
+    first: its state before; begun: of the iteration after the last one, its state once it had
+    given a sample, as text; None where that iteration is not the one before.
+    """
+
+    first: Any = None
+    begun: str | None = None
+
+
 class Envelope(NamedTuple):
     """A batch and what the trainer must know about it.
 
@@ -104,10 +116,10 @@ def loses_samples(dataset: Any) -> bool:
     Samples that were read ahead into it would come in no batch: such a stream is read again.
     """
     inside = [getattr(dataset, "_ex_iterable", None)]
-    while inside:
-        each = inside.pop()
+    for each in inside:
         if type(each).__name__ == "BufferShuffledExamplesIterable":
             return True
-        if each is not None:
-            inside += [getattr(each, "ex_iterable", None), *getattr(each, "ex_iterables", ())]
+        inside += getattr(
+            each, "ex_iterables", [each.ex_iterable] if hasattr(each, "ex_iterable") else []
+        )
     return False

@@ -15,7 +15,7 @@ had before any was loaded.
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 from ..sources.failures import OnError
 from .envelope import (
     Envelope,
+    LoadedState,
     ReaderPosition,
     StartPosition,
     is_stateful,
@@ -34,18 +35,6 @@ from .tolerant_stream import Item, TolerantStream
 
 # Takes the place of a sample in the only batch of a reader whose turn has not come.
 _NOT_MY_TURN = object()
-
-
-@dataclass(slots=True)
-class LoadedState:
-    """What is known of a data set into which states were loaded.
-
-    first: its state before; begun: of the iteration after the last one, its state once it had
-    given a sample, as text; None where that iteration is not the one before.
-    """
-
-    first: Any = None
-    begun: str | None = None
 
 
 class StreamReader(IterableDataset[Any]):

@@ -34,8 +34,9 @@ class Kept(IterableDataset):
         self.start = 0
 
     def __iter__(self):
-        for self.at in range(self.start, COUNT):
-            yield {"a": self.at}
+        for at in range(self.start, COUNT):
+            self.at = at
+            yield {"a": at}
 
     def state_dict(self):
         return {"at": self.at}
