@@ -192,7 +192,7 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Return the size of batches that torch's own sampler makes, whoever gave it; None of others."""
+    """Return the size of batches that torch's own sampler makes; None of a user's sampler."""
     batches = loader.batch_sampler
     return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
 

@@ -113,8 +113,8 @@ class SamplerState:
 class PlainLedger(Ledger):
     """The position of a DataLoader without balance; of the next epoch, once one is over.
 
-    worker_seed: what the workers are seeded with; generators: the states, packed, of what it and
-    the order were drawn from, as they were when the sampler began (`plain/order.py`); batches: how many were handed out; waiting: the
+    worker_seed: what the workers are seeded with; generators: packed states of what it and the
+    order are drawn from, when the sampler began; batches: how many were handed out; waiting: the
     numbers of batches before those that were not (in_order=False); left_out: samples; order: what
     decides the sampler's order (`plain/order.py`), None where nothing was drawn yet; sampler: its
     state, if it has one; readers: of a stream, or of a data set with a state, one for each worker;

@@ -115,11 +115,10 @@ def loses_samples(dataset: Any) -> bool:
 
     Samples that were read ahead into it would come in no batch: such a stream is read again.
     """
-    inside = [getattr(dataset, "_ex_iterable", None)]
+    inside: list[Any] = [getattr(dataset, "_ex_iterable", None)]
     for each in inside:
         if type(each).__name__ == "BufferShuffledExamplesIterable":
             return True
-        inside += getattr(
-            each, "ex_iterables", [each.ex_iterable] if hasattr(each, "ex_iterable") else []
-        )
+        one = [each.ex_iterable] if hasattr(each, "ex_iterable") else []
+        inside += getattr(each, "ex_iterables", one)
     return False

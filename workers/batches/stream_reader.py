@@ -139,8 +139,9 @@ class StreamReader(IterableDataset[Any]):
                 "into it: let its __iter__ take that once, or state_dict() work before it"
             )
         self.dataset.load_state_dict(self.loaded.first)
-        self._iterator = iter(self.dataset)
-        return self._iterator
+        again: Iterator[Any] = iter(self.dataset)
+        self._iterator = again
+        return again
 
     def _items(self, at: ReaderPosition) -> Iterator[Any]:
         items = self._source(at)
@@ -152,7 +153,8 @@ class StreamReader(IterableDataset[Any]):
 
     def _source(self, at: ReaderPosition) -> Iterator[Any]:
         """Return the data set's samples from a position on; its state has been loaded."""
-        source = self._iterator = iter(self.dataset)
+        source: Iterator[Any] = iter(self.dataset)
+        self._iterator = source
         is_own = source is self.dataset
         if at.iterator is not None and is_stateful(source):
             self._load(at.iterator) if is_own else source.load_state_dict(at.iterator)
