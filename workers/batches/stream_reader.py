@@ -153,7 +153,7 @@ class StreamReader(IterableDataset[Any]):
 
     def _source(self, at: ReaderPosition) -> Iterator[Any]:
         """Return the data set's samples from a position on; its state has been loaded."""
-        source: Iterator[Any] = iter(self.dataset)
+        source: Any = iter(self.dataset)
         self._iterator = source
         is_own = source is self.dataset
         if at.iterator is not None and is_stateful(source):
@@ -161,7 +161,8 @@ class StreamReader(IterableDataset[Any]):
         was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
         if was_loaded or self.loaded.begun is not None:
             return _Begun(self, source, was_loaded)
-        return source
+        found: Iterator[Any] = source
+        return found
 
     def collate(self, data: Any) -> Envelope:
         """Return the envelope of a batch; of a sample, if the loader makes no batches."""
