@@ -78,7 +78,7 @@ def begin(
     label_tokens: str = LABEL_TOKENS,
 ) -> LocalRun:  # fmt: skip
     """Return a run from the epoch's start."""
-    job = JobSpec(plan, on_error, buffer_bytes=buffer_bytes, label_tokens=label_tokens)
+    job = JobSpec(plan, on_error=on_error, buffer_bytes=buffer_bytes, label_tokens=label_tokens)
     source = as_source(data, lambda text: {"tokens": len(text)})
     reader = PlannedReader(
         data, source, RESOURCES, 0, collate, on_error == "skip",
@@ -209,7 +209,8 @@ def test_no_more_is_made_ahead_than_is_allowed() -> None:
 
 
 @given(
-    lengths=st.lists(st.integers(1, 12), min_size=6, max_size=40), seed=st.integers(0, 99), on_error=st.sampled_from(["raise", "skip"]),
+    lengths=st.lists(st.integers(1, 12), min_size=6, max_size=40), seed=st.integers(0, 99),
+    on_error=st.sampled_from(["raise", "skip"]),
     broken=st.sets(st.integers(0, 59), max_size=3),
 )  # fmt: skip
 def test_a_steps_label_tokens_are_told_before_any_of_it_is_handed_out(
