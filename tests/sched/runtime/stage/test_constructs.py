@@ -4,6 +4,7 @@ A row is a construct that is a part of every stage, a column a schedule with W p
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -161,6 +162,11 @@ def change_forward(s: Any) -> None:
     s.b.register_forward_hook(lambda _, __, out: torch.tanh(out))
 
 
+def all_hooks(s: Any) -> None:
+    clamp_gradients(s)
+    change_forward(s)
+
+
 def kept_output(s: Any, x: Tensor) -> Tensor:
     y = s.a(x)
     y.register_hook(lambda g: g * 3)
@@ -236,8 +242,8 @@ def with_func(s: Any, x: Tensor) -> Tensor:
 
 
 def vjp(s: Any, x: Tensor) -> Tensor:
-    y, back = torch.func.vjp(s.a, x)
-    return s.b(y) + back(torch.ones_like(y))[0]
+    found: Any = torch.func.vjp(s.a, x)
+    return s.b(found[0]) + found[1](torch.ones_like(x))[0]
 
 
 def jacobians(s: Any, x: Tensor) -> Tensor:
@@ -257,7 +263,7 @@ def partly_frozen() -> nn.Module:
 
 
 ROWS: dict[str, Callable[[], nn.Module]] = {
-    **{f"inner: {run.__name__}": lambda run=run: Stage(run) for run in FORWARDS},
+    **{f"inner: {run.__name__}": partial(Stage, run) for run in FORWARDS},
     "tensor hooks": hooked(lambda _: None, kept_output),
     "gradient hooks": hooked(clamp_gradients),
     "hooks after accumulation": hooked(clamp_accumulated),
@@ -265,7 +271,7 @@ ROWS: dict[str, Callable[[], nn.Module]] = {
     "module backward hooks": hooked(change_backward),
     "module forward hooks": hooked(change_forward),
     "all hooks in a checkpoint": hooked(
-        lambda s: (clamp_gradients(s), change_forward(s)), checkpointed(False)
+        all_hooks, checkpointed(False)
     ),
     "checkpoint": of(checkpointed(False)),
     "reentrant checkpoint": of(checkpointed(True)),
