@@ -46,10 +46,8 @@ class Exchange:
                 "the group of the ranks that share images, on those ranks only"
             )
         self._names = [f"rank {rank}" for rank in range(self.ranks)]
-        here = (
-            f"rank {self.rank} (process {self.global_rank}, host {gethostname()}, pid {getpid()})"
-        )
-        self._names = self.gather(here, "the names of all ranks")
+        here = f"process {self.global_rank}, host {gethostname()}, pid {getpid()}"
+        self._names = self.gather(f"rank {self.rank} ({here})", "the names of all ranks")
 
     def gather(self, own: Any, what: str) -> list[Any]:
         """Return a small object of every rank."""
@@ -80,7 +78,7 @@ class Exchange:
         sizes = [[width * rows for rows in each] for each in (send, receive)]
         into = found.view(-1).view(torch.uint8)
         if self._device.type == "cpu":
-            self._send_each(given.split(sizes[0]), into.split(sizes[1]), what)
+            self._send_each(torch.split(given, sizes[0]), torch.split(into, sizes[1]), what)
         else:
             start = partial(dist.all_to_all_single, into, given, sizes[1], sizes[0])
             self._run(what, partial(start, group=self._group, async_op=True))
@@ -116,17 +114,21 @@ class Exchange:
         return [one.cpu().numpy().tobytes() for one in found]
 
     def _send_each(self, given: Sequence[Tensor], found: Sequence[Tensor], what: str) -> None:
-        """Send a tensor to each rank, fill one from each, none for no bytes; who is late is known."""
+        """Send a tensor to each rank and fill one from each, by messages: so who is late is known.
+
+        There is none where a tensor has no bytes.
+        """
         found[self.rank].copy_(given[self.rank])
         running: list[tuple[int, Any]] = []
         until, ways = monotonic() + self.deadline_s, ((dist.isend, given), (dist.irecv, found))
+        group: Any = self._group or dist.group.WORLD
         for other in (other for other in range(self.ranks) if other != self.rank):
+            to = dist.get_global_rank(group, other)
             for start, tensors in ways:
-                to = dist.get_global_rank(self._group or dist.group.WORLD, other)
                 if tensors[other].numel():
                     with suppress(RuntimeError):  # else its connection is closed
                         running.append((other, None))
-                        running[-1] = other, start(tensors[other], to, self._group, _TAG)
+                        running[-1] = other, start(tensors[other], to, group, _TAG)
         if late := sorted({other for other, work in running if not _arrives(work, until)}):
             raise LoaderError(
                 f"rank {self.rank} of {self.ranks} did not get {what} within {self.deadline_s:g} s "
@@ -152,7 +154,10 @@ class Exchange:
 
 def _arrives(work: Any, until: float) -> bool:
     """Return whether a message is over in time; one that was not started (None) is not."""
+    if work is None:
+        return False
     try:
-        return work is not None and work.wait(timedelta(seconds=max(0.001, until - monotonic())))
+        work.wait(timedelta(seconds=max(0.001, until - monotonic())))
     except RuntimeError:
         return False
+    return True
