@@ -28,7 +28,7 @@ from ..protocol.messages import (
     RequestBatch,
     Revoke,
 )
-from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
+from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
 from .delivery.sample import SampleFailure
 from .peers.records import MakeCredentials, RankPeer
 from .rank_checks import RankChecks, send_pong
@@ -91,12 +91,13 @@ class Coordinator:
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        self.handlers = {action: self._handler_of(action) for action in Action}
+        actions = {row.action for row in COORDINATOR.values()}
+        self.handlers = {action: self._handler_of(action) for action in actions}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False
 
-    def _handler_of(self, action: Action) -> Handler:
+    def _handler_of(self, action: str) -> Handler:
         """Return the method that is named as an action of the table."""
         name = action.replace(" ", "_")
         handler: Handler = getattr(self.workers, name, None) or getattr(self.ranks, name)

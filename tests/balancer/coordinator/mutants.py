@@ -5,7 +5,6 @@ test_mutants.py plants them one by one and expects the simulated trials to notic
 
 from counterpoise.balancer.protocol.transitions import (
     COORDINATOR,
-    Action,
     Event,
     Outcome,
     Transition,
@@ -29,7 +28,7 @@ MUTANTS = (
     mutant(
         "an older incarnation keeps its leases",
         row("protocol.transitions:COORDINATOR", ("worker ready", Event.REPLACED),
-            Transition(Action.IGNORE, {Outcome.DONE: "absent"})),
+            Transition("ignore", {Outcome.DONE: "absent"})),
         seed=3,
     ),
     mutant(
