@@ -115,7 +115,7 @@ class WorkerHandlers:
         if ready.number != state.last_welcome:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
-        reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
+        reason = why_worker_refused(state.count, state.fingerprint, ready)
         if not reason and (why := why_not_direct(state.workers[peer], state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
