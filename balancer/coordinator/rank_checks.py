@@ -5,7 +5,7 @@ What a rank waits for is in the answer to its ping, which is also sent unasked n
 
 import math
 
-from ..protocol.messages import Ping, Pong, UnknownPeer
+from ..protocol.messages import Pong, UnknownPeer
 from .peers.records import RankPeer
 from .run_control import RunControl
 from .state import CoordinatorState
@@ -16,7 +16,7 @@ MAX_NAME = 200
 MAX_RANKS = 8
 
 
-def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
+def send_pong(runs: RunControl, peer: bytes, number: int = 0) -> None:
     """Send a rank the number of workers, the bytes held, and the reason that it waits.
 
     Sent without a ping it shows a rank that the balancer is here, and the server whether the rank
@@ -24,10 +24,8 @@ def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
     """
     state = runs.state
     held = state.run.delivery.budget.held_bytes if state.run else 0
-    number, clock_us = ping.number if ping else 0, state.diagnostics.clock_us(state.now)
     waiting = label_reason(state, peer) or held_back_reason(state, peer) or waiting_reason(state)
-    pong = Pong(state.pool.ready, held, waiting, number, clock_us)
-    state.send(peer, pong)
+    state.send(peer, Pong(state.pool.ready, held, waiting, number))
     if state.failure is not None and peer in state.ranks:
         runs.finish(peer, state.failure)
 

@@ -29,7 +29,6 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
-from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import Event, Outcome
 from .delivery.step import RankProgress
 from .peers.admission import why_apart, why_rank_refused
@@ -267,11 +266,12 @@ class RankHandlers:
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
-        rank = self.state.ranks.get(peer)
+        state = self.state
+        rank = state.ranks.get(peer)
         if rank is not None:
-            rank.pinged_at = self.state.now
-            rank.clock = Offset(bounded(ping.ahead_us), bounded(ping.error_us))
-        send_pong(self.runs, peer, ping)
+            rank.pinged_at = state.now
+            rank.clock.note(ping.clock_us, state.diagnostics.clock_us(state.now))
+        send_pong(self.runs, peer, ping.number)
 
     def report_status(self, peer: bytes, question: GetStatus) -> None:
         """Send the status report that `counterpoise doctor` shows."""

@@ -14,7 +14,6 @@ from ..protocol.messages import (
     Bye,
     DecodedItem,
     DecodeDone,
-    HeartbeatAck,
     PeerRejected,
     ProbeDone,
     Ready,
@@ -29,7 +28,7 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
-from ..protocol.status_messages import Offset, bounded
+from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused
@@ -323,12 +322,9 @@ class WorkerHandlers:
             self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
             probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
             worker.stats.record_work(state.now, probe_ms, decode_ms)
-            worker.clock = Offset(bounded(heartbeat.ahead_us), bounded(heartbeat.error_us))
+            worker.clock.note(heartbeat.clock_us, state.diagnostics.clock_us(state.now))
         if not senders:
             state.send(peer, UnknownPeer())
-        elif heartbeat.number:
-            clock_us = state.diagnostics.clock_us(state.now)
-            state.send(peer, HeartbeatAck(heartbeat.number, clock_us))
 
     def work_in_progress(self, peer: bytes) -> WorkInProgress:
         """Return what a worker works on, IDLE if it has not reported it lately."""

@@ -16,7 +16,12 @@ class NoMemory(CostMemory):
     """Has each run measure its samples again."""
 
     def known_to(
-        self, job: JobSpec, count: int, fingerprint: str, whole: bool, believed: bool
+        self,
+        job: JobSpec,
+        count: int,
+        fingerprint: str,
+        whole: bool,
+        believed: bool,  # noqa: ARG002
     ) -> KnownCosts:
         """Return nothing of what runs before have measured."""
         return super().known_to(job, count, fingerprint, whole, believed=False)
