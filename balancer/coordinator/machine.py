@@ -262,7 +262,10 @@ class Coordinator:
         run = state.run
         if run is None:
             return
-        self._look_at_changes(run)
+        for place in run.delivery.planned.take_changed():
+            state.requests.look_at(*place)
+        if run.take_end():
+            state.requests.look_at_all()
         # Sending a microbatch may fail the run, and then all requests fail.
         while requests := state.requests.take(run.number):
             for request, peer in requests:
@@ -274,17 +277,6 @@ class Coordinator:
                 elif not self._send_batch(run, request, peer):
                     continue
                 state.requests.remove(request, peer)
-
-    def _look_at_changes(self, run: EpochRun) -> None:
-        """Look at the requests for what may have become ready."""
-        requests = self.state.requests
-        complete, steps = run.delivery.planned.take_changed()
-        for place in complete:
-            requests.look_at(*place)
-        for step in steps:
-            requests.look_at_step(step)
-        if run.take_end():
-            requests.look_at_all()
 
     def _send_batch(self, run: EpochRun, request: RequestBatch, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
@@ -308,12 +300,12 @@ class Coordinator:
         return True
 
     def _revoke_useless_leases(self) -> None:
-        """Revoke leases whose samples others have done, or nobody needs any more."""
+        """Revoke leases whose samples others have done."""
         state = self.state
         for lease in state.run.leases.take_useless() if state.run is not None else []:
             state.send(lease.worker, Revoke(lease.number))
             # It may hang: without this it would get samples again and again, and all wait for them.
-            if lease.shared and lease.shown_at <= state.now - HELP_AFTER_S:
+            if lease.shown_at <= state.now - HELP_AFTER_S:
                 self.workers.doubt(lease.worker)
 
     def _grant_leases(self) -> None:

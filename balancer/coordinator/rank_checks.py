@@ -148,7 +148,7 @@ class RankChecks:
         nearest = state.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(state.now - since > HELD_UP_S for since in unplanned):
-            run.leave(absent)
+            run.delivery.leave(absent)
 
     def _check_lost_counts(self) -> None:
         """Fail when label tokens were counted for a former balancer, and who did so stays away.

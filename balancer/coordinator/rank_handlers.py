@@ -242,7 +242,7 @@ class RankHandlers:
             self.runs.forget_taken((ack.rank,))
             self.state.requests.look_at_peers(each.peer for each in others)
         else:
-            run.acknowledge(ack.rank, ack.step, ack.microbatch)
+            run.delivery.acknowledge(ack.rank, ack.step, ack.microbatch)
 
     def add_labels(self, peer: bytes, message: LabelCount) -> None:
         """Add up label tokens that ranks have counted; answer all who have once all ranks have."""

@@ -163,7 +163,6 @@ class RunControl:
         for number in ranks:
             needed = self.state.sharers.needed(number, run.number)
             run.delivery.skip_to((number,), *needed)
-        run.end_useless_leases()
 
     # --- stopping and failing
 

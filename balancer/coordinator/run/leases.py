@@ -224,14 +224,8 @@ class LeaseTable(LeaseIndex):
         for lease in self.of_worker(worker):
             lease.deadline = now + self.lease_s
 
-    def remove_samples(self, is_useless: Callable[[Sample], bool]) -> None:
-        """Take samples off all leases that nobody needs any more."""
-        for lease in list(self):
-            for sample in [each for each in lease.samples.values() if is_useless(each)]:
-                self._remove_sample(lease, sample)
-
     def take_useless(self) -> list[GrantedLease]:
-        """Return, once, the leases whose samples others have done, or nobody needs."""
+        """Return, once, the leases whose samples others have done."""
         useless, self._useless = self._useless, []
         return useless
 
