@@ -301,5 +301,5 @@ class LostLeases:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                if not self.leases.holds_sample(sample.ordinal):  # another worker may have it
+                if not self.leases.has_twin(lease, sample.ordinal):  # another worker may have it
                     self.requeue(lease.kind, sample)
