@@ -34,7 +34,7 @@ from .peers.records import MakeCredentials, RankPeer
 from .rank_checks import RankChecks, send_pong
 from .rank_handlers import RankHandlers
 from .run.epoch import EpochRun, LayoutCheck
-from .run.granting import HELP_AFTER_S
+from .run.granting import HELP_AFTER_S, STEPS_AHEAD
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
 from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState, Handler, Send
@@ -249,7 +249,7 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        self.runs.guard(EpochRun.plan_ahead)
+        self.runs.guard(lambda run: run.feed.plan_ahead(STEPS_AHEAD))
         self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
@@ -291,7 +291,7 @@ class Coordinator:
             sample = batch.fatal
             failure = sample.failure or SampleFailure("")
             place = f" of {failure.source}" if failure.source else ""
-            self.runs.fail("data", f"sample {sample.key!r}{place}: {failure.reason}")
+            self.runs.fail(f"sample {sample.key!r}{place}: {failure.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
             is_alone = sharers.is_alone(rank)
@@ -318,14 +318,10 @@ class Coordinator:
             peer := state.pool.next_free(run.leases.count)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
-            nearest = run.delivery.decoding.nearest(home)
-            rank = None if nearest is None else nearest[0][2]
-            if rank not in (None, home):
-                peer = state.pool.nearest(peer, rank, run.job.ranks)
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank)
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, home)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -43,7 +43,6 @@ from .worker_handlers import MAX_RUBBISH
 # Characters of a rank's reason that are kept.
 MAX_REASON = 300
 REPLACED = RunFailed(
-    "protocol",
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
     "topology=",
 )
@@ -252,7 +251,6 @@ class RankHandlers:
         other = state.labels.add(peer, message)
         if other is not None:
             self.runs.fail(
-                "data",
                 f"processes that share rank {message.rank} count {message.tokens} and {other} "
                 f"label tokens in its batches of step {message.step}: let collate_fn make the same "
                 "batch of the same samples",
@@ -302,7 +300,6 @@ class RankHandlers:
         self.state.send(worker.peer, StopServing(reason))
         if self.state.job is not None and self.state.job.transport == "direct":
             self.runs.fail(
-                "worker",
                 f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
                 'worker --serve), or leave transport="direct"',
             )

@@ -168,7 +168,7 @@ class WorkerHandlers:
         self._reject(peer, name, f"this worker cannot do what others can: {reason}")
         self.release_worker(peer)
         if not self.state.workers:
-            self.runs.fail("worker", f"worker {name}: {reason}; no other worker is left")
+            self.runs.fail(f"worker {name}: {reason}; no other worker is left")
 
     def _reject(self, peer: bytes, name: str, reason: str) -> None:
         self.state.send(peer, PeerRejected(reason))
@@ -186,7 +186,7 @@ class WorkerHandlers:
             return
         others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
         last = failed[-1]
-        self.runs.fail("worker", f"worker {last.hello.name}: {last.failure}{others}")
+        self.runs.fail(f"worker {last.hello.name}: {last.failure}{others}")
 
     # --- results
 

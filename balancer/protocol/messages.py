@@ -244,20 +244,17 @@ class EpochEnd(ArrayRecord, frozen=True):
 
 
 class RunFailed(ArrayRecord, frozen=True):
-    """The run cannot continue, and why; `kind` is "data", "plan", "worker" or "protocol"."""
+    """The run cannot continue, and why."""
 
-    kind: str
     reason: str
 
 
 class Pong(ArrayRecord, frozen=True):
-    """The answer to Ping: ready workers, bytes of payload held, what the run waits for.
+    """The answer to Ping: what the run waits for.
 
     number: that of the Ping, 0 if there was none.
     """
 
-    workers: Integer
-    held_bytes: Integer
     waiting: str
     number: Integer = 0
 

@@ -18,7 +18,7 @@ from ...protocol.messages import DecodedItem, Probed, ProbeDone, SampleFailed, S
 from ..delivery.sample import Payload, Sample, WorkerPayloads
 from ..delivery.step import Position
 from ..delivery.tracker import DeliveryTracker
-from .granting import STEPS_AHEAD, FailedSamples, LeaseGranter, LostLeases
+from .granting import FailedSamples, LeaseGranter, LostLeases
 from .known_costs import KnownCosts
 from .leases import LeaseTable
 from .planning_feed import PlanningFeed, WindowPlanner
@@ -115,12 +115,6 @@ class EpochRun:
         self.granter = LeaseGranter(begin.epoch, *parts)
         self.lost_leases = LostLeases(*parts, self.failed)
         self._end_is_known = False
-
-    # --- planning
-
-    def plan_ahead(self) -> None:
-        """Plan the steps that can be planned; raises ValueError when one cannot be."""
-        self.feed.plan_ahead(STEPS_AHEAD)
 
     # --- results of workers
 

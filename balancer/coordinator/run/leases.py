@@ -42,6 +42,12 @@ def has_suspect(lease: GrantedLease) -> bool:
     return any(sample.crash_count for sample in lease.samples.values())
 
 
+def wanted(lease: GrantedLease) -> list[Sample]:
+    """Return the open samples of a lease that are needed: of some the ranks need no more."""
+    is_probe = lease.kind == "probe"
+    return [sample for sample in lease.samples.values() if is_probe or sample.reserved]
+
+
 class LeaseTable:
     """The leases of a run, oldest first. Methods named `take_...` remove leases and return them."""
 
@@ -209,13 +215,13 @@ class LeaseTable:
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
 
-        Leases that are shared already are left out, and those with a suspected sample, which must
-        not kill another worker meanwhile.
+        Leases that are shared already are left out, those of which nothing is needed, and those
+        with a suspected sample, which must not kill another worker meanwhile.
         """
         waiting = [
             held
             for held in self
-            if held.shown_at <= before and not held.shared and not has_suspect(held)
+            if held.shown_at <= before and not (held.shared or has_suspect(held)) and wanted(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
 
