@@ -19,10 +19,6 @@ from ..peers.costs import pack_costs, unpack_costs
 from .feed import PlanFeed, PlannedStep
 
 Cost = tuple[int, ...] | FailedSample
-# So many samples of the next rank's part each rank measures, too.
-COMPARED = 16
-# Samples that an error names.
-NAMED = 4
 
 
 class Shares(Protocol):
@@ -75,9 +71,6 @@ class PlanAhead:
     shares: the ranks that measure, None where this one measures all. group: begins the keys of this
     run. to_measure: ordinals that this rank's workers are to measure, in the order of
     need. failed: the samples that could not be measured, by ordinal.
-
-    Where samples have no keys each rank also measures the first COMPARED of the next rank's part,
-    which alone tells that ranks have other data, or the same in another order.
     """
 
     def __init__(
@@ -100,10 +93,6 @@ class PlanAhead:
         self._open: set[int] = set()
         # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
         self._asked = self._known = feed.start
-        # Ordinals of the next rank's part that are measured here, too, and what they cost here.
-        self._theirs: set[int] = set()
-        self._compared: dict[int, Cost] = {}
-        self._compares = shares is not None and shares.ranks > 1 and not feed.costs.are_named
         if shares is None and feed.costs.are_all_known:
             self._asked = self._known = len(feed.order)
 
@@ -153,9 +142,7 @@ class PlanAhead:
                 continue
             self._open.discard(ordinal)
             self._block_of(ordinal).open -= 1
-            if ordinal in self._theirs:
-                self._compared[ordinal] = cost
-            elif isinstance(cost, FailedSample):
+            if isinstance(cost, FailedSample):
                 self._store_failed(ordinal, cost)
             else:
                 self.feed.costs.store(self.feed.order[[ordinal]], np.array([cost], np.int64))
@@ -199,11 +186,6 @@ class PlanAhead:
             end = min(self._asked + self._size, len(feed.order))
             part = self._part(self._asked, end)
             ordinals = self._unknown_of(part)
-            if self._compares and len(self._theirs) < COMPARED:
-                first = self._part(self._asked, end, self._next_rank)
-                theirs = self._unknown_of(first[: COMPARED - len(self._theirs)])
-                self._theirs.update(theirs)
-                ordinals += theirs
             self._open.update(ordinals)
             self.to_measure.extend(ordinals)
             self._blocks.append(_Block(part, end, len(ordinals)))
@@ -240,42 +222,7 @@ class PlanAhead:
         for rank, packed in enumerate(parts):
             if rank != shares.rank:
                 self._unpack(self._part(self._known, first.end, rank), packed)
-        self._compare(self._next_rank, first.end)
         return True
-
-    @property
-    def _next_rank(self) -> int:
-        return 0 if self._shares is None else (self._shares.rank + 1) % self._shares.ranks
-
-    def _compare(self, rank: int, end: int) -> None:
-        """Raise ValueError if what was measured here, too, of samples before `end` differs there.
-
-        Those that fail may do so on one rank only: the rank whose part they are decides.
-        """
-        feed = self.feed
-        compared = {each: cost for each, cost in self._compared.items() if each < end}
-        self._compared = {each: c for each, c in self._compared.items() if each >= end}
-        found = {each: tuple(feed.costs.rows(feed.order[[each]])[0].tolist()) for each in compared}
-        others = [
-            each
-            for each, cost in compared.items()
-            if each not in self.failed and not isinstance(cost, FailedSample)
-            if cost != found[each]
-        ]
-        if not others:
-            return
-        named = "; ".join(
-            f"{feed.name_of(int(feed.order[each]))!r}: {list(compared[each])} here and "
-            f"{list(found[each])} there"
-            for each in others[:NAMED]
-        )
-        raise ValueError(
-            f"of {len(compared)} samples that this rank and rank {rank} have both measured "
-            f"{len(others)} cost something else ({', '.join(feed.costs.resources)} of {named}): "
-            "give all ranks the same data in the same order (sort what a folder lists), transform "
-            "and cost function, which may draw from torch's, numpy's and Python's generators only; "
-            "key= lets ranks compare names"
-        )
 
     def _key(self, block: _Block) -> str:
         return f"{self._group}/costs/{block.end}"

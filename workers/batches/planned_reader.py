@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
+from ..sources.data_identity import content_of
+from ..sources.fingerprint import digest
 from ..sources.interface import Source, sample_nbytes
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
@@ -62,6 +64,17 @@ class Measure(NamedTuple):
         return [_MEASURE, self.epoch, int(self.again), *self.indexes]
 
 
+class Look(NamedTuple):
+    """Samples that all ranks look at, to see that they have the same data."""
+
+    epoch: int
+    indexes: Sequence[int]
+
+    def packed(self) -> list[int]:
+        """Return the task as whole numbers."""
+        return [_LOOK, self.epoch, 0, *self.indexes]
+
+
 class Made(NamedTuple):
     """A microbatch that was loaded, and what was asked about it.
 
@@ -88,7 +101,15 @@ class Measured(NamedTuple):
     differs: bool = False
 
 
-_LOAD, _MEASURE = 0, 1
+class Looked(NamedTuple):
+    """Hashes of samples: of what is the same on any host, and of all; "" where loading differs."""
+
+    marks: tuple[tuple[str, str], ...]
+
+
+_LOAD, _MEASURE, _LOOK = 0, 1, 2
+# The first batch waits for a look: no sample is begun after so long.
+LOOK_S = 0.3
 # Numbers of a task before the indexes of its samples.
 TASK_HEAD = 3
 
@@ -153,6 +174,8 @@ class PlannedReader(Dataset[Any]):
         kind, epoch, asked, *indexes = task
         if kind == _MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
+        if kind == _LOOK:
+            return self._looked_at(Look(epoch, indexes))
         return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
 
     def collate(self, done: Any) -> Any:
@@ -268,6 +291,37 @@ class PlannedReader(Dataset[Any]):
         if task.again and self._measurer.decodes_first:
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
+
+    def _looked_at(self, task: Look) -> Looked:
+        """Look at samples twice: what differs here may differ on other ranks."""
+        since, first, again = time.perf_counter(), list[Any](), list[Any]()
+        for index in task.indexes:
+            first.append(self._noted(self._mark, task.epoch, index))
+            again.append(self._noted(self._mark, task.epoch, index))
+            if time.perf_counter() - since > LOOK_S:
+                break
+        pairs = [
+            pair for pair in zip(first, again, strict=True) if FailedSample not in map(type, pair)
+        ]
+        # Where one sample differs others might, though twice they did not.
+        is_same = [all(one[part] == other[part] for one, other in pairs) for part in (0, 1)]
+        return Looked(
+            tuple(
+                ("", "")
+                if type(mark) is FailedSample
+                else tuple(text if same else "" for text, same in zip(mark, is_same, strict=True))
+                for mark in first
+            )
+        )
+
+    def _mark(self, index: int, epoch: int) -> tuple[str, str]:
+        measurer = self._measurer
+        sample = measurer.load(index, epoch)
+        by_loading = measurer.decodes_first
+        cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
+        return digest([cost, content_of(sample, is_exact=False)]), digest(
+            [cost, content_of(sample)]
+        )
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
         found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)

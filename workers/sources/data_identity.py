@@ -126,7 +126,7 @@ def _identity(
     if isinstance(mark, str) and has_marks:
         return _named(dataset, mark)
     if is_subset(dataset):
-        indices = [int(dataset.indices[each]) for each in _spread(len(dataset.indices))]
+        indices = [int(dataset.indices[each]) for each in spread(len(dataset.indices))]
         inner = _identity(dataset.dataset, None, None, looks, has_marks)
         return _named(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
@@ -135,12 +135,12 @@ def _identity(
     # To look at these takes no loading, and draws nothing.
     if rows := _in_memory(dataset):
         most = min(samples if samples is not None else len(dataset), *map(len, rows))
-        some = [each[index] for each in rows for index in _spread(most)]
+        some = [each[index] for each in rows for index in spread(most)]
         if looks or all(isinstance(each, str | int | float) for each in some):
             return _named(dataset, digest([content_of(each) for each in some]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
-        return _named(dataset, digest([str(key(each)) for each in _spread(samples)]))
+        return _named(dataset, digest([str(key(each)) for each in spread(samples)]))
     return type(dataset).__qualname__
 
 
@@ -191,12 +191,12 @@ def _named(dataset: Any, mark: str) -> str:
     return f"{type(dataset).__qualname__} {mark}"
 
 
-def _spread(count: int) -> list[int]:
-    """Return at most LOOKED_AT numbers below `count`, evenly spaced.
+def spread(count: int, most: int = LOOKED_AT) -> list[int]:
+    """Return at most that many numbers below `count`, evenly spaced.
 
-    >>> _spread(3), _spread(1000)[:2], _spread(1000)[-1], len(_spread(1000))
+    >>> spread(3), spread(1000)[:2], spread(1000)[-1], len(spread(1000))
     ([0, 1, 2], [0, 15], 999, 64)
     """
-    if count <= LOOKED_AT:
+    if count <= most:
         return list(range(count))
-    return [each * (count - 1) // (LOOKED_AT - 1) for each in range(LOOKED_AT)]
+    return [each * (count - 1) // (most - 1) for each in range(most)]
