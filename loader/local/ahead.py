@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,40 +18,10 @@ from ...workers.sources.measuring import FailedSample
 from ..peers.costs import pack_costs, unpack_costs
 from .feed import PlanFeed, PlannedStep
 
+if TYPE_CHECKING:
+    from ..peers.exchange import Peers
+
 Cost = tuple[int, ...] | FailedSample
-
-
-class Shares(Protocol):
-    """The ranks that measure a part each: see loader/peers."""
-
-    @property
-    def rank(self) -> int:
-        """This process' number among them."""
-
-    @property
-    def ranks(self) -> int:
-        """How many there are."""
-
-    def post(self, key: str, value: bytes) -> None:
-        """Give this rank's value for a key."""
-
-    def gather(self, key: str) -> tuple[bytes, ...] | None:
-        """Return all ranks' values for a key, None while some are missing."""
-
-    def poll(self) -> None:
-        """Do what can be done for others, some times a second."""
-
-    def pause_s(self) -> float:
-        """Return how long it makes sense to wait before the next `gather` or `poll`."""
-
-    def end(self, group: str) -> None:
-        """Need nothing more of the keys that begin with a group's name."""
-
-    def why_lost(self, key: str) -> str:
-        """Return why a key will never be complete; "" while it may be."""
-
-    def why_missing(self, key: str) -> str:
-        """Return which ranks have not posted a key; "" if none is missing."""
 
 
 @dataclass(slots=True)
@@ -74,7 +44,7 @@ class PlanAhead:
     """
 
     def __init__(
-        self, feed: PlanFeed, ahead: int, block: int, shares: Shares | None = None, group: str = ""
+        self, feed: PlanFeed, ahead: int, block: int, shares: "Peers | None" = None, group: str = ""
     ) -> None:
         self.feed = feed
         self.to_measure: deque[int] = deque()
@@ -209,7 +179,7 @@ class PlanAhead:
             self._known = block.end
             self._blocks.popleft()
 
-    def _exchange(self, shares: Shares) -> bool:
+    def _exchange(self, shares: "Peers") -> bool:
         """Post what is measured of the blocks; return whether all of the first one is known."""
         for block in self._blocks:
             if not block.open and not block.is_posted:

@@ -40,7 +40,7 @@ from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
     from ...balancer.protocol.rank_session import Arrival
-    from ..peers import Peers
+    from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ..step.waiting import tell
 from .costs import LoopCosts
 
 if TYPE_CHECKING:
-    from ..peers import Peers
+    from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
 # Without a timeout ranks wait for each other as long as torch's process groups do.
@@ -63,7 +63,7 @@ def meet_ranks(
             f"{why}: call init_process_group(), give a table of costs and on_error='raise', or "
             "start `counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    from ..peers import meet  # here: a loop on its own meets nobody
+    from ..peers.joining import meet  # here: a loop on its own meets nobody
 
     facts = {
         "configuration": to_json(job),

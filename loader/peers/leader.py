@@ -181,13 +181,16 @@ class LeadingPeers(Peers):
         now = self._clock()
         parts = [self._described(rank) for rank in self._own if rank not in each.posts]
         for host, news in list(each.absent.items()):
+            # A host that still says for whom it waits is well: those ranks are what is missing.
             if news is not None:
                 parts += self._named(news.ranks)
+            # One that has never said it, or not lately, may itself have stopped, and all its ranks.
             if news is None or now - news.changed_at > SILENT_S:
                 n_ranks = len(self._roster.hosts[host])
                 for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
                 parts.append(f"{self._roster.leader_of(host)}{for_all}")
         parts.append(self._silent_store(self._asking_since, now))
+        # This host's are there, and the others were not looked for yet.
         return "; ".join(part for part in parts if part) or "ranks of other hosts"
 
     def publish(self, key: str, value: bytes) -> None:
@@ -302,6 +305,7 @@ class LeadingPeers(Peers):
             told = json.loads(values.told(host) or NO_NEWS)
             number, waits = told["number"], told["waits"]
             before = each.absent.get(host)
+            # It has said nothing of this key; or the same as before, whose age counts on.
             if key not in waits:
                 news[host] = None
             elif before is not None and before.number == number:
@@ -317,6 +321,8 @@ class LeadingPeers(Peers):
         if not late or now < self._tell_at:
             return
         self._tell_at = now + TELL_S
+        # Other hosts are told of its own ranks only: they see by themselves which hosts are absent.
+        # The number tells them that this host is alive, though it says the same again.
         waits = {
             key: [rank for rank in self._own if rank not in each.posts]
             for key, each in late.items()
@@ -325,6 +331,7 @@ class LeadingPeers(Peers):
         if waits and self._values is not None:
             self._news_number += 1
             self._values.tell(json.dumps({"number": self._news_number, "waits": waits}))
+        # Followers see nothing but their leader, and are told all that it knows.
         if self._followers:
             reasons = {key: self.why_missing(key) for key in late}
             self._write(RecordKind.REASONS, body=json.dumps(reasons).encode())

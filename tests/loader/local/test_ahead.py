@@ -36,7 +36,7 @@ class Board:
 
 
 class Shares:
-    """A rank at a board: see ahead.Shares."""
+    """A rank at a board: see exchange.Peers."""
 
     def __init__(self, board: Board, rank: int) -> None:
         self._board, self.rank, self.ranks = board, rank, board.ranks
@@ -71,7 +71,7 @@ class Rank:
 
     def __init__(
         self, plan: PlanConfig, costs: list[int], broken: set[int], ahead: int,
-        shares: Shares | None = None, at: EpochPosition = START,
+        shares: Any = None, at: EpochPosition = START,
     ) -> None:  # fmt: skip
         self.costs, self.broken, self.steps = costs, broken, list[Any]()
         self.out = 0
