@@ -183,7 +183,7 @@ def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
     >>> why_others([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
     ''
     >>> why_others([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
-    "of 1 samples that all ranks have loaded rank 1 has others th"
+    'of 1 samples that all ranks have loaded rank 1 has others th'
     """
     seen: list[tuple[str, list[list[str]]]] = [json.loads(each) for each in packed]
     hosts = [host for host, _ in seen]
