@@ -171,7 +171,7 @@ epoch 2, step 0: resume all of them from one ledger
 
 
 def pack_looks(marks: Sequence[tuple[str, str]]) -> bytes:
-    """Return what this rank has seen of samples, and its host: see `Looked`."""
+    """Return what this rank has seen of samples, and its host: see PlannedReader."""
     return json.dumps([platform.node(), marks]).encode()
 
 

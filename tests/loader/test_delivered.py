@@ -51,7 +51,7 @@ def masked(samples: list[Any]) -> dict[str, Any]:
     return {"labels": torch.where(labels % 3 == 0, IGNORED, labels)}
 
 
-COLLATES = {"list": list, "masked": masked}
+COLLATES: dict[str, Any] = {"list": list, "masked": masked}
 
 
 @dataclass(frozen=True)

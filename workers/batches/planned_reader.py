@@ -101,12 +101,6 @@ class Measured(NamedTuple):
     differs: bool = False
 
 
-class Looked(NamedTuple):
-    """Hashes of samples: of what is the same on any host, and of all; "" where loading differs."""
-
-    marks: tuple[tuple[str, str], ...]
-
-
 _LOAD, _MEASURE, _LOOK = 0, 1, 2
 # The first batch waits for a look: no sample is begun after so long.
 LOOK_S = 0.3
@@ -292,26 +286,23 @@ class PlannedReader(Dataset[Any]):
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
-    def _looked_at(self, task: Look) -> Looked:
-        """Look at samples twice: what differs here may differ on other ranks."""
+    def _looked_at(self, task: Look) -> tuple[tuple[str, str], ...]:
+        """Return hashes of samples: of what any host finds alike, and of all; "" for no hash.
+
+        They are loaded twice: what differs here may differ on other ranks.
+        """
         since, first, again = time.perf_counter(), list[Any](), list[Any]()
         for index in task.indexes:
             first.append(self._noted(self._mark, task.epoch, index))
             again.append(self._noted(self._mark, task.epoch, index))
             if time.perf_counter() - since > LOOK_S:
                 break
-        pairs = [
-            pair for pair in zip(first, again, strict=True) if FailedSample not in map(type, pair)
-        ]
         # Where one sample differs others might, though twice they did not.
-        is_same = [all(one[part] == other[part] for one, other in pairs) for part in (0, 1)]
-        return Looked(
-            tuple(
-                ("", "")
-                if type(mark) is FailedSample
-                else tuple(text if same else "" for text, same in zip(mark, is_same, strict=True))
-                for mark in first
-            )
+        both = list(zip(first, again, strict=True))
+        same = [all(one[part] == two[part] for one, two in both) for part in (0, 1)]
+        return tuple(
+            ("", "") if type(mark) is FailedSample else (mark[0] * same[0], mark[1] * same[1])
+            for mark in first
         )
 
     def _mark(self, index: int, epoch: int) -> tuple[str, str]:
@@ -319,9 +310,8 @@ class PlannedReader(Dataset[Any]):
         sample = measurer.load(index, epoch)
         by_loading = measurer.decodes_first
         cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
-        return digest([cost, content_of(sample, is_exact=False)]), digest(
-            [cost, content_of(sample)]
-        )
+        safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
+        return digest([cost, safe]), digest([cost, whole])
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
         found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from counterpoise.loader.local.starts import pack_looks, why_others
-from counterpoise.workers.batches.planned_reader import Look, Looked, PlannedReader
+from counterpoise.workers.batches.planned_reader import Look, PlannedReader
 from counterpoise.workers.sources.interface import as_source
 
+Marks = tuple[tuple[str, str], ...]
 INDEXES = tuple(range(16))
 
 
@@ -28,16 +29,16 @@ class Made:
         return self.make(self.rank, index)
 
 
-def looked(rank: int, make: Callable[[int, int], Any], cost: Any = None) -> Looked:
+def looked(rank: int, make: Callable[[int, int], Any], cost: Any = None) -> Marks:
     data = Made(rank, make)
     source = as_source(data, cost or {"tokens": [1] * 40})
     reader = PlannedReader(data, source, ["tokens"], 0, list)
-    found: Looked = reader.__getitems__(Look(0, INDEXES).packed())
+    found: Marks = reader.__getitems__(Look(0, INDEXES).packed())
     return found
 
 
-def told(one: Looked, other: Looked) -> str:
-    return why_others([pack_looks(one.marks), pack_looks(other.marks)], INDEXES)
+def told(one: Marks, other: Marks) -> str:
+    return why_others([pack_looks(one), pack_looks(other)], INDEXES)
 
 
 def of(rank: int, index: int) -> np.random.Generator:
@@ -97,10 +98,10 @@ def test_decoders_of_another_host_may_give_other_pictures(monkeypatch: pytest.Mo
         packed = list[bytes]()
         for rank in (0, 1):
             monkeypatch.setattr("platform.node", lambda rank=rank: f"host {rank}")
-            packed.append(pack_looks(looked(rank, OTHERS[kind]).marks))
+            packed.append(pack_looks(looked(rank, OTHERS[kind])))
         assert bool(why_others(packed, INDEXES)) == (kind == "numbers")
 
 
 def test_a_slow_look_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.workers.batches.planned_reader.LOOK_S", 0.0)
-    assert len(looked(0, OTHERS["numbers"]).marks) == 1
+    assert len(looked(0, OTHERS["numbers"])) == 1
