@@ -296,9 +296,7 @@ class LocalRun:
     def _take_result(self, number: int, result: Any) -> None:
         if self._measuring.get(number) == []:  # where a sample kills, nothing is compared
             del self._measuring[number]
-            self._planning.say(
-                LOOKS, pack_looks(result if isinstance(result, list | tuple) else ())
-            )
+            self._planning.say(LOOKS, pack_looks(result))
             return
         if isinstance(result, Killed):
             self._give_up(number, result.index)

@@ -170,9 +170,9 @@ epoch 2, step 0: resume all of them from one ledger
     return ""
 
 
-def pack_looks(marks: Sequence[tuple[str, str]]) -> bytes:
-    """Return what this rank has seen of samples, and its host: see PlannedReader."""
-    return json.dumps([platform.node(), marks]).encode()
+def pack_looks(marks: Any) -> bytes:
+    """Return this rank's host, and the hashes of samples; none if a worker has died of them."""
+    return json.dumps([platform.node(), marks if isinstance(marks, list | tuple) else ()]).encode()
 
 
 def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
