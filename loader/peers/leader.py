@@ -190,7 +190,6 @@ class LeadingPeers(Peers):
                 for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
                 parts.append(f"{self._roster.leader_of(host)}{for_all}")
         parts.append(self._silent_store(self._asking_since, now))
-        # This host's are there, and the others were not looked for yet.
         return "; ".join(part for part in parts if part) or "ranks of other hosts"
 
     def publish(self, key: str, value: bytes) -> None:
@@ -305,7 +304,6 @@ class LeadingPeers(Peers):
             told = json.loads(values.told(host) or NO_NEWS)
             number, waits = told["number"], told["waits"]
             before = each.absent.get(host)
-            # It has said nothing of this key; or the same as before, whose age counts on.
             if key not in waits:
                 news[host] = None
             elif before is not None and before.number == number:
@@ -331,7 +329,6 @@ class LeadingPeers(Peers):
         if waits and self._values is not None:
             self._news_number += 1
             self._values.tell(json.dumps({"number": self._news_number, "waits": waits}))
-        # Followers see nothing but their leader, and are told all that it knows.
         if self._followers:
             reasons = {key: self.why_missing(key) for key in late}
             self._write(RecordKind.REASONS, body=json.dumps(reasons).encode())

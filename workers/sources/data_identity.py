@@ -59,8 +59,6 @@ def is_concatenated(dataset: Any) -> bool:
 LOOKED_AT = 64
 # So much is looked at of a text, an array or a list inside of a sample, and so deep.
 PART, DEPTH = 512, 4
-# Folders at the end of a path that are a part of it: data may be elsewhere on another host.
-PATH_PARTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
         return value
     if isinstance(value, str):
         is_path = "/" in value and " " not in value
-        text = "/".join(value.split("/")[-PATH_PARTS:]) if is_path else value
+        text = "/".join(value.split("/")[-2:]) if is_path else value
         return [len(text), text[:PART]]
     if isinstance(value, bytes):
         return [len(value), value[:PART].hex()] if is_exact else "bytes"
