@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ...workers.batches.planned_reader import Look, Made, Measure, Measured
+from ...workers.batches.planned_reader import LOOK, Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..plain.restarting import MOST_DEATHS
@@ -251,7 +251,7 @@ class LocalRun:
         if not (self._has_looks or self._is_agreed):
             self._has_looks, number = True, self._take_number()
             self._measuring[number] = []
-            self._tasks.submit(number, Look(self._start.epoch, self._settings.looks).packed())
+            self._tasks.submit(number, [LOOK, self._start.epoch, 0, *self._settings.looks])
         while self._unsent and self._under_way < most and self._has_room(*self._unsent[0]):
             step, task = self._unsent.popleft()
             if not task.ordinals and self._maker.is_passed_over(step):

@@ -64,17 +64,6 @@ class Measure(NamedTuple):
         return [_MEASURE, self.epoch, int(self.again), *self.indexes]
 
 
-class Look(NamedTuple):
-    """Samples that all ranks look at, to see that they have the same data."""
-
-    epoch: int
-    indexes: Sequence[int]
-
-    def packed(self) -> list[int]:
-        """Return the task as whole numbers."""
-        return [_LOOK, self.epoch, 0, *self.indexes]
-
-
 class Made(NamedTuple):
     """A microbatch that was loaded, and what was asked about it.
 
@@ -101,7 +90,8 @@ class Measured(NamedTuple):
     differs: bool = False
 
 
-_LOAD, _MEASURE, _LOOK = 0, 1, 2
+# The kinds of tasks; LOOK: at samples, to see that all ranks have the same data.
+_LOAD, _MEASURE, LOOK = 0, 1, 2
 # The first batch waits for a look: no sample is begun after so long.
 LOOK_S = 0.3
 # Numbers of a task before the indexes of its samples.
@@ -168,8 +158,8 @@ class PlannedReader(Dataset[Any]):
         kind, epoch, asked, *indexes = task
         if kind == _MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
-        if kind == _LOOK:
-            return self._looked_at(Look(epoch, indexes))
+        if kind == LOOK:
+            return self._looked_at(epoch, indexes)
         return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
 
     def collate(self, done: Any) -> Any:
@@ -286,15 +276,15 @@ class PlannedReader(Dataset[Any]):
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
-    def _looked_at(self, task: Look) -> tuple[tuple[str, str], ...]:
+    def _looked_at(self, epoch: int, indexes: Sequence[int]) -> tuple[tuple[str, str], ...]:
         """Return hashes of samples: of what any host finds alike, and of all; "" for no hash.
 
         They are loaded twice: what differs here may differ on other ranks.
         """
         since, first, again = time.perf_counter(), list[Any](), list[Any]()
-        for index in task.indexes:
-            first.append(self._noted(self._mark, task.epoch, index))
-            again.append(self._noted(self._mark, task.epoch, index))
+        for index in indexes:
+            first.append(self._noted(self._mark, epoch, index))
+            again.append(self._noted(self._mark, epoch, index))
             if time.perf_counter() - since > LOOK_S:
                 break
         # Where one sample differs others might, though twice they did not.

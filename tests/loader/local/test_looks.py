@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from counterpoise.loader.local.starts import pack_looks, why_others
-from counterpoise.workers.batches.planned_reader import Look, PlannedReader
+from counterpoise.workers.batches.planned_reader import LOOK, PlannedReader
 from counterpoise.workers.sources.interface import as_source
 
 Marks = tuple[tuple[str, str], ...]
@@ -33,7 +33,7 @@ def looked(rank: int, make: Callable[[int, int], Any], cost: Any = None) -> Mark
     data = Made(rank, make)
     source = as_source(data, cost or {"tokens": [1] * 40})
     reader = PlannedReader(data, source, ["tokens"], 0, list)
-    found: Marks = reader.__getitems__(Look(0, INDEXES).packed())
+    found: Marks = reader.__getitems__([LOOK, 0, 0, *INDEXES])
     return found
 
 
