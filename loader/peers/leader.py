@@ -319,8 +319,7 @@ class LeadingPeers(Peers):
         if not late or now < self._tell_at:
             return
         self._tell_at = now + TELL_S
-        # Other hosts are told of its own ranks only: they see by themselves which hosts are absent.
-        # The number tells them that this host is alive, though it says the same again.
+        # Hosts tell of their own ranks only; a new number says that this one is alive.
         waits = {
             key: [rank for rank in self._own if rank not in each.posts]
             for key, each in late.items()
