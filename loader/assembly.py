@@ -219,7 +219,8 @@ class BalancedSettings:
                 raise ValueError(
                     f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
-            known = lambda: KnownData(dataset, len(source), source.key)  # noqa: E731
+            looked_at = KnownData(dataset, len(source), source.key).looked_at()
+            known = lambda: replace(looked_at, samples=len(source))  # noqa: E731
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)

@@ -20,6 +20,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
+from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ..balanced.arrivals import LocalArrival
 from ..peers.members import STOPPED
@@ -35,12 +36,12 @@ from .feed import PlanFeed
 from .planning import Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
-from .starts import LOST_S, MEET_S, BottleneckLine, meet_ranks, tell_way
+from .starts import LOOKED_AT, LOST_S, MEET_S, BottleneckLine, meet_ranks, tell_way
 from .steps import RunSettings
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
-    from ..peers import Peers
+    from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -296,7 +297,6 @@ class LocalLoop:
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         settings, job = self._settings, self._settings.job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
-        played = settings.place.played
         costs = self._costs
         assert costs is not None
         ahead = self._ahead_samples
@@ -307,8 +307,8 @@ class LocalLoop:
             self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
-            plain_contents, played=played, label=job.label, padded=plan.padded_columns,
-            may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
+            plain_contents, played=settings.place.played, padded=plan.padded_columns,
+            label=job.label, may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         # In the trainer's own thread an exception could leave what other ranks wait for half done.
         in_thread = bool(settings.start.workers or self._peers)
@@ -331,19 +331,22 @@ class LocalLoop:
     ) -> None:
         """Make what hands out a plan's microbatches, from a position on."""
         settings, job = self._settings, self._settings.job
+        is_named = getattr(settings.source, "names_samples", True)
+        looks = self._peers is not None and not is_named and self._runs == 1
         run_settings = RunSettings(
             job=job,
             source=settings.source,
             played=settings.place.played,
             ranks_elsewhere=self._peers is not None,
-            named_by_index=not getattr(settings.source, "names_samples", True),
+            named_by_index=not is_named,
             takes_empty=settings.takes_empty,
             checks_costs=self._runs > 1 and self._measures_by_loading,
             post_at=max(1, self._ahead_samples // 4),
+            looks=tuple(spread(len(settings.source), LOOKED_AT)) if looks else (),
+            compares=self._compares,
         )
         self._end_of_run()
         self._run = LocalRun(run_settings, start, tasks, planning, self._number)
-        self._run.compare_labels(self._compares)
         self._compares = 0
 
     def _end_run(self) -> None:

@@ -23,12 +23,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...workers.sources.measuring import FailedSample
-from .ahead import PlanAhead, Shares
+from .ahead import PlanAhead
 from .contents import Cell, Contents
 from .feed import PlannedStep
+
+if TYPE_CHECKING:
+    from ..peers.exchange import Peers
 
 # Returns the contents of this process' microbatches of a step.
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]
@@ -67,7 +70,7 @@ class Planning:
 
     def __init__(
         self, make: Callable[[], PlanAhead], describe: Describe,
-        shares: Shares | None = None, group: str = "",
+        shares: "Peers | None" = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
@@ -278,7 +281,7 @@ class PlanningThread(Planning):
 
     def __init__(
         self, make: Callable[[], PlanAhead], describe: Describe,
-        shares: Shares | None = None, group: str = "",
+        shares: "Peers | None" = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
         super().__init__(make, describe, shares, group)

@@ -62,7 +62,9 @@ class RunSettings:
 
     named_by_index: samples are named by their index. takes_empty: collate_fn makes a batch of no
     samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
-    hears of so many samples that were handed out at once.
+    hears of so many samples that were handed out at once. looks: where in the source samples are
+    that ranks compare before they begin. compares: the labels of so many microbatches, the first,
+    are counted sample by sample.
     """
 
     job: JobSpec
@@ -73,13 +75,14 @@ class RunSettings:
     takes_empty: bool
     checks_costs: bool
     post_at: int = 1
+    looks: tuple[int, ...] = ()
+    compares: int = 0
 
 
 class StepMaker:
     """Makes the steps of a run, and decides what their microbatches hold.
 
-    compares: the next microbatches whose labels are to be counted sample by sample. weighs_all:
-    the bytes of each microbatch are to be counted.
+    weighs_all: the bytes of each microbatch are to be counted.
     """
 
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
@@ -87,7 +90,7 @@ class StepMaker:
         self._start = start
         self._skips = settings.job.on_error == "skip"
         self._loads = 0
-        self.compares = 0
+        self._compares = settings.compares
         self.weighs_all = False
 
     def open(
@@ -156,8 +159,8 @@ class StepMaker:
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
         indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
-        counts = self.compares > 0 and not is_spare
-        self.compares -= counts
+        counts = self._compares > 0 and not is_spare
+        self._compares -= counts
         self._loads += 1
         return Load(
             self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,

@@ -185,8 +185,10 @@ class LeadingPeers(Peers):
         now = self._clock()
         parts = [self._described(rank) for rank in self._own if rank not in each.posts]
         for host, news in list(each.absent.items()):
+            # A host that still says for whom it waits is well: those ranks are what is missing.
             states, leader = news.states, self._roster.leader_of(host)
             parts += [f"{self.members[rank]}{states.get(str(rank), '')}" for rank in news.ranks]
+            # One that has never said it, or not lately, may itself have stopped, and all its ranks.
             if not news.ranks or now - news.changed_at > SILENT_S:
                 n_ranks = len(self._roster.hosts[host])
                 for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
@@ -319,6 +321,7 @@ class LeadingPeers(Peers):
         if not late or now < self._tell_at:
             return
         self._tell_at = now + TELL_S
+        # Hosts tell of their own ranks only; a new number says that this one is alive.
         waits = {
             key: [rank for rank in self._own if rank not in each.posts]
             for key, each in late.items()
