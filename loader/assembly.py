@@ -24,6 +24,7 @@ from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
+from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
     check_decode_threads,
     checked_shuffle,
@@ -218,7 +219,8 @@ class BalancedSettings:
                 raise ValueError(
                     f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
-            known = lambda: KnownData(dataset, len(source), source.key)  # noqa: E731
+            looked_at = KnownData(dataset, len(source), source.key).looked_at()
+            known = lambda: replace(looked_at, samples=len(source))  # noqa: E731
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)
@@ -228,6 +230,14 @@ class BalancedSettings:
             raise ValueError(
                 f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or "
                 "a RemoteDataset for files that only they can see"
+            )
+        held = held_generators(dataset) if 0 in place.played else []
+        if held:
+            logger.warning(
+                "random choices from %s.%s depend on which worker loads which samples: draw from "
+                "random's, numpy's or torch's own functions, which are seeded for each sample",
+                type(dataset).__name__,
+                held[0],
             )
         job = JobSpec(
             plan=plan,

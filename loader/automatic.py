@@ -24,7 +24,7 @@ from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
 from .late import LateBalancedLoader
-from .peers import meet
+from .peers.joining import meet
 from .resume.ledger import BalancedLedger, parse_ledger
 from .step.errors import LoaderError
 from .step.ranks import Place, has_process_group

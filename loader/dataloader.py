@@ -302,6 +302,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return the ledger: what has been handed out, JSON-able, below 4 KB.
 
+        That of a plain loop in a random order has its generators' states, up to 4 KB each.
         after: of a balanced loader, as it was when the batch with this StepInfo was handed out;
         what has been fetched ahead of training comes again then. ValueError for any other StepInfo.
         """

@@ -6,6 +6,7 @@
     loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=8)
 
 Every rank plans the same epoch by itself, from the same costs and seed, and takes its own share.
+Ranks do not meet: `state_dict()` before the first batch is the same on all, unless they differ.
 """
 
 import logging

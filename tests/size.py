@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 70_700,
-    WHEEL: 71_100,
+    PRODUCT: 70_400,
+    WHEEL: 70_800,
     PLAIN: 5_800,
     BALANCED: 17_400,
-    REMOTE: 7_500,
+    REMOTE: 7_150,
 }
 
 _LOOP = """

@@ -28,13 +28,13 @@ from ..protocol.messages import (
     RequestBatch,
     Revoke,
 )
-from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Action, Event, Outcome
+from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
 from .delivery.sample import SampleFailure
 from .peers.records import MakeCredentials, RankPeer
 from .rank_checks import RankChecks, send_pong
 from .rank_handlers import RankHandlers
 from .run.epoch import EpochRun, LayoutCheck
-from .run.granting import HELP_AFTER_S
+from .run.granting import HELP_AFTER_S, STEPS_AHEAD
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
 from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState, Handler, Send
@@ -91,12 +91,13 @@ class Coordinator:
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        self.handlers = {action: self._handler_of(action) for action in Action}
+        actions = {row.action for row in COORDINATOR.values()}
+        self.handlers = {action: self._handler_of(action) for action in actions}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False
 
-    def _handler_of(self, action: Action) -> Handler:
+    def _handler_of(self, action: str) -> Handler:
         """Return the method that is named as an action of the table."""
         name = action.replace(" ", "_")
         handler: Handler = getattr(self.workers, name, None) or getattr(self.ranks, name)
@@ -248,7 +249,7 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        self.runs.guard(EpochRun.plan_ahead)
+        self.runs.guard(lambda run: run.feed.plan_ahead(STEPS_AHEAD))
         self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
@@ -261,7 +262,10 @@ class Coordinator:
         run = state.run
         if run is None:
             return
-        self._look_at_changes(run)
+        for place in run.delivery.planned.take_changed():
+            state.requests.look_at(*place)
+        if run.take_end():
+            state.requests.look_at_all()
         # Sending a microbatch may fail the run, and then all requests fail.
         while requests := state.requests.take(run.number):
             for request, peer in requests:
@@ -273,17 +277,6 @@ class Coordinator:
                 elif not self._send_batch(run, request, peer):
                     continue
                 state.requests.remove(request, peer)
-
-    def _look_at_changes(self, run: EpochRun) -> None:
-        """Look at the requests for what may have become ready."""
-        requests = self.state.requests
-        complete, steps = run.delivery.planned.take_changed()
-        for place in complete:
-            requests.look_at(*place)
-        for step in steps:
-            requests.look_at_step(step)
-        if run.take_end():
-            requests.look_at_all()
 
     def _send_batch(self, run: EpochRun, request: RequestBatch, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
@@ -298,7 +291,7 @@ class Coordinator:
             sample = batch.fatal
             failure = sample.failure or SampleFailure("")
             place = f" of {failure.source}" if failure.source else ""
-            self.runs.fail("data", f"sample {sample.key!r}{place}: {failure.reason}")
+            self.runs.fail(f"sample {sample.key!r}{place}: {failure.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
             is_alone = sharers.is_alone(rank)
@@ -307,12 +300,12 @@ class Coordinator:
         return True
 
     def _revoke_useless_leases(self) -> None:
-        """Revoke leases whose samples others have done, or nobody needs any more."""
+        """Revoke leases whose samples others have done."""
         state = self.state
         for lease in state.run.leases.take_useless() if state.run is not None else []:
             state.send(lease.worker, Revoke(lease.number))
             # It may hang: without this it would get samples again and again, and all wait for them.
-            if lease.shared and lease.shown_at <= state.now - HELP_AFTER_S:
+            if lease.shown_at <= state.now - HELP_AFTER_S:
                 self.workers.doubt(lease.worker)
 
     def _grant_leases(self) -> None:
@@ -325,14 +318,10 @@ class Coordinator:
             peer := state.pool.next_free(run.leases.count)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
-            nearest = run.delivery.decoding.nearest(home)
-            rank = None if nearest is None else nearest[0][2]
-            if rank not in (None, home):
-                peer = state.pool.nearest(peer, rank, run.job.ranks)
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank)
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, home)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -5,7 +5,7 @@ What a rank waits for is in the answer to its ping, which is also sent unasked n
 
 import math
 
-from ..protocol.messages import Ping, Pong, UnknownPeer
+from ..protocol.messages import Pong, UnknownPeer
 from .peers.records import RankPeer
 from .run_control import RunControl
 from .state import CoordinatorState
@@ -16,18 +16,15 @@ MAX_NAME = 200
 MAX_RANKS = 8
 
 
-def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
-    """Send a rank the number of workers, the bytes held, and the reason that it waits.
+def send_pong(runs: RunControl, peer: bytes, number: int = 0) -> None:
+    """Send a rank the reason that it waits.
 
     Sent without a ping it shows a rank that the balancer is here, and the server whether the rank
     can still be reached. A failure of the run is sent again, as it may have been lost.
     """
     state = runs.state
-    held = state.run.delivery.budget.held_bytes if state.run else 0
-    number, clock_us = ping.number if ping else 0, state.diagnostics.clock_us(state.now)
     waiting = label_reason(state, peer) or held_back_reason(state, peer) or waiting_reason(state)
-    pong = Pong(state.pool.ready, held, waiting, number, clock_us)
-    state.send(peer, pong)
+    state.send(peer, Pong(waiting, number))
     if state.failure is not None and peer in state.ranks:
         runs.finish(peer, state.failure)
 
@@ -117,7 +114,7 @@ class RankChecks:
             state.apart_since = math.inf
         elif state.now - state.apart_since > APART_S:
             if state.failure is None:
-                self.runs.fail("protocol", reason)
+                self.runs.fail(reason)
         else:
             for rank in state.ranks.values():
                 if state.now - rank.sent_at > PROBE_APART_S:
@@ -132,7 +129,6 @@ class RankChecks:
         self._missing_since = min(self._missing_since, state.now)
         if state.now - self._missing_since > MISSING_S and state.failure is None:
             self.runs.fail(
-                "protocol",
                 f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
                 "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
             )
@@ -150,7 +146,7 @@ class RankChecks:
         nearest = state.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(state.now - since > HELD_UP_S for since in unplanned):
-            run.leave(absent)
+            run.delivery.leave(absent)
 
     def _check_lost_counts(self) -> None:
         """Fail when label tokens were counted for a former balancer, and who did so stays away.
@@ -166,7 +162,6 @@ class RankChecks:
         if state.now - self._counts_lost_since > COUNTS_LOST_S and state.failure is None:
             step, ranks = lost
             self.runs.fail(
-                "protocol",
                 f"the balancer was restarted while it added up the label tokens of step {step}, "
                 f"and ranks {ranks} have not come back for {COUNTS_LOST_S:.0f} s to send theirs "
                 "again: restart all ranks from the last ledger",
@@ -202,7 +197,7 @@ class RankChecks:
                 lost.probed_at = state.now
                 state.send(peer, UnknownPeer())
             if state.now - lost.since > SHARER_LOST_S and state.failure is None:
-                self.runs.fail("protocol", _describe_loss(lost.rank))
+                self.runs.fail(_describe_loss(lost.rank))
 
 
 def _describe_loss(lost: RankPeer) -> str:

@@ -29,7 +29,6 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
-from ..protocol.status_messages import Offset, bounded
 from ..protocol.transitions import Event, Outcome
 from .delivery.step import RankProgress
 from .peers.admission import why_apart, why_rank_refused
@@ -44,7 +43,6 @@ from .worker_handlers import MAX_RUBBISH
 # Characters of a rank's reason that are kept.
 MAX_REASON = 300
 REPLACED = RunFailed(
-    "protocol",
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
     "topology=",
 )
@@ -243,7 +241,7 @@ class RankHandlers:
             self.runs.forget_taken((ack.rank,))
             self.state.requests.look_at_peers(each.peer for each in others)
         else:
-            run.acknowledge(ack.rank, ack.step, ack.microbatch)
+            run.delivery.acknowledge(ack.rank, ack.step, ack.microbatch)
 
     def add_labels(self, peer: bytes, message: LabelCount) -> None:
         """Add up label tokens that ranks have counted; answer all who have once all ranks have."""
@@ -253,7 +251,6 @@ class RankHandlers:
         other = state.labels.add(peer, message)
         if other is not None:
             self.runs.fail(
-                "data",
                 f"processes that share rank {message.rank} count {message.tokens} and {other} "
                 f"label tokens in its batches of step {message.step}: let collate_fn make the same "
                 "batch of the same samples",
@@ -267,11 +264,12 @@ class RankHandlers:
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
-        rank = self.state.ranks.get(peer)
+        state = self.state
+        rank = state.ranks.get(peer)
         if rank is not None:
-            rank.pinged_at = self.state.now
-            rank.clock = Offset(bounded(ping.ahead_us), bounded(ping.error_us))
-        send_pong(self.runs, peer, ping)
+            rank.pinged_at = state.now
+            rank.clock.note(ping.clock_us, state.diagnostics.clock_us(state.now))
+        send_pong(self.runs, peer, ping.number)
 
     def report_status(self, peer: bytes, question: GetStatus) -> None:
         """Send the status report that `counterpoise doctor` shows."""
@@ -302,7 +300,6 @@ class RankHandlers:
         self.state.send(worker.peer, StopServing(reason))
         if self.state.job is not None and self.state.job.transport == "direct":
             self.runs.fail(
-                "worker",
                 f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
                 'worker --serve), or leave transport="direct"',
             )

@@ -18,14 +18,6 @@ from .run.planning_feed import WindowPlanner, plans_whole_epoch
 from .state import CoordinatorState
 
 
-class CannotStartError(Exception):
-    """A run cannot be started; kind: as in RunFailed."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
 class RunControl:
     """Decides which run is the current one; the run itself is `state.run`."""
 
@@ -46,8 +38,8 @@ class RunControl:
         self.stop()
         try:
             state.run = self._make(state.job, start, self._holes_before(start.run))
-        except CannotStartError as error:
-            self.fail(error.kind, str(error))
+        except ValueError as error:
+            self.fail(str(error))
             return
         state.requests.look_at_all()
         state.pool.note_all()
@@ -57,13 +49,12 @@ class RunControl:
     def _make(self, job: JobSpec, start: StartRun, holes: Collection[int]) -> EpochRun:
         """Return a run; holes: ordinals of samples that ranks report to be unusable.
 
-        Raises CannotStartError.
+        Raises ValueError if it cannot be started.
         """
         state = self.state
         first = start.start.start
         if not 0 <= first <= state.count:
-            raise CannotStartError(
-                "protocol",
+            raise ValueError(
                 f"the ledger is at sample {first}, but the data set has {state.count}: the ledger "
                 "belongs to another data set; resume with its own",
             )
@@ -71,7 +62,7 @@ class RunControl:
             order = permutation(state.count, job.plan.seed, start.epoch, shuffle=job.shuffle)
         except MemoryError as error:
             reason = f"the balancer has no memory for an order of {state.count}: {error}"
-            raise CannotStartError("plan", reason) from error
+            raise ValueError(reason) from error
         planner = self._planner(job, start)
         # Holes are reported by their names, which are not kept.
         state.costs.note_failed(order[[each for each in holes if each < state.count]].tolist())
@@ -89,9 +80,7 @@ class RunControl:
         try:
             return self.state.plan_with(replace(job.plan, pipeline=start.costs))
         except ValueError as error:
-            raise CannotStartError(
-                "plan", f"the costs that a pipeline has measured: {error}"
-            ) from error
+            raise ValueError(f"the costs that a pipeline has measured: {error}") from error
 
     def _holes_before(self, run: int) -> set[int]:
         """Return the ordinals that ranks report to be holes where they resume."""
@@ -163,7 +152,6 @@ class RunControl:
         for number in ranks:
             needed = self.state.sharers.needed(number, run.number)
             run.delivery.skip_to((number,), *needed)
-        run.end_useless_leases()
 
     # --- stopping and failing
 
@@ -187,13 +175,13 @@ class RunControl:
         try:
             action(run)
         except ValueError as error:
-            self.fail("plan", str(error))
+            self.fail(str(error))
         except MemoryError as error:
-            self.fail("plan", f"the balancer has not enough memory: {error}")
+            self.fail(f"the balancer has not enough memory: {error}")
 
-    def fail(self, kind: str, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Fail the run, and report it to all ranks."""
-        self.state.failure = RunFailed(kind, reason)
+        self.state.failure = RunFailed(reason)
         self.state.requests.look_at_all()
         for rank in self.state.ranks.values():
             self.finish(rank.peer, self.state.failure)

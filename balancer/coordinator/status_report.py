@@ -122,7 +122,6 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         unresponsive=worker.unresponsive,
         last_message_ms=_ago_ms(state.now, worker.heard_at),
         leases=leases,
-        samples=done["probed"] + done["decoded"],
         probed=done["probed"],
         decoded=done["decoded"],
         failed=done["failed"],
@@ -134,7 +133,6 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_probe_ms=recent["probe_ms"],
         recent_decode_ms=recent["decode_ms"],
         ahead_us=worker.clock.ahead_us,
-        error_us=worker.clock.error_us,
         transport=cut(how_carried(worker, state.job.transport if state.job else "auto")),
     )
 
@@ -155,7 +153,6 @@ def _rank_note(
         is_waiting=bool(nearest) and state.now - rank.pinged_at <= WAITS_S,
         missing=needs(state.run, request) if request and state.run else "",
         ahead_us=rank.clock.ahead_us,
-        error_us=rank.clock.error_us,
     )
 
 

@@ -14,7 +14,6 @@ from ..protocol.messages import (
     Bye,
     DecodedItem,
     DecodeDone,
-    HeartbeatAck,
     PeerRejected,
     ProbeDone,
     Ready,
@@ -29,7 +28,7 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
-from ..protocol.status_messages import Offset, bounded
+from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
 from .peers.admission import why_other_version, why_worker_refused
@@ -115,7 +114,7 @@ class WorkerHandlers:
         if ready.number != state.last_welcome:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
-        reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
+        reason = why_worker_refused(state.count, state.fingerprint, ready)
         if not reason and (why := why_not_direct(state.workers[peer], state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
@@ -169,7 +168,7 @@ class WorkerHandlers:
         self._reject(peer, name, f"this worker cannot do what others can: {reason}")
         self.release_worker(peer)
         if not self.state.workers:
-            self.runs.fail("worker", f"worker {name}: {reason}; no other worker is left")
+            self.runs.fail(f"worker {name}: {reason}; no other worker is left")
 
     def _reject(self, peer: bytes, name: str, reason: str) -> None:
         self.state.send(peer, PeerRejected(reason))
@@ -187,7 +186,7 @@ class WorkerHandlers:
             return
         others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
         last = failed[-1]
-        self.runs.fail("worker", f"worker {last.hello.name}: {last.failure}{others}")
+        self.runs.fail(f"worker {last.hello.name}: {last.failure}{others}")
 
     # --- results
 
@@ -323,12 +322,9 @@ class WorkerHandlers:
             self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
             probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
             worker.stats.record_work(state.now, probe_ms, decode_ms)
-            worker.clock = Offset(bounded(heartbeat.ahead_us), bounded(heartbeat.error_us))
+            worker.clock.note(heartbeat.clock_us, state.diagnostics.clock_us(state.now))
         if not senders:
             state.send(peer, UnknownPeer())
-        elif heartbeat.number:
-            clock_us = state.diagnostics.clock_us(state.now)
-            state.send(peer, HeartbeatAck(heartbeat.number, clock_us))
 
     def work_in_progress(self, peer: bytes) -> WorkInProgress:
         """Return what a worker works on, IDLE if it has not reported it lately."""

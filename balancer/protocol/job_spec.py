@@ -38,7 +38,6 @@ class JobSpec:
     on_error: str = "raise"
     buffer_bytes: int = BUFFER_BYTES
     lease_s: float = 120.0
-    mixed_workers: bool = False
     label_tokens: str = LABEL_TOKENS
     transport: str = "auto"
 
@@ -50,9 +49,8 @@ class JobSpec:
         # JSON was checked against the annotations; what Python code gives was not.
         if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")
-        for name in ("shuffle", "mixed_workers"):
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, needed is True or False")
+        if type(self.shuffle) is not bool:
+            raise ValueError(f"shuffle is {self.shuffle!r}, needed is True or False")
         if self.transport not in TRANSPORTS:
             raise ValueError(f"transport is {self.transport!r}, allowed are {TRANSPORTS}")
         if not self.lease_s > 0:

@@ -43,7 +43,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 
 # --- worker to coordinator
@@ -80,21 +80,18 @@ class WorkerReady(ArrayRecord, frozen=True):
 
 
 class WorkerHeartbeat(ArrayRecord, frozen=True):
-    """The named worker process is alive; a `number` other than 0 requests a HeartbeatAck.
+    """The named worker process is alive.
 
     lease, ordinal: the sample being processed, (0, -1) if idle. A worker that is busy longer than a
     lease lasts hangs; one that is idle in two heartbeats has lost its earlier leases.
-    For diagnostics only: probe_ms, decode_ms: total time at work. ahead_us, error_us: the worker's
-    wall clock is ahead of the balancer's by ahead_us, plus or minus error_us (-1: not known).
+    For diagnostics only: probe_ms, decode_ms: total time at work; clock_us: its wall clock.
     """
 
     name: str
     incarnation: Integer
-    number: Integer = 0
     probe_ms: Integer = 0
     decode_ms: Integer = 0
-    ahead_us: Integer = 0
-    error_us: Integer = -1
+    clock_us: Integer = 0
     lease: Integer = 0
     ordinal: Integer = -1
 
@@ -208,11 +205,10 @@ class LabelCount(ArrayRecord, frozen=True):
 
 
 class Ping(ArrayRecord, frozen=True):
-    """Ask for a Pong with the same number; ahead_us and error_us as in WorkerHeartbeat."""
+    """Ask for a Pong with the same number; clock_us as in WorkerHeartbeat."""
 
     number: Integer = 0
-    ahead_us: Integer = 0
-    error_us: Integer = -1
+    clock_us: Integer = 0
 
 
 class WorkersEnded(ArrayRecord, frozen=True):
@@ -248,23 +244,19 @@ class EpochEnd(ArrayRecord, frozen=True):
 
 
 class RunFailed(ArrayRecord, frozen=True):
-    """The run cannot continue, and why; `kind` is "data", "plan", "worker" or "protocol"."""
+    """The run cannot continue, and why."""
 
-    kind: str
     reason: str
 
 
 class Pong(ArrayRecord, frozen=True):
-    """The answer to Ping: ready workers, bytes of payload held, what the run waits for.
+    """The answer to Ping: what the run waits for.
 
-    number: that of the Ping, 0 if there was none. clock_us: the balancer's wall clock.
+    number: that of the Ping, 0 if there was none.
     """
 
-    workers: Integer
-    held_bytes: Integer
     waiting: str
     number: Integer = 0
-    clock_us: Integer = 0
 
 
 class BalancerStops(ArrayRecord, frozen=True):
@@ -282,16 +274,6 @@ class PeerRejected(ArrayRecord, frozen=True):
 
 class Bye(ArrayRecord, frozen=True):
     """The coordinator is done with the peer: a worker ends, a rank that left is released."""
-
-
-# --- coordinator to senders without a session: a worker's heartbeat thread, the doctor
-
-
-class HeartbeatAck(ArrayRecord, frozen=True):
-    """The answer to a heartbeat of this number, with the balancer's wall clock."""
-
-    number: Integer
-    clock_us: Integer
 
 
 FromWorker = (
@@ -332,13 +314,12 @@ ToRank = (
     | PeerRejected
     | Bye
 )
-ToOthers = HeartbeatAck | StatusReport
 BetweenPeers = PullPayloads | PulledPayloads
-Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenPeers
+Message = FromWorker | ToWorker | FromRank | ToRank | StatusReport | BetweenPeers
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
-TO_OTHERS, BETWEEN_PEERS = get_args(ToOthers), get_args(BetweenPeers)
+BETWEEN_PEERS = get_args(BetweenPeers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
 # The kinds whose header is followed by a frame for each of its `items` that has no serial.
 WITH_PAYLOADS = (DecodeDone, Batch)

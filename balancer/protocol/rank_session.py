@@ -35,7 +35,7 @@ from .messages import (
 )
 from .parts import COUNTED_STEPS
 from .payload_messages import microbatches_ahead
-from .transitions import BEGIN, RANK, Outcome, RankAction, handlers_of
+from .transitions import BEGIN, RANK, Outcome, handlers_of
 
 Position = tuple[int, int, int]
 # The holes of this many steps are kept, for a balancer that was restarted.
@@ -148,8 +148,7 @@ class RankSession:
         self.holes: tuple[int, ...] = ()
         # The holes of each step of which something has arrived.
         self._known: dict[int, tuple[int, ...]] = {}
-        self.handlers: dict[RankAction, Callable[[Any], Outcome | None]]
-        self.handlers = handlers_of(self, {*RankAction} - {RankAction.BEGIN})
+        self.handlers: dict[str, Callable[[Any], None]] = handlers_of(self, RANK)
 
     def handle(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Apply one message; read the effects from `take`, `ready`, `end` and `failure`."""
@@ -157,12 +156,12 @@ class RankSession:
         if row is None:
             self.dropped += 1
             return
-        if row.action != RankAction.RETURN:
+        if row.action != "return":
             self._has_returned = False
         self.awaits_restart = False
         arrival = Arrival(message, tuple(payloads)) if isinstance(message, Batch) else message
-        outcome = self.handlers[row.action](arrival)
-        self.state = row.after[outcome or Outcome.DONE]
+        self.handlers[row.action](arrival)
+        self.state = row.after[Outcome.DONE]
 
     def begin(
         self,
@@ -314,21 +313,15 @@ class RankSession:
         step, microbatch, index = position
         return RequestBatch(self.run, self.ranks[index], step, microbatch)
 
-    def _return(self, _: UnknownPeer) -> Outcome:
+    def _return(self, _: UnknownPeer) -> None:
         """Introduce this process again, once: the balancer does not know it (any more)."""
-        if self._start_run is None:
-            self.failure = (
-                "this balancer does not know the rank (was it restarted?): restart the training"
-            )
-            return Outcome.REFUSED
-        if not self._has_returned:
+        if self._start_run is not None and not self._has_returned:
             self._has_returned = True
             holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
             known = tuple(self._known)
             begun = structs.replace(self._start_run, here=self.here, holes=holes, known=known)
             self._reintroduction = [self.hello, begun, *self._open_messages()]
             self._reintroduction += self._labels.all()
-        return Outcome.DONE
 
     def _position(self, batch: Batch) -> Position:
         return batch.step, batch.microbatch, self.ranks.index(batch.rank)

@@ -1,84 +1,44 @@
 """Diagnostics: asking for the balancer's status, its report, and how far clocks are apart.
 
-The report is made by coordinator/status_report.py. How far one machine's wall clock is ahead of
-another's: a peer notes when it sent a numbered request; the response holds the other clock's
-reading. It was taken between sending and receiving, so the offset is known within half of the round
-trip, and the quickest of the last responses is the best estimate (the clock filter of NTP, RFC
-5905, section 10).
+The report is made by coordinator/status_report.py.
 """
 
 from collections import deque
-
-import msgspec
 
 from .parts import Hole
 from .records import ArrayRecord, Integer
 
 KEPT = 8
 MICROSECONDS = 1_000_000
-# The error of an offset that was never measured.
-UNKNOWN = -1
 # Figures that peers report are limited to this, so that sums and differences fit into 64 bits.
 LIMIT = 1 << 60
+# How far a clock is ahead that nobody has told of.
+UNKNOWN_US = -2 * LIMIT
 
 
-class Offset(msgspec.Struct, frozen=True):
-    """One clock is `ahead_us` microseconds ahead of the other, give or take `error_us`."""
+class ClockOffset:
+    """How far another machine's wall clock is ahead of this one's, by what it has told of it.
 
-    ahead_us: int = 0
-    error_us: int = UNKNOWN
+    What it tells is on its way for a while, which makes its clock seem to be behind: the largest of
+    the last differences is the best.
 
-    @property
-    def is_known(self) -> bool:
-        """Return True if the offset was ever measured."""
-        return self.error_us >= 0
-
-    def least_us(self) -> int:
-        """Return the least distance between the clocks, in microseconds.
-
-        >>> Offset(-5000, 1000).least_us(), Offset(500, 1000).least_us()
-        (4000, 0)
-        """
-        return max(0, abs(self.ahead_us) - self.error_us) if self.is_known else 0
-
-
-NOT_MEASURED = Offset()
-
-
-class ClockFilter:
-    """The requesting side: numbers its requests and keeps the best of the last responses.
-
-    >>> clock = ClockFilter()
-    >>> number = clock.request(now=10.0, wall=1000.0)
-    >>> clock.record_response(number, their_us=990_050_000, now=10.1)
-    >>> clock.best()
-    Offset(ahead_us=10000000, error_us=50000)
+    >>> clock = ClockOffset()
+    >>> for told_us, here_us in ((5_000, 1_000), (6_000, 2_900)): clock.note(told_us, here_us)
+    >>> clock.ahead_us
+    4000
     """
 
     def __init__(self) -> None:
-        self._number = 0
-        self._pending = (0, 0.0, 0.0)
-        self._offsets: deque[Offset] = deque(maxlen=KEPT)
+        self._ahead_us: deque[int] = deque(maxlen=KEPT)
 
-    def request(self, now: float, wall: float) -> int:
-        """Return the number of a request sent now; `wall` is this side's wall clock."""
-        self._number += 1
-        self._pending = self._number, now, wall
-        return self._number
+    def note(self, told_us: int, here_us: int) -> None:
+        """Note a reading of the other clock, and this machine's when it came."""
+        self._ahead_us.append(bounded(told_us) - here_us)
 
-    def record_response(self, number: int, their_us: int, now: float) -> None:
-        """Record the other clock's reading; ignore the response to an older request."""
-        pending, sent, wall = self._pending
-        if number != pending or not number:
-            return
-        self._pending = 0, 0.0, 0.0
-        trip_us = max(0, round((now - sent) * MICROSECONDS))
-        here_us = round(wall * MICROSECONDS) + trip_us // 2
-        self._offsets.append(Offset(here_us - their_us, (trip_us + 1) // 2))
-
-    def best(self) -> Offset:
-        """Return the best estimate of how far this side's clock is ahead."""
-        return min(self._offsets, key=lambda each: each.error_us, default=NOT_MEASURED)
+    @property
+    def ahead_us(self) -> int:
+        """The best estimate, UNKNOWN_US if the other machine has told nothing."""
+        return max(self._ahead_us, default=UNKNOWN_US)
 
 
 def bounded(reported: int) -> int:
@@ -101,9 +61,9 @@ class WorkerStatus(ArrayRecord, frozen=True):
 
     unresponsive: a lease of it has expired. last_message_ms: time since its last message. Counts
     start when it connected; those named `recent` cover the last recent_ms. probe_ms and decode_ms:
-    time at work, as the worker reports it. ahead_us, error_us: its wall clock is ahead of the
-    balancer's by ahead_us, plus or minus error_us (-1: not known). transport: how its payloads
-    travel, and why.
+    time at work, as the worker reports it. ahead_us: how far its wall clock is
+    ahead of the balancer's, UNKNOWN_US if it has not told. transport: how its payloads travel, and
+    why.
     """
 
     name: str
@@ -114,7 +74,6 @@ class WorkerStatus(ArrayRecord, frozen=True):
     unresponsive: bool
     last_message_ms: Integer
     leases: Integer
-    samples: Integer
     probed: Integer
     decoded: Integer
     failed: Integer
@@ -126,12 +85,11 @@ class WorkerStatus(ArrayRecord, frozen=True):
     recent_probe_ms: Integer
     recent_decode_ms: Integer
     ahead_us: Integer
-    error_us: Integer
     transport: str
 
 
 class TrainerStatus(ArrayRecord, frozen=True):
-    """A trainer process as the balancer sees it; ahead_us and error_us as in WorkerStatus.
+    """A trainer process as the balancer sees it; ahead_us as in WorkerStatus.
 
     ranks: those it serves, as text. step, microbatch: the earliest microbatch that it has requested
     and not been sent; oldest_request_ms: time since that request, -1 if there is none; missing: why
@@ -148,7 +106,6 @@ class TrainerStatus(ArrayRecord, frozen=True):
     is_waiting: bool
     missing: str
     ahead_us: Integer
-    error_us: Integer
 
 
 class StatusReport(ArrayRecord, frozen=True):

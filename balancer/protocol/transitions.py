@@ -8,9 +8,9 @@ there is no row is dropped and counted.
 An event is the class name of a message, or one of the party's own events in small letters.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -55,111 +55,63 @@ class Event(StrEnum):
     POSTPONED_HELLO = "postponed hello"
 
 
-class Action(StrEnum):
-    """The coordinator's actions; `Coordinator` has a handler for each."""
+class Transition(msgspec.Struct, frozen=True):
+    """An action, and the next state for each outcome that it can have.
 
-    REGISTER_WORKER = "register worker"
-    SEND_JOB = "send job"
-    IGNORE = "ignore"
-    CLOSE_SOURCE = "close source"
-    ACCEPT_WORKER = "accept worker"
-    CONFIRM_WORKER = "confirm worker"
-    REPORT_WORKER_FAILURE = "report worker failure"
-    STORE_COSTS = "store costs"
-    STORE_PAYLOADS = "store payloads"
-    STORE_FAILURE = "store failure"
-    RELEASE_WORKER = "release worker"
-    RELEASE_ENDED_WORKERS = "release ended workers"
-    LOSE_WORKER = "lose worker"
-    TURN_AWAY = "turn away"
-    RECORD_HEARTBEAT = "record heartbeat"
-    GREET_RANK = "greet rank"
-    ADMIT_RANK = "admit rank"
-    CHECK_RANK = "check rank"
-    START_RUN = "start run"
-    RECORD_REQUEST = "record request"
-    ACKNOWLEDGE = "acknowledge"
-    JUDGE_PULL = "judge pull"
-    ADD_LABELS = "add labels"
-    IDENTIFY_RANK = "identify rank"
-    ANSWER_PING = "answer ping"
-    REPORT_STATUS = "report status"
-    RELEASE_RANK = "release rank"
-    LOSE_RANK = "lose rank"
-    CONFIRM_LOSS = "confirm loss"
-    END_REPLACED_RANK = "end replaced rank"
-    END_DOUBTED_RANK = "end doubted rank"
+    The party has a method for each action, which is named like it: "send job" is `send_job`, or
+    `_send_job` of a session.
+    """
 
-
-class WorkerAction(StrEnum):
-    """A worker's actions on the coordinator's messages."""
-
-    OPEN_SOURCE = "open source"
-    QUEUE_LEASE = "queue lease"
-    DROP_LEASE = "drop lease"
-    FREE_PAYLOADS = "free payloads"
-    CHANGE_CARRIAGE = "change carriage"
-    SAY_HELLO = "say hello"
-    END = "end"
-
-
-class RankAction(StrEnum):
-    """A rank's actions on the coordinator's messages."""
-
-    BEGIN = "begin"
-    STORE_READY = "store ready"
-    STORE_BATCH = "store batch"
-    STORE_LABELS = "store labels"
-    STORE_END = "store end"
-    STORE_STATUS = "store status"
-    AWAIT_RESTART = "await restart"
-    RETURN = "return"
-    FAIL = "fail"
-    LEAVE = "leave"
-
-
-A = TypeVar("A", bound=StrEnum)
-
-
-class Transition(msgspec.Struct, Generic[A], frozen=True):
-    """An action, and the next state for each outcome that it can have."""
-
-    action: A
+    action: str
     after: Mapping[Outcome, State]
 
 
-Table = Mapping[tuple[State, str], Transition[A]]
+Table = dict[tuple[State, str], Transition]
 
 
-def _to(action: A, state: State) -> Transition[A]:
+def _to(action: str, state: State) -> Transition:
     """Return a row with one next state."""
     return Transition(action, {Outcome.DONE: state})
 
 
-def handlers_of(session: object, actions: Iterable[A]) -> dict[A, Any]:
-    """Return for each action the method that is named like it: `_open_source` for "open source"."""
+def handlers_of(session: object, table: Table) -> dict[str, Any]:
+    """Return for each action on a message the method that is named like it."""
+    actions = {row.action for (_, event), row in table.items() if event[0].isupper()}
     return {action: getattr(session, f"_{action.replace(' ', '_')}") for action in actions}
 
 
 WORKER_STATES = (W_WAITING, W_PREPARING, W_READY)
 # How a worker is forgotten, whatever its state.
 WORKER_ENDS = (
-    (Event.TURNED_AWAY, Action.TURN_AWAY),
-    ("WorkerBye", Action.RELEASE_WORKER),
-    (Event.ENDED, Action.RELEASE_WORKER),
-    (Event.HEARTBEAT_TIMEOUT, Action.LOSE_WORKER),
-    (Event.UNREACHABLE, Action.LOSE_WORKER),
-    (Event.REPLACED, Action.LOSE_WORKER),
+    (Event.TURNED_AWAY, "turn away"),
+    ("WorkerBye", "release worker"),
+    (Event.ENDED, "release worker"),
+    (Event.HEARTBEAT_TIMEOUT, "lose worker"),
+    (Event.UNREACHABLE, "lose worker"),
+    (Event.REPLACED, "lose worker"),
+)
+RANK_STATES = (R_ATTACHED, R_RUNNING)
+# What a rank sends in a run that does not end it.
+IN_RUN = (
+    ("RequestBatch", "record request"),
+    ("Ack", "acknowledge"),
+    ("PullFailed", "judge pull"),
+    ("LabelCount", "add labels"),
+)
+RANK_ENDS = (
+    ("RankBye", "release rank"),
+    (Event.UNREACHABLE, "lose rank"),
+    (Event.REPLACED, "end replaced rank"),
 )
 # After a worker's result; it is refused when the worker has sent too much rubbish.
 RESULT = {Outcome.DONE: W_READY, Outcome.REFUSED: ABSENT}
-COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
+COORDINATOR: Table = {
     (ABSENT, "WorkerHello"): Transition(
-        Action.REGISTER_WORKER,
+        "register worker",
         {Outcome.NO_JOB: W_WAITING, Outcome.JOB_SENT: W_PREPARING, Outcome.REFUSED: ABSENT},
     ),
     (W_WAITING, "WorkerHello"): Transition(
-        Action.REGISTER_WORKER,
+        "register worker",
         {
             Outcome.REPEATED: W_WAITING,
             Outcome.NO_JOB: W_WAITING,
@@ -167,87 +119,68 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
             Outcome.REFUSED: ABSENT,
         },
     ),
-    (W_PREPARING, "WorkerHello"): _to(Action.SEND_JOB, W_PREPARING),
-    (W_READY, "WorkerHello"): _to(Action.IGNORE, W_READY),
-    (W_WAITING, Event.JOB_STARTED): _to(Action.SEND_JOB, W_PREPARING),
+    (W_PREPARING, "WorkerHello"): _to("send job", W_PREPARING),
+    (W_READY, "WorkerHello"): _to("ignore", W_READY),
+    (W_WAITING, Event.JOB_STARTED): _to("send job", W_PREPARING),
     (W_PREPARING, "WorkerReady"): Transition(
-        Action.ACCEPT_WORKER,
-        {
-            Outcome.ADMITTED: W_READY,
-            Outcome.REFUSED: ABSENT,
-            Outcome.OUTDATED: W_PREPARING,
-        },
+        "accept worker",
+        {Outcome.ADMITTED: W_READY, Outcome.REFUSED: ABSENT, Outcome.OUTDATED: W_PREPARING},
     ),
     (W_PREPARING, "WorkerFailed"): Transition(
-        Action.REPORT_WORKER_FAILURE,
+        "report worker failure",
         {Outcome.DONE: W_WAITING, Outcome.REFUSED: ABSENT, Outcome.OUTDATED: W_PREPARING},
     ),
-    (W_READY, "WorkerReady"): _to(Action.CONFIRM_WORKER, W_READY),
-    (W_READY, "ProbeDone"): Transition(Action.STORE_COSTS, RESULT),
-    (W_READY, "DecodeDone"): Transition(Action.STORE_PAYLOADS, RESULT),
-    (W_READY, "SampleFailed"): Transition(Action.STORE_FAILURE, RESULT),
-    **{(state, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING) for state in WORKER_STATES},
+    (W_READY, "WorkerReady"): _to("confirm worker", W_READY),
+    (W_READY, "ProbeDone"): Transition("store costs", RESULT),
+    (W_READY, "DecodeDone"): Transition("store payloads", RESULT),
+    (W_READY, "SampleFailed"): Transition("store failure", RESULT),
+    **{(state, Event.JOB_ENDED): _to("close source", W_WAITING) for state in WORKER_STATES},
     **{(s, event): _to(action, ABSENT) for event, action in WORKER_ENDS for s in WORKER_STATES},
     # Heartbeats come over a connection of their own, whose peer has no state.
-    (ABSENT, "WorkerHeartbeat"): _to(Action.RECORD_HEARTBEAT, ABSENT),
+    (ABSENT, "WorkerHeartbeat"): _to("record heartbeat", ABSENT),
     (ABSENT, "RankHello"): Transition(
-        Action.GREET_RANK,
-        {
-            Outcome.ADMITTED: R_ATTACHED,
-            Outcome.POSTPONED: ABSENT,
-            Outcome.REFUSED: ABSENT,
-        },
+        "greet rank",
+        {Outcome.ADMITTED: R_ATTACHED, Outcome.POSTPONED: ABSENT, Outcome.REFUSED: ABSENT},
     ),
     (ABSENT, Event.POSTPONED_HELLO): Transition(
-        Action.ADMIT_RANK, {Outcome.ADMITTED: R_ATTACHED, Outcome.REFUSED: ABSENT}
+        "admit rank", {Outcome.ADMITTED: R_ATTACHED, Outcome.REFUSED: ABSENT}
     ),
-    (R_ATTACHED, "RankHello"): Transition(
-        Action.CHECK_RANK, {Outcome.REPEATED: R_ATTACHED, Outcome.REFUSED: ABSENT}
-    ),
-    (R_RUNNING, "RankHello"): Transition(
-        Action.CHECK_RANK, {Outcome.REPEATED: R_RUNNING, Outcome.REFUSED: ABSENT}
-    ),
-    (R_ATTACHED, "StartRun"): _to(Action.START_RUN, R_RUNNING),
-    (R_RUNNING, "StartRun"): _to(Action.START_RUN, R_RUNNING),
-    (R_RUNNING, "RequestBatch"): _to(Action.RECORD_REQUEST, R_RUNNING),
-    (R_RUNNING, "Ack"): _to(Action.ACKNOWLEDGE, R_RUNNING),
-    (R_RUNNING, "PullFailed"): _to(Action.JUDGE_PULL, R_RUNNING),
-    (R_RUNNING, "LabelCount"): _to(Action.ADD_LABELS, R_RUNNING),
-    (ABSENT, "LabelCount"): _to(Action.IDENTIFY_RANK, ABSENT),
-    (R_ATTACHED, "LabelCount"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
-    (ABSENT, "RequestBatch"): _to(Action.IDENTIFY_RANK, ABSENT),
-    (R_ATTACHED, "RequestBatch"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
-    (ABSENT, "Ping"): _to(Action.ANSWER_PING, ABSENT),
-    (R_ATTACHED, "Ping"): _to(Action.ANSWER_PING, R_ATTACHED),
-    (R_RUNNING, "Ping"): _to(Action.ANSWER_PING, R_RUNNING),
-    (ABSENT, "GetStatus"): _to(Action.REPORT_STATUS, ABSENT),
-    (R_ATTACHED, "WorkersEnded"): _to(Action.RELEASE_ENDED_WORKERS, R_ATTACHED),
-    (R_RUNNING, "WorkersEnded"): _to(Action.RELEASE_ENDED_WORKERS, R_RUNNING),
-    (R_ATTACHED, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
-    (R_RUNNING, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
-    (R_ATTACHED, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
-    (R_RUNNING, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
-    (ABSENT, Event.UNREACHABLE): _to(Action.CONFIRM_LOSS, ABSENT),
-    (R_ATTACHED, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
-    (R_RUNNING, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
-    (R_RUNNING, Event.DOUBTED): _to(Action.END_DOUBTED_RANK, ABSENT),
+    **{
+        (state, "RankHello"): Transition(
+            "check rank", {Outcome.REPEATED: state, Outcome.REFUSED: ABSENT}
+        )
+        for state in RANK_STATES
+    },
+    **{(state, "StartRun"): _to("start run", R_RUNNING) for state in RANK_STATES},
+    **{(R_RUNNING, message): _to(action, R_RUNNING) for message, action in IN_RUN},
+    **{
+        (state, message): _to("identify rank", state)
+        for message in ("LabelCount", "RequestBatch")
+        for state in (ABSENT, R_ATTACHED)
+    },
+    (ABSENT, "GetStatus"): _to("report status", ABSENT),
+    **{(state, "Ping"): _to("answer ping", state) for state in (ABSENT, *RANK_STATES)},
+    **{(state, "WorkersEnded"): _to("release ended workers", state) for state in RANK_STATES},
+    **{(s, event): _to(action, ABSENT) for event, action in RANK_ENDS for s in RANK_STATES},
+    (R_RUNNING, Event.DOUBTED): _to("end doubted rank", ABSENT),
+    (ABSENT, Event.UNREACHABLE): _to("confirm loss", ABSENT),
 }
 
 JOINING, SERVING, ENDED = "joining", "serving", "ended"
-WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
-    (JOINING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
-    (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
-    (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
-    (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
+WORKER: Table = {
+    (JOINING, "Welcome"): _to("open source", SERVING),
+    (SERVING, "Welcome"): _to("open source", SERVING),
+    (SERVING, "Lease"): _to("queue lease", SERVING),
+    (SERVING, "Revoke"): _to("drop lease", SERVING),
     **{
         (state, message): _to(action, after or state)
         for message, action, after in (
-            ("PayloadsFreed", WorkerAction.FREE_PAYLOADS, ""),
-            ("ServePayloads", WorkerAction.CHANGE_CARRIAGE, ""),
-            ("StopServing", WorkerAction.CHANGE_CARRIAGE, ""),
-            ("UnknownPeer", WorkerAction.SAY_HELLO, ""),
-            ("PeerRejected", WorkerAction.END, ENDED),
-            ("Bye", WorkerAction.END, ENDED),
+            ("PayloadsFreed", "free payloads", ""),
+            ("ServePayloads", "change carriage", ""),
+            ("StopServing", "change carriage", ""),
+            ("UnknownPeer", "say hello", ""),
+            ("PeerRejected", "end", ENDED),
+            ("Bye", "end", ENDED),
         )
         for state in (JOINING, SERVING)
     },
@@ -256,31 +189,25 @@ WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
 ATTACHED, RUNNING, FAILED = "attached", "running", "failed"
 # The rank's own event: its training loop starts the next run.
 BEGIN = "begin"
-RANK: dict[tuple[State, str], Transition[RankAction]] = {
-    **{
-        (state, BEGIN): _to(RankAction.BEGIN, RUNNING)
-        for state in (JOINING, ATTACHED, RUNNING, FAILED)
-    },
-    (JOINING, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
-    (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
-    (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
-    (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
-    (RUNNING, "LabelTotal"): _to(RankAction.STORE_LABELS, RUNNING),
-    (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
+RANK: Table = {
+    **{(state, BEGIN): _to("begin", RUNNING) for state in (JOINING, ATTACHED, RUNNING, FAILED)},
+    **{(state, "Ready"): _to("store ready", ATTACHED) for state in (JOINING, ATTACHED)},
+    (RUNNING, "Ready"): _to("store ready", RUNNING),
+    (RUNNING, "Batch"): _to("store batch", RUNNING),
+    (RUNNING, "LabelTotal"): _to("store labels", RUNNING),
+    (RUNNING, "EpochEnd"): _to("store end", RUNNING),
     # A rank that has not begun a run has nothing that it could tell a new balancer.
-    (RUNNING, "UnknownPeer"): Transition(
-        RankAction.RETURN, {Outcome.DONE: RUNNING, Outcome.REFUSED: FAILED}
-    ),
+    (RUNNING, "UnknownPeer"): _to("return", RUNNING),
     **{
         (state, message): _to(action, after or state)
         for message, action, after in (
-            ("RunFailed", RankAction.FAIL, FAILED),
-            ("Pong", RankAction.STORE_STATUS, ""),
-            ("BalancerStops", RankAction.AWAIT_RESTART, ""),
-            ("PeerRejected", RankAction.FAIL, FAILED),
-            ("Bye", RankAction.LEAVE, ENDED),
+            ("RunFailed", "fail", FAILED),
+            ("Pong", "store status", ""),
+            ("BalancerStops", "await restart", ""),
+            ("PeerRejected", "fail", FAILED),
+            ("Bye", "leave", ENDED),
         )
         for state in (JOINING, ATTACHED, RUNNING)
     },
-    (FAILED, "Bye"): _to(RankAction.LEAVE, ENDED),
+    (FAILED, "Bye"): _to("leave", ENDED),
 }

@@ -20,7 +20,7 @@ from .messages import (
     SampleRef,
     Welcome,
 )
-from .transitions import WORKER, Outcome, WorkerAction, handlers_of
+from .transitions import WORKER, Outcome, handlers_of
 
 # Seconds between a worker's heartbeats.
 HEARTBEAT_S = 1.0
@@ -51,8 +51,8 @@ class WorkerSession:
         self.dropped = 0
         self.tasks: deque[SampleTask] = deque()
         self._welcome: Welcome | None = None
-        self.handlers: dict[WorkerAction, Callable[[Any], Message | RepeatReady | None]]
-        self.handlers = handlers_of(self, WorkerAction)
+        self.handlers: dict[str, Callable[[Any], Message | RepeatReady | None]]
+        self.handlers = handlers_of(self, WORKER)
 
     def handle(self, message: Message) -> Message | RepeatReady | None:
         """Apply one message; return it, or what is left of it, if the shell must act on it.

@@ -93,8 +93,7 @@ class BalancedLoader:
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
-        budgets = {name: most for name, most in limits if most is not None}
-        self._over_budget = OverBudget(budgets, self.plan.padded)
+        self._over_budget = OverBudget(dict(limits), self.plan.padded)
 
     @property
     def plan(self) -> PlanConfig:
@@ -165,6 +164,9 @@ class BalancedLoader:
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
             at = beginning(at)
+        # An iterator before this one may be collected at any moment from here on: what it would
+        # end is this one's.
+        self._running = 0
         try:
             self._take_costs(at, None)
             self.open().begin(at.start(self.epoch, self._costs))
@@ -294,9 +296,7 @@ class BalancedLoader:
                 )  # fmt: skip
             return PassedOver(after)
         fetched = self._deliver(kept, after)
-        info = fetched.info
-        self._over_budget.take(info.over_budget, info.costs, info.keys)
-        self._over_budget.look(fetched.batch, info.costs, len(info.keys))
+        self._over_budget.take_batch(fetched.batch, fetched.info)
         return fetched
 
     def end_epoch(self, generation: int) -> None:

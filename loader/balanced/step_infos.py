@@ -30,9 +30,9 @@ class OverBudget:
     logged, too. padded: the resources whose padding is counted.
     """
 
-    def __init__(self, budgets: Mapping[str, int], padded: Sequence[str] = ()) -> None:
-        self._budgets = budgets
-        self._sums = {name: most for name, most in budgets.items() if name not in padded}
+    def __init__(self, budgets: Mapping[str, int | None], padded: Sequence[str] = ()) -> None:
+        self._budgets = {name: most for name, most in budgets.items() if most is not None}
+        self._sums = {name: most for name, most in self._budgets.items() if name not in padded}
         self._looks = LOOKED_AT if self._sums else 0
         self._microbatches = 0
         self._over = 0
@@ -45,6 +45,11 @@ class OverBudget:
         ('tokens',)
         """
         return tuple(name for name, most in self._budgets.items() if costs.get(name, 0) > most)
+
+    def take_batch(self, batch: Any, info: StepInfo) -> None:
+        """Do what `take` does; the first batch that is padded beyond a budget is logged, too."""
+        self._look(batch, info.costs, len(info.keys))
+        self.take(info.over_budget, info.costs, info.keys)
 
     def take(self, over: Sequence[str], costs: Mapping[str, int], keys: Sequence[str]) -> None:
         """Count a microbatch that was handed out; the first one over budget is logged."""
@@ -60,7 +65,7 @@ class OverBudget:
                 keys[0] if keys else "", figures,
             )  # fmt: skip
 
-    def look(self, batch: Any, costs: Mapping[str, int], samples: int) -> None:
+    def _look(self, batch: Any, costs: Mapping[str, int], samples: int) -> None:
         """Log, once, that a batch is padded beyond a budget: the first batches are looked at."""
         if not self._looks or samples < 2:
             return

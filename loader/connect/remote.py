@@ -17,9 +17,9 @@ from typing import NoReturn
 from msgspec import structs
 
 from ...balancer.protocol.job_spec import from_json
-from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
+from ...balancer.protocol.messages import Message, Ping, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
-from ...balancer.protocol.status_messages import ClockFilter
+from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.transport.keys import PeerKeys
 from ...workers.codec.fields import why_bad_layout
 from ..resume.balanced_position import RunStart
@@ -91,7 +91,7 @@ class Connection:
         self._is_draining = False
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
-        self._clock = ClockFilter()
+        self._pings = 0
         self._heard = self._looked = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
@@ -216,7 +216,8 @@ class Connection:
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
-                raise TimeoutError(f"no batch within {timeout_s} s")
+                what = self._waits_for()
+                raise TimeoutError(f"no batch within {timeout_s:g} s: waits for {what}")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:
@@ -255,8 +256,6 @@ class Connection:
         while (received := link.receive()) is not None:
             self._heard = time.monotonic()
             self.session.handle(*received)
-            if isinstance(received[0], Pong):
-                self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
         self._pull()
         self._is_draining = False
         if self.session.awaits_restart and not self._awaits_restart:
@@ -330,10 +329,10 @@ class Connection:
         self._wait(lambda: self.session.answered >= number, None)
 
     def _timed(self, ping: Ping) -> Ping:
-        """Return a ping with this machine's clock offset, which asks to measure it again."""
-        best = self._clock.best()
-        number = self._clock.request(time.monotonic(), time.time())
-        return structs.replace(ping, number=number, ahead_us=best.ahead_us, error_us=best.error_us)
+        """Return a ping with a number of its own and this machine's wall clock."""
+        self._pings += 1
+        clock_us = round(time.time() * MICROSECONDS)
+        return structs.replace(ping, number=self._pings, clock_us=clock_us)
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)

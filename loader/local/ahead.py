@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,44 +18,10 @@ from ...workers.sources.measuring import FailedSample
 from ..peers.costs import pack_costs, unpack_costs
 from .feed import PlanFeed, PlannedStep
 
+if TYPE_CHECKING:
+    from ..peers.exchange import Peers
+
 Cost = tuple[int, ...] | FailedSample
-# So many samples of the next rank's part each rank measures, too.
-COMPARED = 16
-# Samples that an error names.
-NAMED = 4
-
-
-class Shares(Protocol):
-    """The ranks that measure a part each: see loader/peers."""
-
-    @property
-    def rank(self) -> int:
-        """This process' number among them."""
-
-    @property
-    def ranks(self) -> int:
-        """How many there are."""
-
-    def post(self, key: str, value: bytes) -> None:
-        """Give this rank's value for a key."""
-
-    def gather(self, key: str) -> tuple[bytes, ...] | None:
-        """Return all ranks' values for a key, None while some are missing."""
-
-    def poll(self) -> None:
-        """Do what can be done for others, some times a second."""
-
-    def pause_s(self) -> float:
-        """Return how long it makes sense to wait before the next `gather` or `poll`."""
-
-    def end(self, group: str) -> None:
-        """Need nothing more of the keys that begin with a group's name."""
-
-    def why_lost(self, key: str) -> str:
-        """Return why a key will never be complete; "" while it may be."""
-
-    def why_missing(self, key: str) -> str:
-        """Return which ranks have not posted a key; "" if none is missing."""
 
 
 @dataclass(slots=True)
@@ -75,13 +41,10 @@ class PlanAhead:
     shares: the ranks that measure, None where this one measures all. group: begins the keys of this
     run. to_measure: ordinals that this rank's workers are to measure, in the order of
     need. failed: the samples that could not be measured, by ordinal.
-
-    Where samples have no keys each rank also measures the first COMPARED of the next rank's part,
-    which alone tells that ranks have other data, or the same in another order.
     """
 
     def __init__(
-        self, feed: PlanFeed, ahead: int, block: int, shares: Shares | None = None, group: str = ""
+        self, feed: PlanFeed, ahead: int, block: int, shares: "Peers | None" = None, group: str = ""
     ) -> None:
         self.feed = feed
         self.to_measure: deque[int] = deque()
@@ -100,10 +63,6 @@ class PlanAhead:
         self._open: set[int] = set()
         # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
         self._asked = self._known = feed.start
-        # Ordinals of the next rank's part that are measured here, too, and what they cost here.
-        self._theirs: set[int] = set()
-        self._compared: dict[int, Cost] = {}
-        self._compares = shares is not None and shares.ranks > 1 and not feed.costs.are_named
         if shares is None and feed.costs.are_all_known:
             self._asked = self._known = len(feed.order)
 
@@ -153,9 +112,7 @@ class PlanAhead:
                 continue
             self._open.discard(ordinal)
             self._block_of(ordinal).open -= 1
-            if ordinal in self._theirs:
-                self._compared[ordinal] = cost
-            elif isinstance(cost, FailedSample):
+            if isinstance(cost, FailedSample):
                 self._store_failed(ordinal, cost)
             else:
                 self.feed.costs.store(self.feed.order[[ordinal]], np.array([cost], np.int64))
@@ -199,11 +156,6 @@ class PlanAhead:
             end = min(self._asked + self._size, len(feed.order))
             part = self._part(self._asked, end)
             ordinals = self._unknown_of(part)
-            if self._compares and len(self._theirs) < COMPARED:
-                first = self._part(self._asked, end, self._next_rank)
-                theirs = self._unknown_of(first[: COMPARED - len(self._theirs)])
-                self._theirs.update(theirs)
-                ordinals += theirs
             self._open.update(ordinals)
             self.to_measure.extend(ordinals)
             self._blocks.append(_Block(part, end, len(ordinals)))
@@ -227,7 +179,7 @@ class PlanAhead:
             self._known = block.end
             self._blocks.popleft()
 
-    def _exchange(self, shares: Shares) -> bool:
+    def _exchange(self, shares: "Peers") -> bool:
         """Post what is measured of the blocks; return whether all of the first one is known."""
         for block in self._blocks:
             if not block.open and not block.is_posted:
@@ -240,42 +192,7 @@ class PlanAhead:
         for rank, packed in enumerate(parts):
             if rank != shares.rank:
                 self._unpack(self._part(self._known, first.end, rank), packed)
-        self._compare(self._next_rank, first.end)
         return True
-
-    @property
-    def _next_rank(self) -> int:
-        return 0 if self._shares is None else (self._shares.rank + 1) % self._shares.ranks
-
-    def _compare(self, rank: int, end: int) -> None:
-        """Raise ValueError if what was measured here, too, of samples before `end` differs there.
-
-        Those that fail may do so on one rank only: the rank whose part they are decides.
-        """
-        feed = self.feed
-        compared = {each: cost for each, cost in self._compared.items() if each < end}
-        self._compared = {each: c for each, c in self._compared.items() if each >= end}
-        found = {each: tuple(feed.costs.rows(feed.order[[each]])[0].tolist()) for each in compared}
-        others = [
-            each
-            for each, cost in compared.items()
-            if each not in self.failed and not isinstance(cost, FailedSample)
-            if cost != found[each]
-        ]
-        if not others:
-            return
-        named = "; ".join(
-            f"{feed.name_of(int(feed.order[each]))!r}: {list(compared[each])} here and "
-            f"{list(found[each])} there"
-            for each in others[:NAMED]
-        )
-        raise ValueError(
-            f"of {len(compared)} samples that this rank and rank {rank} have both measured "
-            f"{len(others)} cost something else ({', '.join(feed.costs.resources)} of {named}): "
-            "give all ranks the same data in the same order (sort what a folder lists), transform "
-            "and cost function, which may draw from torch's, numpy's and Python's generators only; "
-            "key= lets ranks compare names"
-        )
 
     def _key(self, block: _Block) -> str:
         return f"{self._group}/costs/{block.end}"

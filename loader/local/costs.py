@@ -20,13 +20,12 @@ Kept = Callable[[int], Any]
 class LoopCosts:
     """Costs (samples, resources) of `count` samples, and which of them are known.
 
-    is_lasting: whether what is measured in one epoch holds in the next. are_named: whether samples
-    have keys of their own.
+    is_lasting: whether what is measured in one epoch holds in the next.
     """
 
     def __init__(self, count: int, resources: Sequence[str]) -> None:
         self.resources = tuple(resources)
-        self.is_lasting = self.are_named = True
+        self.is_lasting = True
         # The kernel gives pages for what has been written to.
         self._costs = np.zeros((count, len(self.resources)), np.int64)
         self._known = np.zeros(count, np.bool_)
@@ -37,7 +36,6 @@ class LoopCosts:
     def of_source(cls, source: Source, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
-        costs.are_named = getattr(source, "names_samples", True)
         columns = known_columns(source, costs.resources)
         if columns is not None:
             costs._costs[:] = np.stack(columns, axis=1)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ...workers.batches.planned_reader import Made, Measure, Measured
+from ...workers.batches.planned_reader import LOOK, Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..plain.restarting import MOST_DEATHS
@@ -25,7 +25,7 @@ from ..step.errors import LoaderError
 from .contents import Cell, Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
-from .starts import KEY, pack_start, why_apart
+from .starts import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others
 from .steps import WEIGHED, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
 from .workers import Failed, Killed, Tasks
 
@@ -67,7 +67,8 @@ class LocalRun:
         self._mean_bytes = 0
         self._unposted = 0
         self.error: Exception | None = None
-        # Nothing is handed out before all ranks are known to begin at one position.
+        self._has_looks = not settings.looks
+        # Nothing is handed out before all ranks are known to begin at one position, with one data.
         self._is_agreed = not settings.ranks_elsewhere
         if not self._is_agreed:
             planning.say(KEY, pack_start(start))
@@ -78,7 +79,6 @@ class LocalRun:
         self.changed: set[int] = set()
         self.is_first = True
         self.measured = self.loaded = 0
-        self.measure_s = 0.0
 
     # --- what happens
 
@@ -128,19 +128,15 @@ class LocalRun:
             )
         return self._maker.arrival(step, task, task.made)
 
-    def compare_labels(self, microbatches: int) -> None:
-        """Have the labels of the next microbatches counted sample by sample."""
-        self._maker.compares = microbatches
-
-    @property
-    def waits_for(self) -> str:
-        """Return in a few words what the next microbatch waits for."""
-        step = self._head_step()
+    def waits_for(self) -> tuple[str, bool]:
+        """Return what the next microbatch waits for, and whether other ranks have to say it."""
+        step, planning = self._head_step(), self._planning
         if step is None or not self._is_agreed:
-            return self._planning.waits_for or "the plan of the next window"
+            return planning.waits_for or "the plan of the next window", planning.awaits_ranks
         if step.is_posted and step.contents is None:
-            return self._planning.waits_for
-        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+            return planning.waits_for, True
+        what = f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+        return what, False
 
     @property
     def is_at_end(self) -> bool:
@@ -194,12 +190,13 @@ class LocalRun:
         self.left_out = self.left_out or found.left_out
 
     def _agree(self) -> None:
-        """Look whether all ranks have said where they begin; LoaderError if not at one position."""
-        starts = None if self._is_agreed else self._planning.heard.get(KEY)
-        if starts is not None:
-            self._is_agreed = True
-            if why := why_apart(starts):
-                raise LoaderError(why)
+        """Look whether all ranks have said how they begin; LoaderError if not alike."""
+        heard, looks = self._planning.heard, self._settings.looks
+        if self._is_agreed or KEY not in heard or (looks and LOOKS not in heard):
+            return
+        self._is_agreed = True
+        if why := why_apart(heard[KEY]) or why_others(heard.get(LOOKS, ()), looks):
+            raise LoaderError(why)
 
     def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
         """Add a step; what ends the run is not made."""
@@ -232,6 +229,7 @@ class LocalRun:
         if values is not None and step.is_posted and step.contents is None:
             step.all_holes.update(*map(json.loads, values))
             self._settle(step)
+            self._say_labels(step)
 
     def _settle(self, step: OpenStep) -> None:
         """Decide what a step's microbatches hold; make those of other samples again."""
@@ -239,20 +237,22 @@ class LocalRun:
         for task in step.tasks:
             wanted = step.contents[task.cell].ordinals
             has_spare = bool(wanted) or self._settings.takes_empty or task.load.spare
-            if wanted != self._usable(step, task) or not has_spare:
+            usable = tuple([each for each in task.ordinals if each not in step.all_holes])
+            if wanted != usable or not has_spare:
                 self._sent.pop(task.number, None)
                 task.ordinals, task.made = wanted, None
                 task.load = self._maker.load(step, wanted)
                 self._unsent.appendleft((step, task))
-
-    def _usable(self, step: OpenStep, task: MicrobatchTask) -> tuple[int, ...]:
-        return tuple([each for each in task.ordinals if each not in step.all_holes])
 
     # --- tasks
 
     def _send(self) -> None:
         """Give tasks to workers: what is needed soonest, and what is to be measured in between."""
         most = self._tasks.most
+        if not (self._has_looks or self._is_agreed):
+            self._has_looks, number = True, self._take_number()
+            self._measuring[number] = []
+            self._tasks.submit(number, [LOOK, self._start.epoch, 0, *self._settings.looks])
         while self._unsent and self._under_way < most and self._has_room(*self._unsent[0]):
             step, task = self._unsent.popleft()
             if not task.ordinals and self._maker.is_passed_over(step):
@@ -295,6 +295,10 @@ class LocalRun:
         return self.next_number
 
     def _take_result(self, number: int, result: Any) -> None:
+        if self._measuring.get(number) == []:  # where a sample kills, nothing is compared
+            del self._measuring[number]
+            self._planning.say(LOOKS, pack_looks(result))
+            return
         if isinstance(result, Killed):
             self._give_up(number, result.index)
             return
@@ -312,8 +316,14 @@ class LocalRun:
         if not isinstance(result, Failed):
             self._count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
-            self._note_failed(step, task, task.made)
+            self._maker.note_failed(step, task, task.made)
         self._try_settle(step)
+        self._say_labels(step)
+
+    def _say_labels(self, step: OpenStep) -> None:
+        """Tell the others a step's label tokens ahead of need, where collating has counted them."""
+        if (tokens := self._maker.label_tokens_of(step)) is not None:
+            self._planning.say(f"labels/{step.plan.number}", str(tokens).encode())
 
     def _give_up(self, number: int, index: int) -> None:
         """Give up the sample at an index, of which too many workers have died."""
@@ -344,7 +354,6 @@ class LocalRun:
         self._planning.measured(ordinals, found.costs)
         self.costs_differ |= found.differs
         self.measured += len(ordinals)
-        self.measure_s += found.seconds
         each_s = found.seconds / max(1, len(ordinals))
         self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
 
@@ -367,17 +376,6 @@ class LocalRun:
         if first is not None and not self.changed and not step.fatal:
             logger.warning("sample %r %s", first.key, first.reason)
         self.changed.update(changed)
-
-    def _note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
-        """Note the samples that a worker could not load."""
-        for place, why in made.failed:
-            if task.load.spare:
-                continue
-            ordinal = task.ordinals[place]
-            step.holes[ordinal] = why
-            step.all_holes.add(ordinal)
-            if why.is_io or not self._skips:
-                step.fatal[ordinal] = why
 
     # --- handing out
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import platform
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,16 +20,20 @@ from ..step.waiting import tell
 from .costs import LoopCosts
 
 if TYPE_CHECKING:
-    from ..peers import Peers
+    from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
 # Without a timeout ranks wait for each other as long as torch's process groups do.
 MEET_S = 1800.0
+# Other ranks are given up after so long if they have ended, or closed their loaders.
+LOST_S = 3.0
 # After so long it is told if the loop has waited this part of the time for workers.
 TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 
-# The key under which each rank says where it begins.
-KEY = "start"
+# The keys under which each rank says where it begins, and what it has seen of some samples: so
+# many, of which an error names some.
+KEY, LOOKS = "start", "looks"
+LOOKED_AT, NAMED = 16, 4
 _KNOWN = "known costs"
 
 
@@ -44,8 +49,8 @@ def meet_ranks(
     """Meet the other ranks; return them, and whether they have to tell each other costs.
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
-    of them know them, costs. What differs in samples without keys may show only when they are
-    measured: see `PlanAhead`.
+    of them know them, costs. What differs in samples without keys shows when some are loaded: see
+    `why_others`.
 
     None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.
@@ -60,7 +65,7 @@ def meet_ranks(
             f"{why}: call init_process_group(), give a table of costs and on_error='raise', or "
             "start `counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    from ..peers import meet  # here: a loop on its own meets nobody
+    from ..peers.joining import meet  # here: a loop on its own meets nobody
 
     facts = {
         "configuration": to_json(job),
@@ -72,9 +77,10 @@ def meet_ranks(
     peers.post(_KNOWN, costs.digest.encode())
     since = time.monotonic()
     while (digests := peers.gather(_KNOWN)) is None:
-        if time.monotonic() - since > longest_s:
+        waited = time.monotonic() - since
+        if waited > longest_s or (waited > LOST_S and peers.why_lost(_KNOWN)):
             raise LoaderError(
-                f"what all ranks know of costs not within {longest_s:.0f} s: "
+                f"what all ranks know of costs not within {waited:.0f} s: "
                 f"{peers.why_missing(_KNOWN)}"
             )
         time.sleep(peers.pause_s())
@@ -164,4 +170,40 @@ epoch 2, step 0: resume all of them from one ledger
                 f"the ranks go by different costs of their pipeline: rank {rank} by others than "
                 "rank 0: call follow_costs() on all of them or on none, with one pipeline"
             )
+    return ""
+
+
+def pack_looks(marks: Any) -> bytes:
+    """Return this rank's host, and the hashes of samples; none if a worker has died of them."""
+    return json.dumps([platform.node(), marks if isinstance(marks, list | tuple) else ()]).encode()
+
+
+def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
+    """Return which rank has other samples at some indexes, "" for none; `packed`: what each saw.
+
+    Hosts may have other decoders: there only what these cannot change is compared.
+
+    >>> why_others([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
+    ''
+    >>> why_others([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
+    'of 1 samples that all ranks have loaded rank 1 has others th'
+    """
+    seen: list[tuple[str, list[list[str]]]] = [json.loads(each) for each in packed]
+    hosts = [host for host, _ in seen]
+    for rank, (host, marks) in enumerate(seen):
+        for part, other in ((0, 0), (1, hosts.index(host))):
+            differ = [
+                index
+                for index, here, there in zip(indexes, marks, seen[other][1], strict=False)
+                if here[part] and there[part] and here[part] != there[part]
+            ]
+            if differ:
+                named = ", ".join(map(str, differ[:NAMED]))
+                return (
+                    f"of {len(marks)} samples that all ranks have loaded rank {rank} has others "
+                    f"than rank {other}, or costs them otherwise: at {named}"
+                    f"{' and more' * (len(differ) > NAMED)}: give all ranks the same data in the "
+                    "same order (sort what a folder lists), transform and cost function; with "
+                    "key= ranks compare names, and load nothing for it"
+                )
     return ""

@@ -16,6 +16,7 @@ from ..resume.balanced_position import RunStart
 from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
+from .workers import Failed
 
 # Keys that an error names.
 QUOTED = 8
@@ -61,7 +62,9 @@ class RunSettings:
 
     named_by_index: samples are named by their index. takes_empty: collate_fn makes a batch of no
     samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
-    hears of so many samples that were handed out at once.
+    hears of so many samples that were handed out at once. looks: where in the source samples are
+    that ranks compare before they begin. compares: the labels of so many microbatches, the first,
+    are counted sample by sample.
     """
 
     job: JobSpec
@@ -72,13 +75,14 @@ class RunSettings:
     takes_empty: bool
     checks_costs: bool
     post_at: int = 1
+    looks: tuple[int, ...] = ()
+    compares: int = 0
 
 
 class StepMaker:
     """Makes the steps of a run, and decides what their microbatches hold.
 
-    compares: the next microbatches whose labels are to be counted sample by sample. weighs_all:
-    the bytes of each microbatch are to be counted.
+    weighs_all: the bytes of each microbatch are to be counted.
     """
 
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
@@ -86,7 +90,7 @@ class StepMaker:
         self._start = start
         self._skips = settings.job.on_error == "skip"
         self._loads = 0
-        self.compares = 0
+        self._compares = settings.compares
         self.weighs_all = False
 
     def open(
@@ -156,8 +160,8 @@ class StepMaker:
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
         indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
-        counts = self.compares > 0 and not is_spare
-        self.compares -= counts
+        counts = self._compares > 0 and not is_spare
+        self._compares -= counts
         self._loads += 1
         return Load(
             self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
@@ -186,6 +190,30 @@ class StepMaker:
         job = self._settings.job
         whole = next(iter(step.contents.values())).weights if step.contents else None
         return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
+
+    def note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
+        """Note the samples that a worker could not load."""
+        for place, why in made.failed:
+            if task.load.spare:
+                continue
+            ordinal = task.ordinals[place]
+            step.holes[ordinal] = why
+            step.all_holes.add(ordinal)
+            if why.is_io or not self._skips:
+                step.fatal[ordinal] = why
+
+    def label_tokens_of(self, step: OpenStep) -> int | None:
+        """Return the label tokens of this process' batches of a step, where they are counted.
+
+        None before all of them are made, and where some were handed out already.
+        """
+        job, made = self._settings.job, [task.made for task in step.tasks]
+        is_whole = len(made) == step.plan.microbatches * len(self._settings.played)
+        if not job.counts_batches or step.contents is None or not is_whole:
+            return None
+        known = [each for each in made if each is not None and not isinstance(each.batch, Failed)]
+        is_known = len(known) == len(made) and not self.is_passed_over(step)
+        return sum(each.label_tokens or 0 for each in known) if is_known else None
 
     def changed_costs(
         self, step: OpenStep, task: MicrobatchTask, made: Made

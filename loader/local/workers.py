@@ -121,6 +121,10 @@ class InlineTasks:
         except Exception as error:
             return number, Failed(error)
 
+    def where(self, _name_of: Callable[[int], str]) -> str:
+        """Return nothing: who waits does the task."""
+        return ""
+
     def close(self) -> None:
         """Forget what waits."""
         self._waiting.clear()
@@ -139,7 +143,8 @@ class WorkerTasks(OwnWorkers):
     ) -> None:
         """Start the workers; raises what torch's iterator raises.
 
-        prefetch: tasks for each. seed: what their get_worker_info().seed follow from.
+        prefetch: tasks for each. seed: what their get_worker_info().seed follows from:
+        as torch's, another in each epoch, and on each rank.
         """
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
@@ -241,9 +246,10 @@ class WorkerTasks(OwnWorkers):
             else:
                 self._index_queues[death.worker].put((number, task))
 
-    def at(self) -> list[int]:
-        """Return the indexes of the samples that workers are at just now."""
-        return [each - 1 for each in self._progress if each > 0]
+    def where(self, name_of: Callable[[int], str]) -> str:
+        """Return which samples workers are at just now, as the end of what is waited for."""
+        at = [name_of(each - 1) for each in self._progress if each > 0]
+        return f"; workers are at sample {', '.join(map(repr, at))}" if at else ""
 
     def close(self) -> None:
         """End the workers, and wait until they have ended."""

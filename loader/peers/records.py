@@ -86,11 +86,6 @@ class RecordWriter:
             pages.madvise(mmap.MADV_REMOVE)
         self._released = offset
 
-    @property
-    def held_bytes(self) -> int:
-        """The memory that the file has."""
-        return os.fstat(self._file.fileno()).st_blocks * 512
-
     def mark_asking(self, since: float) -> None:
         """Say since when this process waits for the store's answer, 0 if it does not."""
         os.pwrite(self._file.fileno(), struct.pack("<d", since), TOKEN_BYTES)

@@ -4,6 +4,7 @@ Random settings against a reference: in mode "exact" it says which samples each 
 the others, which moves samples between steps, what may be missing at most.
 """
 
+import itertools
 import json
 import logging
 import random
@@ -17,9 +18,10 @@ import pytest
 import torch
 
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
 
 TIMES = {"attention_pairs": 10}
+IGNORED = -100
 COUNTED = ("fixed", "random", "length")
 
 
@@ -41,9 +43,23 @@ class Data:
         return {"input_ids": ids, "labels": ids} if self.in_fields else torch.tensor(index)
 
 
+def masked(samples: list[Any]) -> dict[str, Any]:
+    """Collate as loops that pad and mask labels themselves; raises for no samples."""
+    longest = max(len(each["labels"]) for each in samples)
+    rows = [np.pad(each["labels"], (0, longest - len(each["labels"]))) for each in samples]
+    labels = torch.from_numpy(np.stack(rows))
+    return {"labels": torch.where(labels % 3 == 0, IGNORED, labels)}
+
+
+COLLATES: dict[str, Any] = {"list": list, "masked": masked}
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What a loader is made of. budget: 0 for none; collate: "list" takes an empty list."""
+    """What a loader is made of. budget: 0 for none; collate: "list" takes an empty list.
+
+    stop: another loader goes on after so many microbatches; 0: none does.
+    """
 
     data: Data
     ranks: int
@@ -55,7 +71,9 @@ class Setting:
     drop_last: bool
     shuffle: bool
     budget: int
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
+    workers: int
+    stop: int
 
     @property
     def is_auto(self) -> bool:
@@ -68,7 +86,7 @@ class Setting:
 
     @property
     def takes_empty(self) -> bool:
-        return self.collate != "torch"
+        return self.collate not in ("torch", "masked")
 
     @property
     def refused(self) -> set[int]:
@@ -88,7 +106,8 @@ class Setting:
             self.data,
             balance=Balance(accumulate=self.accumulate, **given),
             cost={"tokens": list(self.data.sizes)},
-            collate_fn=list if self.collate == "list" else None,
+            collate_fn=COLLATES.get(self.collate),
+            num_workers=self.workers,
             batch_size=self.batch_size if is_counted else 1,
             on_error="skip" if self.skips else "raise",
             dead_letter=str(letters) if self.skips else None,
@@ -108,7 +127,7 @@ def make(seed: int) -> Setting:
     broken = frozenset(i for i in range(count) if r.random() < share)
     batch_size = r.randint(1, 3)
     kind = r.choice(("auto", "counted", *["balanced"] * 6))
-    collate = r.choice(("torch", "list", "padded", "packed"))
+    collate = r.choice(("torch", "list", "padded", "packed", "masked"))
     mode = r.choice(("exact", "exact", "window", "epoch"))
     accumulate: Any = rows
     budget, options = 0, dict[str, Any](seed=r.randint(0, 9))
@@ -129,6 +148,8 @@ def make(seed: int) -> Setting:
                 collate = options["work"] = "packed"
         if mode != "epoch" and r.random() < 0.3:
             options["time_ns"] = {"tokens": 2, "attention_pairs": 1}
+    if collate == "masked":
+        options["label_tokens"] = "batch"
     size = ranks * rows * batch_size
     if kind == "balanced" and collate in ("list", "padded", "packed"):
         size = r.randint(1, size)
@@ -138,6 +159,7 @@ def make(seed: int) -> Setting:
         Data(sizes, broken, collate != "torch"), ranks,
         batch_size, size, accumulate, collate, r.random() < 0.8, r.random() < 0.2,
         mode != "exact" or r.random() < 0.8, budget, options | {"mode": mode},
+        r.choice((1, 2)) if r.random() < 0.04 else 0, r.choice((0, 0, r.randint(1, 40))),
     )  # fmt: skip
 
 
@@ -187,37 +209,48 @@ def last(setting: Setting, samples: int) -> int:
     return samples if may_lack or samples >= setting.microbatches else 0
 
 
-def faults(setting: Setting, letters: Path) -> Iterator[str]:
-    """Yield in what a loader's epoch is wrong."""
-    loader = setting.loader(letters)
-    steps, names, holes, number = list[set[int]](), list[int](), set[int](), 0
-    try:
+def delivered(setting: Setting, loader: DataLoader) -> Iterator[tuple[Any, StepInfo]]:
+    """Yield what a loader delivers: in steps, or up to where another one goes on."""
+    if not setting.stop:
         for step in loader.steps():
-            infos = step.infos
-            keys = [int(key) for info in infos for key in info.keys]
-            names += keys
-            steps.append({*keys})
-            holes |= {int(key) for info in infos for key in info.holes}
-            if {info.step_samples for info in infos} != {len(keys)}:
-                yield f"step {step.number}: weights of {infos[0].step_samples}, {len(keys)} came"
-            if len(infos) != setting.ranks * infos[0].microbatches:
-                yield f"step {step.number} has {len(infos)} microbatches"
-            for info, batch in zip(infos, step.microbatches, strict=True):
-                alone = len(info.keys) == 1
-                if setting.budget and not alone and info.costs["tokens"] > setting.budget:
-                    yield f"step {step.number} has {info.costs['tokens']} tokens"
-                if setting.collate == "torch" and len(batch) != max(1, len(info.keys)):
-                    yield f"step {step.number} has a batch of {len(batch)}"
-            number += 1
+            yield from zip(step.microbatches, step.infos, strict=True)
+        return
+    yield from itertools.islice(loader.with_info(), setting.stop)
+
+
+def faults(setting: Setting, folder: Path) -> Iterator[str]:
+    """Yield in what a loader's epoch is wrong."""
+    folder.mkdir()
+    loader, came = setting.loader(folder / "0"), list[tuple[Any, StepInfo]]()
+    knows_all = True
+    try:
+        came.extend(delivered(setting, loader))
+        ledger = json.loads(json.dumps(loader.state_dict()))
+        if not ledger["epoch"]:
+            loader.close()
+            loader = setting.loader(folder / "1")
+            loader.load_state_dict(ledger)
+            went_on = [*loader.with_info()]
+            came += went_on
+            # Of the last step's end nobody says once more what was left out then.
+            knows_all = bool(went_on)
     except LoaderError as error:
         yield from unexpected(setting, str(error))
         return
     finally:
         loader.close()
-    told = [json.loads(line) for line in letters.open()] if letters.exists() else []
-    named = {int(each["key"]) for each in told}
-    if len(told) != len(named):
+    grouped = dict[int, list[tuple[Any, StepInfo]]]()
+    for batch, info in came:
+        grouped.setdefault(info.step, []).append((batch, info))
+    for number, step in grouped.items():
+        yield from (f"step {number}: {fault}" for fault in step_faults(setting, step))
+    infos = [info for _, info in came]
+    names = [int(key) for info in infos for key in info.keys]
+    holes = {int(key) for info in infos for key in info.holes}
+    told = [[json.loads(line)["key"] for line in each.open()] for each in folder.iterdir()]
+    if any(len(each) != len({*each}) for each in told):
         yield "a dead letter came twice"
+    named = {int(key) for each in told for key in each}
     if not holes <= named and setting.skips:
         yield f"holes without a letter: {sorted(holes - named)}"
     holes |= named
@@ -230,12 +263,34 @@ def faults(setting: Setting, letters: Path) -> Iterator[str]:
     if not setting.skips and setting.data.broken - missing - setting.refused:
         yield "no error, though a sample is broken"
     unnamed = len(missing) - (loader.left_out - len(holes))
-    if unnamed and not (setting.drop_last and unnamed > 0):
+    if unnamed and knows_all and not (setting.drop_last and unnamed > 0):
         yield f"{sorted(missing)} are missing, and left_out is {loader.left_out}"
+    steps = [{int(key) for _, info in step for key in info.keys} for step in grouped.values()]
     if setting.options["mode"] == "exact":
         yield from differences(reference(setting), steps, holes, missing, setting.skips)
     else:
         yield from lost(setting, steps, holes, missing)
+
+
+def step_faults(setting: Setting, step: Sequence[tuple[Any, StepInfo]]) -> Iterator[str]:
+    """Yield in what the microbatches of a step are wrong."""
+    infos = [info for _, info in step]
+    if {info.step_samples for info in infos} != {sum(len(info.keys) for info in infos)}:
+        yield f"weights of {infos[0].step_samples}"
+    if {info.step_label_tokens for info in infos} != {sum(info.label_tokens for info in infos)}:
+        yield f"weights of {infos[0].step_label_tokens} label tokens"
+    if len(infos) != setting.ranks * infos[0].microbatches:
+        yield f"{len(infos)} microbatches"
+    for batch, info in step:
+        alone = len(info.keys) == 1
+        if setting.budget and not alone and info.costs["tokens"] > setting.budget:
+            yield f"{info.costs['tokens']} tokens"
+        if setting.collate == "torch" and len(batch) != max(1, len(info.keys)):
+            yield f"a batch of {len(batch)}"
+        if setting.collate == "masked":
+            bears = int((batch["labels"][:, 1:] != IGNORED).sum()) if info.keys else 0
+            if info.label_tokens != bears:
+                yield f"{info.label_tokens} label tokens, the batch has {bears}"
 
 
 def differences(
@@ -287,9 +342,7 @@ def check(seeds: Sequence[int], folder: Path) -> None:
     logging.disable(logging.WARNING)
     try:
         wrong = [
-            f"{seed}: {fault}"
-            for seed in seeds
-            for fault in faults(make(seed), folder / f"{seed}.jsonl")
+            f"{seed}: {fault}" for seed in seeds for fault in faults(make(seed), folder / str(seed))
         ]
     finally:
         logging.disable(logging.NOTSET)

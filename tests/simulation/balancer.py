@@ -2,12 +2,29 @@
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import PullCredentials
+from counterpoise.balancer.coordinator.run.known_costs import CostMemory, KnownCosts
 from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import Message
 from tests.simulation.watch import Watch
 from tests.simulation.world import World
 
 TICK_S = 0.5
+
+
+class NoMemory(CostMemory):
+    """Has each run measure its samples again."""
+
+    def known_to(
+        self,
+        job: JobSpec,
+        count: int,
+        fingerprint: str,
+        whole: bool,
+        believed: bool,  # noqa: ARG002
+    ) -> KnownCosts:
+        """Return nothing of what runs before have measured."""
+        return super().known_to(job, count, fingerprint, whole, believed=False)
 
 
 def _credentials(_: bytes) -> PullCredentials:
@@ -33,7 +50,8 @@ class BalancerProcess:
             self._incarnation,
             make_credentials=_credentials,
         )
-        self.coordinator.state.costs.is_used = settings.keeps_costs
+        if not settings.keeps_costs:
+            self.coordinator.state.costs = NoMemory()
         self._incarnation += 1
         self._tick(self.coordinator)
 

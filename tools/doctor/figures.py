@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...balancer.protocol.messages import StatusReport, WorkerStatus
-from ...balancer.protocol.status_messages import Offset
+from ...balancer.protocol.status_messages import UNKNOWN_US
 from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN
 
@@ -81,17 +81,13 @@ def per_second(count: int, worker: WorkerStatus) -> float:
     return 1000 * count / worker.recent_ms if worker.recent_ms > 0 else 0.0
 
 
-def clock_text(offset: Offset) -> str:
+def clock_text(ahead_us: int) -> str:
     """Return how far a clock is ahead as text, in milliseconds; "-" if it is not known.
 
-    >>> clock_text(Offset(250_000, 400)), clock_text(Offset(100, 300)), clock_text(Offset())
-    ('+250 ±0.4 ms', '±0.4 ms', '-')
+    >>> clock_text(250_000), clock_text(-100), clock_text(UNKNOWN_US)
+    ('+250 ms', '-0.1 ms', '-')
     """
-    if not offset.is_known:
-        return "-"
-    if not offset.least_us():
-        return f"±{(abs(offset.ahead_us) + offset.error_us) / 1000:.1f} ms"
-    return f"{offset.ahead_us / 1000:+.3g} ±{offset.error_us / 1000:.1f} ms"
+    return "-" if ahead_us == UNKNOWN_US else f"{ahead_us / 1000:+.3g} ms"
 
 
 def report_fields(status: StatusReport) -> dict[str, Any]:
@@ -159,7 +155,7 @@ def _worker_cells(worker: WorkerStatus) -> dict[str, str]:
         "failed": str(worker.failed),
         "leases": str(worker.leases),
         "heard": seconds(worker.last_message_ms),
-        "clock": clock_text(Offset(worker.ahead_us, worker.error_us)),
+        "clock": clock_text(worker.ahead_us),
     }
 
 
@@ -183,7 +179,7 @@ def _rank_table(status: StatusReport) -> Table:
             f"step {trainer.step}.{trainer.microbatch}" if is_waited_for else "-",
             seconds(trainer.oldest_request_ms),
             printable(trainer.missing) or "-",
-            clock_text(Offset(trainer.ahead_us, trainer.error_us)),
+            clock_text(trainer.ahead_us),
         )
     _add_rest(table, status.trainers)
     return table

@@ -18,7 +18,7 @@ from ...balancer.protocol.messages import (
     WorkerStatus,
 )
 from ...balancer.protocol.records import VERSION
-from ...balancer.protocol.status_messages import NOT_MEASURED, ClockFilter, Offset
+from ...balancer.protocol.status_messages import MICROSECONDS, UNKNOWN_US, ClockOffset
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
@@ -39,11 +39,11 @@ NAMED = 3
 
 
 def judge_status(
-    address: str, status: StatusReport, times_s: Sequence[float], clock: Offset, skew_ms: float
+    address: str, status: StatusReport, times_s: Sequence[float], ahead_us: int, skew_ms: float
 ) -> list[Finding]:
     """Return the findings about a balancer's status report.
 
-    times_s: seconds that each answer took; clock: this machine's clock minus the balancer's;
+    times_s: seconds that each answer took; ahead_us: the balancer's clock minus this machine's;
     skew_ms: the largest clock difference that is acceptable.
     """
     answer_s = statistics.median(times_s) if times_s else 0.0
@@ -56,7 +56,7 @@ def judge_status(
         ),
         *_workers(address, status),
         *_versions(status),
-        *_clocks(status, clock, skew_ms),
+        *_clocks(status, ahead_us, skew_ms),
         _run(status),
         *_waiting_ranks(status),
         _payloads(status),
@@ -156,16 +156,15 @@ def different_software(workers: Sequence[WorkerStatus]) -> list[str]:
     return found
 
 
-def _clocks(status: StatusReport, clock: Offset, skew_ms: float) -> Iterator[Finding]:
-    here = Offset(-clock.ahead_us, clock.error_us)
-    peers = [("the balancer, from this machine,", here)]
-    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in status.worker_statuses]
-    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in status.trainer_statuses]
-    known = [(name, offset) for name, offset in peers if offset.is_known]
-    off = [(name, offset) for name, offset in known if offset.least_us() > 1000 * skew_ms]
-    off.sort(key=lambda each: -each[1].least_us())
+def _clocks(status: StatusReport, ahead_us: int, skew_ms: float) -> Iterator[Finding]:
+    peers = [("the balancer, from this machine,", ahead_us)]
+    peers += [(each.name, each.ahead_us) for each in status.worker_statuses]
+    peers += [(f"ranks {each.ranks}", each.ahead_us) for each in status.trainer_statuses]
+    known = [(name, ahead) for name, ahead in peers if ahead != UNKNOWN_US]
+    off = [(name, ahead) for name, ahead in known if abs(ahead) > 1000 * skew_ms]
+    off.sort(key=lambda each: -abs(each[1]))
     if off:
-        found = _join([f"{name} {clock_text(offset)}" for name, offset in off])
+        found = _join([f"{name} {clock_text(ahead)}" for name, ahead in off])
     else:
         found = f"{len(known)} of {len(peers)} known, all within {skew_ms:g} ms"
     advice = (
@@ -292,12 +291,12 @@ POLL_MS = 200
 class Answers:
     """A balancer's last status report (None without an answer) and the seconds each answer took.
 
-    clock: this machine's clock minus the balancer's; error: the reason why no more answers came.
+    ahead_us: the balancer's clock minus this machine's; error: the reason why no more answers came.
     """
 
     status: StatusReport | None = None
     times_s: tuple[float, ...] = ()
-    clock: Offset = NOT_MEASURED
+    ahead_us: int = UNKNOWN_US
     error: str = ""
 
 
@@ -334,13 +333,13 @@ def examine_job(
         )
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
-    judged = judge_status(address, answers.status, answers.times_s, answers.clock, skew_ms)
+    judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)
     return Examination(judged, answers.status)
 
 
 def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
-    clock, times, last = ClockFilter(), list[float](), None
+    clock, times, last = ClockOffset(), list[float](), None
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
     with (
         zmq.Context() as context,
@@ -348,19 +347,18 @@ def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
     ):
         handshakes = Handshakes(peer, keyed=keys is not None)
         try:
-            for _ in range(QUESTIONS):
+            for number in range(QUESTIONS):
                 start = time.monotonic()
-                number = clock.request(start, time.time())
                 send(peer, GetStatus(number))
                 answer = _answer(peer, handshakes, start + timeout_s)
                 if isinstance(answer, str):
-                    return Answers(last, tuple(times), clock.best(), answer)
-                last, now = answer, time.monotonic()
-                clock.record_response(answer.number, answer.clock_us, now)
-                times.append(now - start)
+                    return Answers(last, tuple(times), clock.ahead_us, answer)
+                last = answer
+                times.append(time.monotonic() - start)
+                clock.note(answer.clock_us, round(time.time() * MICROSECONDS))
         finally:
             handshakes.close()
-    return Answers(last, tuple(times), clock.best())
+    return Answers(last, tuple(times), clock.ahead_us)
 
 
 def _answer(peer: "zmq.Socket[bytes]", handshakes: Handshakes, until: float) -> StatusReport | str:

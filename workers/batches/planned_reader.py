@@ -15,6 +15,8 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..sources.costs import sample_nbytes
+from ..sources.data_identity import content_of
+from ..sources.fingerprint import digest
 from ..sources.interface import Source
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
@@ -89,7 +91,10 @@ class Measured(NamedTuple):
     differs: bool = False
 
 
-_LOAD, _MEASURE = 0, 1
+# The kinds of tasks; LOOK: at samples, to see that all ranks have the same data.
+_LOAD, _MEASURE, LOOK = 0, 1, 2
+# The first batch waits for a look: no sample is begun after so long.
+LOOK_S = 0.3
 # Numbers of a task before the indexes of its samples.
 TASK_HEAD = 3
 
@@ -154,6 +159,8 @@ class PlannedReader(Dataset[Any]):
         kind, epoch, asked, *indexes = task
         if kind == _MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
+        if kind == LOOK:
+            return self._looked_at(epoch, indexes)
         return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
 
     def collate(self, done: Any) -> Any:
@@ -269,6 +276,33 @@ class PlannedReader(Dataset[Any]):
         if task.again and self._measurer.decodes_first:
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
+
+    def _looked_at(self, epoch: int, indexes: Sequence[int]) -> tuple[tuple[str, str], ...]:
+        """Return hashes of samples: of what any host finds alike, and of all; "" for no hash.
+
+        They are loaded twice: what differs here may differ on other ranks.
+        """
+        since, first, again = time.perf_counter(), list[Any](), list[Any]()
+        for index in indexes:
+            first.append(self._noted(self._mark, epoch, index))
+            again.append(self._noted(self._mark, epoch, index))
+            if time.perf_counter() - since > LOOK_S:
+                break
+        # Where one sample differs others might, though twice they did not.
+        both = list(zip(first, again, strict=True))
+        same = [all(one[part] == two[part] for one, two in both) for part in (0, 1)]
+        return tuple(
+            ("", "") if type(mark) is FailedSample else (mark[0] * same[0], mark[1] * same[1])
+            for mark in first
+        )
+
+    def _mark(self, index: int, epoch: int) -> tuple[str, str]:
+        measurer = self._measurer
+        sample = measurer.load(index, epoch)
+        by_loading = measurer.decodes_first
+        cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
+        safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
+        return digest([cost, safe]), digest([cost, whole])
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
         found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import zmq
 
-from ...balancer.protocol.messages import HeartbeatAck, UnknownPeer, WorkerHeartbeat
+from ...balancer.protocol.messages import UnknownPeer, WorkerHeartbeat
 from ...balancer.protocol.parts import IDLE, WorkInProgress
-from ...balancer.protocol.status_messages import ClockFilter
+from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.worker_session import HEARTBEAT_S
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import connect, receive, send
@@ -36,7 +36,7 @@ def local_name(pool: str, slot: int) -> str:
 
 
 class WorkerActivity:
-    """Seconds spent probing and decoding, and the clock; `forgotten`: the balancer lost the worker.
+    """Seconds spent probing and decoding; `forgotten`: the balancer lost the worker.
 
     One thread works, another sends heartbeats. They share one tuple, which is replaced as a whole.
 
@@ -51,7 +51,6 @@ class WorkerActivity:
 
     def __init__(self) -> None:
         self.forgotten = threading.Event()
-        self.clock = ClockFilter()
         # Seconds of finished probing and decoding; kind, start and sample of what is in progress.
         self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
@@ -78,14 +77,8 @@ class WorkerActivity:
 
     def heartbeat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
         """Return the next heartbeat; `wall` is this machine's wall clock."""
-        offset = self.clock.best()
-        number = self.clock.request(now, wall)
-        measured = (*self.work_ms(now), offset.ahead_us, offset.error_us, *self._work[-1])
-        return WorkerHeartbeat(name, incarnation, number, *measured)
-
-    def acknowledged(self, answer: HeartbeatAck, now: float) -> None:
-        """Update the clock from the balancer's answer to a heartbeat."""
-        self.clock.record_response(answer.number, answer.clock_us, now)
+        clock_us = round(wall * MICROSECONDS)
+        return WorkerHeartbeat(name, incarnation, *self.work_ms(now), clock_us, *self._work[-1])
 
     def _seconds(self, now: float) -> tuple[float, float]:
         probe_s, decode_s, kind, since, _ = self._work
@@ -123,5 +116,3 @@ def _hear_answers(socket: "zmq.Socket[bytes]", activity: WorkerActivity, until: 
         received = receive(socket)
         if received is not None and isinstance(received[0], UnknownPeer):
             activity.forgotten.set()
-        elif received is not None and isinstance(received[0], HeartbeatAck):
-            activity.acknowledged(received[0], time.monotonic())

@@ -3,20 +3,23 @@
 A ledger holds this text and compares it: what was saved over one data set is not continued on
 another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
 torch's Subset and ConcatDataset one of their parts', of a list of texts or numbers some of them, of
-any other dataset its class and, in a balanced loop, some of its keys; the number of samples is
-compared apart. Versions of libraries and transforms are no part of it, as in `fingerprint.py`: they
-may change while a training goes on. Where what samples cost decides what was delivered, the
-position has a digest of that (`EpochPosition.costs`), and changed transforms show there.
+any other dataset its class and, in a balanced loop, what is in memory of some of its samples, or
+some of its keys; the number of samples is compared apart. Versions of libraries and transforms are
+no part of it, as in `fingerprint.py`: they may change while a training goes on. Where what samples
+cost decides what was delivered, the position has a digest of that (`EpochPosition.costs`), and
+changed transforms show there.
 
 Ranks compare it, too, when they meet: see `KnownData.rank_identity`.
 """
 
 import bisect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .fingerprint import digest
+import numpy as np
+
+from .fingerprint import digest, digest_arrays
 
 
 def whole_parts(dataset: Any) -> Iterator[Any]:
@@ -54,13 +57,16 @@ def is_concatenated(dataset: Any) -> bool:
 # Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
 # them.
 LOOKED_AT = 64
+# So much is looked at of a text, an array or a list inside of a sample, and so deep.
+PART, DEPTH = 512, 4
 
 
 @dataclass(frozen=True, slots=True)
 class KnownData:
     """A dataset with its number of samples, None where that is not known.
 
-    key: a sample's name by its index, None where nobody but the data decides about keys.
+    key: a sample's name by its index, None where nobody but the data decides about keys. seen: the
+    number of samples and the identity as they were before anybody could change samples in memory.
 
     >>> KnownData(range(3), 3).identity, KnownData(range(3), 3, key=str).identity
     ('range', 'range 462179b936184005')
@@ -69,11 +75,21 @@ class KnownData:
     dataset: Any
     samples: int | None
     key: Callable[[int], str] | None = None
+    seen: tuple[int | None, str] | None = None
+
+    def looked_at(self) -> "KnownData":
+        """Return the same, with a look at samples that are in memory: collating may change them."""
+        found = _identity(self.dataset, self.samples, self.key, looks=True)
+        return replace(self, seen=(self.samples, found))
 
     @property
     def identity(self) -> str:
         """The dataset's class and, where there is one, a hash of what it holds."""
-        return _identity(self.dataset, self.samples, self.key)
+        # Shards may be rewritten.
+        is_live = any(hasattr(each, "data_digest") for each in whole_parts(self.dataset))
+        if self.seen is not None and self.seen[0] == self.samples and not is_live:
+            return self.seen[1]
+        return _identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
 
     @property
     def rank_identity(self) -> str:
@@ -81,7 +97,7 @@ class KnownData:
 
         A Hugging Face fingerprint depends on times of files, and on chance for some functions.
         """
-        return _identity(self.dataset, self.samples, self.key, has_marks=False)
+        return _identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
 
     def identity_of_first(self, samples: int) -> str | None:
         """Return the identity that the first samples had by themselves; None if nobody can tell."""
@@ -92,13 +108,14 @@ class KnownData:
             return None
         if is_subset(self.dataset) or is_concatenated(self.dataset):
             return None
-        return _identity(self.dataset, samples, self.key)
+        return _identity(self.dataset, samples, self.key, looks=self.seen is not None)
 
 
 def _identity(
     dataset: Any,
     samples: int | None,
     key: Callable[[int], str] | None,
+    looks: bool,
     has_marks: bool = True,
 ) -> str:
     offered, mark = getattr(dataset, "data_digest", None), getattr(dataset, "_fingerprint", None)
@@ -107,33 +124,77 @@ def _identity(
     if isinstance(mark, str) and has_marks:
         return _named(dataset, mark)
     if is_subset(dataset):
-        indices = [int(dataset.indices[each]) for each in _spread(len(dataset.indices))]
-        inner = _identity(dataset.dataset, None, None, has_marks)
+        indices = [int(dataset.indices[each]) for each in spread(len(dataset.indices))]
+        inner = _identity(dataset.dataset, None, None, looks, has_marks)
         return _named(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        parts = [_identity(each, None, None, has_marks) for each in dataset.datasets]
+        parts = [_identity(each, None, None, looks, has_marks) for each in dataset.datasets]
         return _named(dataset, digest(parts))
-    if isinstance(dataset, list | tuple):
-        # To look at these takes no loading, and draws nothing.
-        some = [dataset[each] for each in _spread(len(dataset) if samples is None else samples)]
-        if all(isinstance(each, str | int | float) for each in some):
-            return _named(dataset, digest(some))
+    # To look at these takes no loading, and draws nothing.
+    if rows := _in_memory(dataset):
+        most = min(samples if samples is not None else len(dataset), *map(len, rows))
+        some = [each[index] for each in rows for index in spread(most)]
+        if looks or all(isinstance(each, str | int | float) for each in some):
+            return _named(dataset, digest([content_of(each) for each in some]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
-        return _named(dataset, digest([str(key(each)) for each in _spread(samples)]))
+        return _named(dataset, digest([str(key(each)) for each in spread(samples)]))
     return type(dataset).__qualname__
+
+
+def _in_memory(dataset: Any) -> list[Any]:
+    """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
+    tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
+    rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
+    return [each for each in rows if type(each) in (list, tuple) or (_is_array(each) and each.ndim)]
+
+
+def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
+    """Return JSON-able facts of a sample: types, lengths, and the first of what it holds.
+
+    is_exact: False leaves out what decoders of other hosts may give otherwise: fractions, bytes.
+
+    >>> content_of({"name": "/data/a/1.png", "n": 0.5}), content_of({"n": 0.5}, is_exact=False)
+    ({'name': [7, 'a/1.png'], 'n': 0.5}, {'n': 'float'})
+    """
+    if isinstance(value, bool | int | None) or (isinstance(value, float) and is_exact):
+        return value
+    if isinstance(value, str):
+        is_path = "/" in value and " " not in value
+        text = "/".join(value.split("/")[-2:]) if is_path else value
+        return [len(text), text[:PART]]
+    if isinstance(value, bytes):
+        return [len(value), value[:PART].hex()] if is_exact else "bytes"
+    if isinstance(value, Mapping) and depth:
+        return {str(name): content_of(v, depth - 1, is_exact) for name, v in value.items()}
+    if isinstance(value, list | tuple) and depth:
+        return [len(value), *[content_of(each, depth - 1, is_exact) for each in value[:PART]]]
+    if not _is_array(value):
+        return type(value).__qualname__
+    found = [str(value.dtype), list(value.shape)]
+    try:
+        part = np.asarray(value.reshape(-1)[:PART])
+    except (TypeError, ValueError, RuntimeError):  # a tensor that numpy cannot have
+        return found
+    is_whole = part.dtype.kind in "biuUM" and part.dtype.itemsize > 1
+    has_numbers = not part.dtype.hasobject and (is_exact or is_whole)
+    return [*found, digest_arrays(b"", part)] if has_numbers else found
+
+
+def _is_array(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("dtype", "ndim", "reshape"))
 
 
 def _named(dataset: Any, mark: str) -> str:
     return f"{type(dataset).__qualname__} {mark}"
 
 
-def _spread(count: int) -> list[int]:
-    """Return at most LOOKED_AT numbers below `count`, evenly spaced.
+def spread(count: int, most: int = LOOKED_AT) -> list[int]:
+    """Return at most that many numbers below `count`, evenly spaced.
 
-    >>> _spread(3), _spread(1000)[:2], _spread(1000)[-1], len(_spread(1000))
+    >>> spread(3), spread(1000)[:2], spread(1000)[-1], len(spread(1000))
     ([0, 1, 2], [0, 15], 999, 64)
     """
-    if count <= LOOKED_AT:
+    if count <= most:
         return list(range(count))
-    return [each * (count - 1) // (LOOKED_AT - 1) for each in range(LOOKED_AT)]
+    return [each * (count - 1) // (most - 1) for each in range(most)]

@@ -293,9 +293,8 @@ class PlannedSteps:
     def __init__(self) -> None:
         self.by_number: dict[int, PendingStep] = {}
         self.samples: dict[int, Sample] = {}
-        # What may have become ready: microbatches (step, microbatch, rank), and whole steps.
-        self._complete: list[Place] = []
-        self._changed_steps: list[int] = []
+        # Microbatches that may have become ready.
+        self._changed: list[Place] = []
 
     @property
     def front(self) -> Position:
@@ -322,7 +321,7 @@ class PlannedSteps:
             batch = step.ranks[place[2]][place[1]]
             batch.missing += by * number
             if not batch.missing:
-                self._complete.append(place)
+                self._changed.append(place)
 
     def settle(self, samples: Iterable[Sample]) -> list[PendingStep]:
         """Count samples as decoded once, or as holes; return the steps that it is the last of."""
@@ -338,12 +337,16 @@ class PlannedSteps:
                     settled.append(step)
         return settled
 
-    def note_step(self, number: int) -> None:
+    def note_step(self, step: PendingStep) -> None:
         """Note that microbatches of a step may have become ready."""
-        self._changed_steps.append(number)
+        self._changed += [
+            (step.number, number, rank)
+            for rank, batches in enumerate(step.ranks)
+            for number, batch in enumerate(batches)
+            if not batch.missing
+        ]
 
-    def take_changed(self) -> tuple[list[Place], list[int]]:
-        """Return, once, the microbatches and the steps of which some may have become ready."""
-        changed = self._complete, self._changed_steps
-        self._complete, self._changed_steps = [], []
+    def take_changed(self) -> list[Place]:
+        """Return, once, the microbatches that may have become ready."""
+        changed, self._changed = self._changed, []
         return changed

@@ -78,8 +78,6 @@ class DeliveryTracker:
         self._known_holes: set[int] = set()
         # The last step that all ranks have taken.
         self._last_over = -1
-        # Whether a sample was forgotten while it was being decoded.
-        self._has_useless_work = False
 
     @property
     def steps(self) -> dict[int, PendingStep]:
@@ -141,24 +139,23 @@ class DeliveryTracker:
 
     def store(self, decoded: Sequence[tuple[Sample, Payload]]) -> None:
         """Store the payloads of different samples; those that are not needed are ignored."""
-        planned = self.planned.samples
         self.budget.release_reserved([sample for sample, _ in decoded])
-        # What has a place and is not planned was forgotten.
-        needed = [
-            (sample, payload)
-            for sample, payload in decoded
-            if (sample.ordinal in planned or sample.place == NOWHERE) and sample.is_missing
-        ]
+        needed = [each for each in decoded if self._is_needed(each[0])]
         self.budget.hold(needed)
         samples = [sample for sample, _ in needed]
         self.planned.change_missing(samples, -1)
         self._settle(samples)
         self.decoding.evict()
 
+    def _is_needed(self, sample: Sample) -> bool:
+        # What has a place and is not planned was forgotten.
+        known = sample.ordinal in self.planned.samples or sample.place == NOWHERE
+        return known and sample.is_missing
+
     def fail(self, sample: Sample, failure: SampleFailure) -> None:
         """Turn a sample into a hole."""
         self.budget.release_reserved((sample,))
-        if not sample.is_missing:
+        if not self._is_needed(sample):
             return
         sample.failure = failure
         if sample.step in self.steps:
@@ -188,7 +185,7 @@ class DeliveryTracker:
             step.is_settled = True
             if not self.may_be_empty:
                 self._fill_empty(step)
-            self.planned.note_step(step.number)
+            self.planned.note_step(step)
         self._catch_up(step, self.progress)
 
     def _fill_empty(self, step: PendingStep) -> None:
@@ -209,7 +206,6 @@ class DeliveryTracker:
 
     def _leave_out(self, sample: Sample, reason: str) -> None:
         """Turn a sample of a step into a hole, whether it is decoded or not."""
-        self._has_useless_work |= sample.reserved > 0
         if not sample.is_missing:
             self.budget.drop((sample,))
             self.planned.change_missing((sample,), 1)
@@ -309,11 +305,6 @@ class DeliveryTracker:
         """Wait no longer for these ranks: they take nothing more."""
         self.skip_to(ranks, BEYOND, 0)
 
-    def take_has_useless_work(self) -> bool:
-        """Return, once, whether samples are being decoded that nobody needs any more."""
-        has_useless_work, self._has_useless_work = self._has_useless_work, False
-        return has_useless_work
-
     def _catch_up(self, step: PendingStep, ranks: Iterable[int]) -> None:
         """Forget the microbatches of a step that ranks do not need, and a step that all have.
 
@@ -345,10 +336,8 @@ class DeliveryTracker:
 
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
-        samples, reserved = batch.samples, [each for each in batch.samples if each.reserved]
-        if reserved:
-            self._has_useless_work = True
-            self.budget.release_reserved(reserved)
+        samples = batch.samples
+        self.budget.release_reserved(samples)
         self.budget.forget_sent(samples)
         self.budget.drop(samples)
         planned = self.planned.samples

@@ -59,14 +59,11 @@ def why_rank_refused(
     return ""
 
 
-def why_worker_refused(
-    job: JobSpec | None, count: int, fingerprint: str, ready: WorkerReady
-) -> str:
+def why_worker_refused(count: int, fingerprint: str, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
         return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
-    mixed = job is not None and job.mixed_workers and ready.count == count
-    if not fingerprint or mixed or (ready.count, ready.fingerprint) == (count, fingerprint):
+    if not fingerprint or (ready.count, ready.fingerprint) == (count, fingerprint):
         return ""
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "

@@ -15,7 +15,7 @@ import msgspec
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import PayloadServer, RankHello, ServePayloads, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
-from ...protocol.status_messages import NOT_MEASURED, Offset
+from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
 
 # The recent past, in seconds, and the time between the counts that are remembered of it.
@@ -121,7 +121,7 @@ class WorkerPeer(msgspec.Struct):
     heartbeat_at: float = -math.inf
     fingerprint: str = ""
     stats: WorkerStats = msgspec.field(default_factory=lambda: WorkerStats(0.0))
-    clock: Offset = NOT_MEASURED
+    clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
     serves: PayloadServer | None = None
     why_inline: str = ""
 
@@ -146,7 +146,7 @@ class RankPeer(msgspec.Struct):
     pinged_at: float = -math.inf
     taken_until: Position = NOTHING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
-    clock: Offset = NOT_MEASURED
+    clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
     def reached(self, number: int) -> Position:
         """Return the first microbatch of its run that it may still need, as one of its ranks."""

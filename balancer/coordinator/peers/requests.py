@@ -28,10 +28,10 @@ class PendingRequests:
     """The open requests of all ranks, of one run or of several."""
 
     def __init__(self) -> None:
-        # The time of each first request, in total, by peer, by step and by microbatch of a step.
+        # The time of each first request, in total, by peer, and by (step, microbatch, rank).
         self._since: dict[Key, float] = {}
         self._of_peer: dict[bytes, dict[Key, None]] = {}
-        self._of_step: dict[int, dict[tuple[int, int], dict[Key, None]]] = {}
+        self._of_place: dict[tuple[int, int, int], dict[Key, None]] = {}
         self._to_look_at: dict[Key, None] = {}
         self._run = -1
 
@@ -47,22 +47,14 @@ class PendingRequests:
                 return
             self._since[key] = now
             own[key] = None
-            places = self._of_step.setdefault(request.step, {})
-            places.setdefault((request.microbatch, request.rank), {})[key] = None
+            self._of_place.setdefault(key[1:4], {})[key] = None
         self._to_look_at[key] = None
 
     # --- what has changed
 
     def look_at(self, step: int, microbatch: int, rank: int) -> None:
         """Look at the requests for a microbatch."""
-        places = self._of_step.get(step)
-        if places is not None:
-            self._to_look_at.update(places.get((microbatch, rank), {}))
-
-    def look_at_step(self, step: int) -> None:
-        """Look at the requests for all microbatches of a step."""
-        for keys in self._of_step.get(step, {}).values():
-            self._to_look_at.update(keys)
+        self._to_look_at.update(self._of_place.get((step, microbatch, rank), {}))
 
     def look_at_peers(self, peers: Iterable[bytes]) -> None:
         """Look at the requests of some peers."""
@@ -118,17 +110,12 @@ class PendingRequests:
     def _forget(self, key: Key) -> None:
         del self._since[key]
         self._to_look_at.pop(key, None)
-        _, step, microbatch, rank, peer = key
-        del self._of_peer[peer][key]
+        peer, place = key[4], key[1:4]
+        del self._of_peer[peer][key], self._of_place[place][key]
         if not self._of_peer[peer]:
             del self._of_peer[peer]
-        places = self._of_step[step]
-        keys = places[microbatch, rank]
-        del keys[key]
-        if not keys:
-            del places[microbatch, rank]
-        if not places:
-            del self._of_step[step]
+        if not self._of_place[place]:
+            del self._of_place[place]
 
 
 def _key(request: RequestBatch, peer: bytes) -> Key:

@@ -5,12 +5,11 @@ workers.
 
 A rank connects to each worker that has decoded something for it, so each worker has a *home*, a
 place on the circle of all ranks: of the samples that are as urgent it takes those of the ranks
-from there on, and of the workers with as much room the nearest gets them. Homes are multiples of
+from there on. Homes are multiples of
 the golden ratio: however many workers there are, they are spread evenly, and none moves when others
 come and go.
 """
 
-import bisect
 from collections.abc import Callable
 
 from .records import WorkerPeer
@@ -18,31 +17,6 @@ from .records import WorkerPeer
 # Leases that a worker has at a time: one to work on, one to go on with.
 LEASES_PER_WORKER = 2
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
-
-
-class _Free:
-    """Workers with one number of leases: in the order in which they came, and by their homes."""
-
-    def __init__(self) -> None:
-        # Each with the home that it was added with: one that says another hello gets another.
-        self.since: dict[bytes, float] = {}
-        self._homes: list[tuple[float, bytes]] = []
-
-    def add(self, peer: bytes, home: float) -> None:
-        """Add a worker, unless it is here."""
-        if peer not in self.since:
-            self.since[peer] = home
-            bisect.insort(self._homes, (home, peer))
-
-    def remove(self, peer: bytes) -> None:
-        """Remove a worker, if it is here."""
-        if peer in self.since:
-            home = self.since.pop(peer)
-            del self._homes[bisect.bisect_left(self._homes, (home, peer))]
-
-    def before(self, place: float) -> bytes:
-        """Return the worker with the last home before a place on the circle."""
-        return self._homes[bisect.bisect_left(self._homes, (place, b"")) - 1][1]
 
 
 class WorkerPool:
@@ -64,7 +38,7 @@ class WorkerPool:
         self._ready: set[bytes] = set()
         self._assignable: dict[bytes, None] = {}
         # Workers that may have room, by the number of leases that they had when last looked at.
-        self._free = tuple(_Free() for _ in range(LEASES_PER_WORKER))
+        self._free = tuple(dict[bytes, None]() for _ in range(LEASES_PER_WORKER))
         self._changed: dict[bytes, None] = {}
         # From 0 to 1; of the names of all workers there have been.
         self._homes: dict[str, float] = {}
@@ -86,7 +60,7 @@ class WorkerPool:
         self.update(worker.peer, is_ready=False, is_assignable=False)
         del self._home_of[worker.peer]
         for free in self._free:
-            free.remove(worker.peer)
+            free.pop(worker.peer, None)
 
     def named(self, name: str) -> list[WorkerPeer]:
         """Return the worker processes of a name: one, but for those that replace each other."""
@@ -132,26 +106,20 @@ class WorkerPool:
         for peer in self._changed:
             self._place(peer, count(peer))
         self._changed.clear()
-        return next((peer for free in self._free for peer in free.since), None)
+        return next((peer for free in self._free for peer in free), None)
 
     def home(self, peer: bytes, ranks: int) -> int:
         """Return the rank at which a worker is at home, of so many."""
         return int(self._home_of.get(peer, 0.0) * ranks)
 
-    def nearest(self, peer: bytes, rank: int, ranks: int) -> bytes:
-        """Return the worker nearest to a rank of those that have as much room as one of them."""
-        free = next(free for free in self._free if peer in free.since)
-        return free.before((rank + 1) / ranks)
-
     def idle(self, count: Callable[[bytes], int]) -> list[bytes]:
         """Return the workers without a lease."""
         self.next_free(count)
-        return list(self._free[0].since)
+        return list(self._free[0])
 
     def _place(self, peer: bytes, leases: int) -> None:
-        home = self._home_of.get(peer, 0.0)
         for number, free in enumerate(self._free):
             if number == leases and peer in self._assignable:
-                free.add(peer, home)
+                free.setdefault(peer)
             else:
-                free.remove(peer)
+                free.pop(peer, None)

@@ -18,7 +18,7 @@ from ...protocol.messages import DecodedItem, Probed, ProbeDone, SampleFailed, S
 from ..delivery.sample import Payload, Sample, WorkerPayloads
 from ..delivery.step import Position
 from ..delivery.tracker import DeliveryTracker
-from .granting import STEPS_AHEAD, FailedSamples, LeaseGranter, LostLeases
+from .granting import FailedSamples, LeaseGranter, LostLeases
 from .known_costs import KnownCosts
 from .leases import LeaseTable
 from .planning_feed import PlanningFeed, WindowPlanner
@@ -116,12 +116,6 @@ class EpochRun:
         self.lost_leases = LostLeases(*parts, self.failed)
         self._end_is_known = False
 
-    # --- planning
-
-    def plan_ahead(self) -> None:
-        """Plan the steps that can be planned; raises ValueError when one cannot be."""
-        self.feed.plan_ahead(STEPS_AHEAD)
-
     # --- results of workers
 
     def store_costs(self, worker: bytes, message: ProbeDone, now: float) -> list[Blame]:
@@ -213,11 +207,6 @@ class EpochRun:
 
     # --- progress of ranks
 
-    def acknowledge(self, rank: int, step: int, microbatch: int) -> None:
-        """Forget a microbatch that a rank has taken, and end leases on its samples."""
-        self.delivery.acknowledge(rank, step, microbatch)
-        self.end_useless_leases()
-
     def position_after(self, rank: int, step: int, microbatch: int) -> Position:
         """Return the position after a microbatch: in the next step, if it is a step's last."""
         planned = self.delivery.steps.get(step)
@@ -228,30 +217,12 @@ class EpochRun:
             is_last = planned.find(rank, microbatch + 1) is None
         return (step + 1, 0) if is_last else (step, microbatch + 1)
 
-    def leave(self, ranks: tuple[int, ...]) -> None:
-        """Wait no longer for these ranks: they take nothing more of this run."""
-        self.delivery.leave(ranks)
-        self.end_useless_leases()
-
-    def end_useless_leases(self) -> None:
-        """Take samples off the leases that the ranks have taken, or do not need any more."""
-        if self.delivery.take_has_useless_work():
-            self.leases.remove_samples(self._is_taken)
-
     def starts_after(self, begin: StartRun, ranks: tuple[int, ...]) -> bool:
         """Return whether ranks start this run before what it (still) has for them."""
         first, here = self.begin.start, begin.start
         needed = self.delivery.progress.needed(ranks)
         earliest = max((first.step, first.microbatch), needed)
         return begin.run == self.number and (here.step, here.microbatch) < earliest
-
-    def _is_taken(self, sample: Sample) -> bool:
-        """Return whether a sample is in a microbatch that its rank has taken."""
-        number, microbatch, rank = sample.place
-        step = self.delivery.steps.get(number)
-        if step is None:
-            return number >= 0
-        return step.ranks[rank][microbatch].taken
 
     # --- questions
 

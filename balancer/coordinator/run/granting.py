@@ -25,7 +25,7 @@ from ...protocol.messages import Hole, Lease, SampleRef
 from ...protocol.parts import IDLE, WorkInProgress
 from ..delivery.sample import Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker
-from .leases import GrantedLease, LeaseTable
+from .leases import GrantedLease, LeaseTable, wanted
 from .planning_feed import PlanningFeed
 
 # Samples in a lease, where it is not known how long they take.
@@ -62,13 +62,13 @@ class LeaseGranter:
         workers: int = 1,
         probe_ms: float | None = None,
         decode_ms: float | None = None,
-        rank: int | None = 0,
+        rank: int = 0,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
         `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
         this one takes for a sample, None where that is not known. Of what is to be decoded next,
-        the samples of `rank` come first; None: nothing is.
+        the samples of `rank` come first.
         """
         for kind in self._kinds():
             if kind == "probe":
@@ -88,9 +88,7 @@ class LeaseGranter:
         slow = self.leases.slowest(now - HELP_AFTER_S)
         if slow is None:
             return None
-        return self._message(
-            self.leases.grant(worker, slow.kind, slow.samples.values(), now, shared=slow)
-        )
+        return self._message(self.leases.grant(worker, slow.kind, wanted(slow), now, shared=slow))
 
     def _kinds(self) -> tuple[str, ...]:
         """Return the kinds of work: decode first, unless the ranks soon run out of steps."""
@@ -98,9 +96,7 @@ class LeaseGranter:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _to_decode(self, rank: int | None, each_ms: float | None) -> list[Sample]:
-        if rank is None:
-            return []
+    def _to_decode(self, rank: int, each_ms: float | None) -> list[Sample]:
         most = lease_samples(DECODE_SAMPLES, each_ms)
         return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
 
@@ -301,5 +297,5 @@ class LostLeases:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                if not self.leases.holds_sample(sample.ordinal):  # another worker may have it
+                if not self.leases.has_twin(lease, sample.ordinal):  # another worker may have it
                     self.requeue(lease.kind, sample)

@@ -83,13 +83,9 @@ class KnownCosts:
 
 
 class CostMemory:
-    """Keeps what is known from one run to the next of the same job and data set.
-
-    is_used: False where each run is to measure its samples again.
-    """
+    """Keeps what is known from one run to the next of the same job and data set."""
 
     def __init__(self) -> None:
-        self.is_used = True
         self._key: object = None
         self._known: KnownCosts | None = None
 
@@ -102,7 +98,7 @@ class CostMemory:
         because it plans a whole epoch. believed: workers are not doubted.
         """
         nbytes = count * (len(job.resources) + 1) * np.dtype(np.int64).itemsize
-        is_kept = self.is_used and believed and not job.mixed_workers and nbytes <= MOST_BYTES
+        is_kept = believed and nbytes <= MOST_BYTES
         key = (job, count, fingerprint)
         if is_kept and self._known is not None and key == self._key:
             self._known.forget_failed()

@@ -42,16 +42,33 @@ def has_suspect(lease: GrantedLease) -> bool:
     return any(sample.crash_count for sample in lease.samples.values())
 
 
-class LeaseIndex:
-    """A set of leases, in the order in which they were added."""
+def wanted(lease: GrantedLease) -> list[Sample]:
+    """Return the open samples of a lease that are needed: of some the ranks need no more."""
+    is_probe = lease.kind == "probe"
+    return [sample for sample in lease.samples.values() if is_probe or sample.reserved]
 
-    def __init__(self, note_change: Callable[[bytes], None] = lambda _: None) -> None:
-        """`note_change` is told each worker that gets a lease more or less."""
+
+class LeaseTable:
+    """The leases of a run, oldest first. Methods named `take_...` remove leases and return them."""
+
+    def __init__(
+        self,
+        lease_s: float = math.inf,
+        last: int = 0,
+        note_change: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """`lease_s` is how long a lease lasts without a result; numbers continue after `last`.
+
+        `note_change` is told each worker that gets a lease more or less.
+        """
+        self.lease_s = lease_s
+        self.last = last
         self._note_change = note_change
         self._by_number: dict[int, GrantedLease] = {}
         self._of_worker: dict[bytes, dict[int, GrantedLease]] = {}
-        # Oldest first; several only of shared ones.
-        self._of_sample: dict[int, list[GrantedLease]] = {}
+        # Those that have expired and are still usable: few, and in none of the above.
+        self._late: dict[int, GrantedLease] = {}
+        self._useless: list[GrantedLease] = []
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -59,20 +76,9 @@ class LeaseIndex:
     def __iter__(self) -> Iterator[GrantedLease]:
         return iter(self._by_number.values())
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._by_number
-
-    def get(self, number: int) -> GrantedLease | None:
-        """Return a lease, None if it is not here."""
-        return self._by_number.get(number)
-
     def of_worker(self, worker: bytes) -> list[GrantedLease]:
         """Return a worker's leases, oldest first."""
         return list(self._of_worker.get(worker, {}).values())
-
-    def first(self, worker: bytes) -> int | None:
-        """Return the number of a worker's oldest lease, None if it has none."""
-        return next(iter(self._of_worker.get(worker, ())), None)
 
     def count(self, worker: bytes) -> int:
         """Return how many leases a worker has."""
@@ -81,22 +87,6 @@ class LeaseIndex:
     def count_per_worker(self) -> Counter[bytes]:
         """Return how many leases each worker has."""
         return Counter({worker: len(leases) for worker, leases in self._of_worker.items()})
-
-    def with_sample(self, ordinal: int) -> list[GrantedLease]:
-        """Return the leases that a sample is open on."""
-        return list(self._of_sample.get(ordinal, ()))
-
-    def holds_sample(self, ordinal: int) -> bool:
-        """Return whether a sample is open on a lease."""
-        return ordinal in self._of_sample
-
-    def add(self, lease: GrantedLease) -> None:
-        """Add a lease."""
-        self._by_number[lease.number] = lease
-        self._of_worker.setdefault(lease.worker, {})[lease.number] = lease
-        for ordinal in lease.samples:
-            self._of_sample.setdefault(ordinal, []).append(lease)
-        self._note_change(lease.worker)
 
     def pop(self, number: int) -> GrantedLease | None:
         """Remove a lease and return it, None if it is not here."""
@@ -107,61 +97,8 @@ class LeaseIndex:
         del own[number]
         if not own:
             del self._of_worker[lease.worker]
-        for ordinal in lease.samples:
-            self._forget_sample(lease, ordinal)
         self._note_change(lease.worker)
         return lease
-
-    def pop_sample(self, lease: GrantedLease, ordinal: int) -> Sample | None:
-        """Take a sample off a lease, None if it is not on it; a lease without samples is over."""
-        sample = lease.samples.pop(ordinal, None)
-        if sample is not None:
-            self._forget_sample(lease, ordinal)
-        if not lease.samples:
-            self.pop(lease.number)
-        return sample
-
-    def pop_samples(self, lease: GrantedLease, ordinals: Sequence[int]) -> dict[int, Sample]:
-        """Take samples off a lease, and return those that are on it."""
-        if len(ordinals) == len(lease.samples) and lease.samples.keys() == set(ordinals):
-            # All that it has, which is what comes mostly: at once.
-            self.pop(lease.number)
-            found, lease.samples = lease.samples, {}
-            return found
-        popped = ((ordinal, self.pop_sample(lease, ordinal)) for ordinal in ordinals)
-        return {ordinal: sample for ordinal, sample in popped if sample is not None}
-
-    def clear(self) -> None:
-        """Remove all leases."""
-        self._by_number.clear()
-        self._of_worker.clear()
-        self._of_sample.clear()
-
-    def _forget_sample(self, lease: GrantedLease, ordinal: int) -> None:
-        leases = self._of_sample[ordinal]
-        leases.remove(lease)
-        if not leases:
-            del self._of_sample[ordinal]
-
-
-class LeaseTable(LeaseIndex):
-    """All leases that have not expired. Methods named `take_...` remove and return leases."""
-
-    def __init__(
-        self,
-        lease_s: float = math.inf,
-        last: int = 0,
-        note_change: Callable[[bytes], None] = lambda _: None,
-    ) -> None:
-        """`lease_s` is how long a lease lasts without a result; numbers continue after `last`.
-
-        `note_change` is told each worker the number of whose leases has changed.
-        """
-        super().__init__(note_change)
-        self.lease_s = lease_s
-        self.last = last
-        self._expired_but_usable = LeaseIndex()
-        self._useless: list[GrantedLease] = []
 
     # --- granting and results
 
@@ -174,7 +111,7 @@ class LeaseTable(LeaseIndex):
         shared: GrantedLease | None = None,
     ) -> GrantedLease:
         """Record a new lease; `shared` is the lease that already has these samples, if any."""
-        self._forget_expired(worker)
+        self._forget_late(worker)
         self.last += 1
         lease = GrantedLease(self.last, kind, worker, now + self.lease_s, shown_at=now)
         samples = list(samples)
@@ -183,7 +120,9 @@ class LeaseTable(LeaseIndex):
         lease.alone = len(lease.samples) == 1 and has_suspect(lease)
         if shared is not None:
             lease.shared = shared.shared = True
-        self.add(lease)
+        self._by_number[lease.number] = lease
+        self._of_worker.setdefault(worker, {})[lease.number] = lease
+        self._note_change(worker)
         return lease
 
     def complete(
@@ -193,18 +132,19 @@ class LeaseTable(LeaseIndex):
 
         Samples that are not on this lease (any more) are left out: all, if it is not the worker's.
         """
-        is_expired = number in self._expired_but_usable
-        leases = self._expired_but_usable if is_expired else self
-        lease = leases.get(number)
+        lease = self._by_number.get(number) or self._late.get(number)
         if lease is None or lease.worker != worker:
             return "", {}
         for each in self.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
-        found = leases.pop_samples(lease, ordinals)
-        # Only then can somebody else have been leased the same samples.
-        if lease.shared or is_expired or self._expired_but_usable:
-            for sample in found.values():
-                self._take_from_others(lease.kind, sample)
+        # Only there can somebody else have been leased the same samples.
+        others = [*self._late.values()]
+        if lease.shared or number in self._late:
+            others += self
+        found = self._take_off(lease, ordinals)
+        for other in others:
+            if other.kind == lease.kind and self._take_off(other, found) and not other.samples:
+                self._useless.append(other)
         return lease.kind, found
 
     def never_granted(self, worker: bytes, number: int, ordinals: Sequence[int]) -> list[int]:
@@ -214,7 +154,7 @@ class LeaseTable(LeaseIndex):
         """
         if number > self.last:
             return list(ordinals)
-        lease = self.get(number) or self._expired_but_usable.get(number)
+        lease = self._by_number.get(number) or self._late.get(number)
         if lease is None or lease.worker != worker or lease.granted.issuperset(ordinals):
             return []
         return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
@@ -224,14 +164,8 @@ class LeaseTable(LeaseIndex):
         for lease in self.of_worker(worker):
             lease.deadline = now + self.lease_s
 
-    def remove_samples(self, is_useless: Callable[[Sample], bool]) -> None:
-        """Take samples off all leases that nobody needs any more."""
-        for lease in list(self):
-            for sample in [each for each in lease.samples.values() if is_useless(each)]:
-                self._remove_sample(lease, sample)
-
     def take_useless(self) -> list[GrantedLease]:
-        """Return, once, the leases whose samples others have done, or nobody needs."""
+        """Return, once, the leases whose samples others have done."""
         useless, self._useless = self._useless, []
         return useless
 
@@ -251,10 +185,7 @@ class LeaseTable(LeaseIndex):
         A worker works on its leases in order, so what is open of the former ones was lost on its
         way to the worker or back.
         """
-        self._forget_expired(worker, number)
-        first = self.first(worker)
-        if first is None or first >= number:
-            return []
+        self._forget_late(worker, number)
         skipped = [held for held in self.of_worker(worker) if held.number < number]
         for lease in skipped:
             self.pop(lease.number)
@@ -262,7 +193,7 @@ class LeaseTable(LeaseIndex):
 
     def take_of_worker(self, worker: bytes) -> list[GrantedLease]:
         """Take all leases of a worker."""
-        self._forget_expired(worker)
+        self._forget_late(worker)
         lost = self.of_worker(worker)
         for lease in lost:
             self.pop(lease.number)
@@ -271,22 +202,26 @@ class LeaseTable(LeaseIndex):
     def take_all(self) -> list[GrantedLease]:
         """Take all leases."""
         leases = list(self)
-        for index in (self, self._expired_but_usable):
+        for index in (self._by_number, self._of_worker, self._late):
             index.clear()
         return leases
 
     # --- questions
 
+    def has_twin(self, lease: GrantedLease, ordinal: int) -> bool:
+        """Return whether a sample of a lease that was removed is on one that shares it."""
+        return lease.shared and any(ordinal in each.samples for each in self)
+
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
 
-        Leases that are shared already are left out, and those with a suspected sample, which must
-        not kill another worker meanwhile.
+        Leases that are shared already are left out, those of which nothing is needed, and those
+        with a suspected sample, which must not kill another worker meanwhile.
         """
         waiting = [
             held
             for held in self
-            if held.shown_at <= before and not held.shared and not has_suspect(held)
+            if held.shown_at <= before and not (held.shared or has_suspect(held)) and wanted(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
 
@@ -299,25 +234,19 @@ class LeaseTable(LeaseIndex):
     def _expire(self, leases: list[GrantedLease]) -> list[GrantedLease]:
         for lease in leases:
             self.pop(lease.number)
-            self._expired_but_usable.add(lease)
+            self._late[lease.number] = lease
         return leases
 
-    def _forget_expired(self, worker: bytes, before: float = math.inf) -> None:
+    def _forget_late(self, worker: bytes, before: float = math.inf) -> None:
         """Forget a worker's expired leases: no result of them can come any more."""
-        if not self._expired_but_usable:
-            return
-        for lease in self._expired_but_usable.of_worker(worker):
-            if lease.number < before:
-                self._expired_but_usable.pop(lease.number)
+        for lease in list(self._late.values()):
+            if lease.worker == worker and lease.number < before:
+                del self._late[lease.number]
 
-    def _take_from_others(self, kind: str, sample: Sample) -> None:
-        for leases in (self, self._expired_but_usable):
-            for lease in leases.with_sample(sample.ordinal):
-                if lease.kind == kind:
-                    self._remove_sample(lease, sample)
-
-    def _remove_sample(self, lease: GrantedLease, sample: Sample) -> None:
-        leases = self if lease.number in self else self._expired_but_usable
-        leases.pop_sample(lease, sample.ordinal)
-        if not lease.samples and leases is self:
-            self._useless.append(lease)
+    def _take_off(self, lease: GrantedLease, ordinals: Iterable[int]) -> dict[int, Sample]:
+        """Take samples off a lease, and return those that are on it; without samples it is over."""
+        own = lease.samples
+        found = {ordinal: own.pop(ordinal) for ordinal in ordinals if ordinal in own}
+        if not own and self.pop(lease.number) is None:
+            self._late.pop(lease.number, None)
+        return found

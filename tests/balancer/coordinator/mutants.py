@@ -5,7 +5,6 @@ test_mutants.py plants them one by one and expects the simulated trials to notic
 
 from counterpoise.balancer.protocol.transitions import (
     COORDINATOR,
-    Action,
     Event,
     Outcome,
     Transition,
@@ -29,7 +28,7 @@ MUTANTS = (
     mutant(
         "an older incarnation keeps its leases",
         row("protocol.transitions:COORDINATOR", ("worker ready", Event.REPLACED),
-            Transition(Action.IGNORE, {Outcome.DONE: "absent"})),
+            Transition("ignore", {Outcome.DONE: "absent"})),
         seed=3,
     ),
     mutant(
@@ -51,26 +50,13 @@ MUTANTS = (
     ),
     mutant(
         "a result is taken from any lease, any number of times",
-        edit("coordinator.run.leases:LeaseIndex.pop_sample",
+        edit("coordinator.run.leases:LeaseTable._take_off",
              """
-             if sample is not None:
-                 self._forget_sample(lease, ordinal)
-             if not lease.samples:
-                 self.pop(lease.number)
-             return sample
+             if not own and self.pop(lease.number) is None:
+                 self._late.pop(lease.number, None)
              """,
-             """
-             if sample is not None:
-                 lease.samples[ordinal] = sample
-             return sample
-             """),
+             "own.update(found)"),
         seed=128,
-    ),
-    mutant(
-        "samples that two workers have stay with the slower",
-        edit("coordinator.run.leases:LeaseTable.complete",
-             "lease.shared or is_expired or self._expired_but_usable", "False"),
-        seed=282,
     ),
     mutant(
         "costs that arrive twice count twice",

@@ -99,7 +99,7 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
     cluster = started()
-    cluster.send(b"r1", RankBye()) if goodbye else cluster.lose(b"r1", Pong(0, 0, ""))
+    cluster.send(b"r1", RankBye()) if goodbye else cluster.lose(b"r1", Pong(""))
     cluster.send(b"r0", StartRun(1, 1, START))
     (status,) = [m for _, m in cluster.send(b"r0", Ping()) if isinstance(m, Pong)]
     assert status.waiting == "ranks (1,), which have gone"
@@ -111,7 +111,7 @@ def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
 
 def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
     cluster = started()
-    cluster.lose(b"r1", Pong(0, 0, ""))
+    cluster.lose(b"r1", Pong(""))
     cluster.send(b"r0", StartRun(1, 1, START))
     for _ in range(3):
         cluster.tick(50.0)
@@ -119,7 +119,7 @@ def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
         cluster.rank(b"r1", (1,))
         cluster.send(b"r1", StartRun(0, 0, START))
         cluster.tick(50.0)
-        cluster.lose(b"r1", Pong(0, 0, ""))
+        cluster.lose(b"r1", Pong(""))
     cluster.rank(b"r1", (1,))
     cluster.send(b"r1", StartRun(1, 1, START))
     assert cluster.coordinator.state.failure is None

@@ -287,15 +287,14 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
     assert message.step_holes == (1, 6)
 
 
-def test_what_is_decoded_in_vain_is_told_once():
+def test_what_is_decoded_in_vain_is_ignored():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
     (work,) = delivery.decoding.next_samples(1)
     delivery.acknowledge(1, 0, 0)
-    assert not delivery.take_has_useless_work()
     delivery.skip_to([work.place[2]], 0, 1)
-    assert delivery.take_has_useless_work()
-    assert not delivery.take_has_useless_work()
+    delivery.fail(work, SampleFailure("cut"))
+    assert not any(step.holes for step in delivery.steps.values())
     arrive(delivery, samples[work.ordinal])
     assert (delivery.budget.held_bytes, delivery.budget.reserved_bytes) == (0, 0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.coordinator.driven import Driven
 from counterpoise.balancer.coordinator.peers.records import WorkerPeer
-from counterpoise.balancer.coordinator.peers.worker_pool import LEASES_PER_WORKER, WorkerPool
+from counterpoise.balancer.coordinator.peers.worker_pool import WorkerPool
 from counterpoise.balancer.coordinator.run import granting
 from counterpoise.balancer.protocol.messages import Lease, Message, WorkerHello
 
@@ -70,19 +70,3 @@ def test_a_worker_that_is_back_has_its_home_again() -> None:
         pool.update(again, is_ready=True, is_assignable=True)
         assert pool.home(again, RANKS) == homes[number]
     assert sorted(pool.idle(leases.__getitem__)) == [name + b" again" for name in sorted(names)]
-
-
-@pytest.mark.parametrize("count", [1, 5, 16, 40])
-def test_the_nearest_of_those_with_as_much_room_is_found(count: int) -> None:
-    pool, names, leases = make_pool(count)
-    homes = {name: pool.home(name, RANKS) for name in names}
-    for rank in range(RANKS):
-        found = pool.nearest(names[0], rank, RANKS)
-        away = {name: (rank - home) % RANKS for name, home in homes.items()}
-        assert away[found] == min(away.values())
-    # One that has more leases is not among them, and one that is full is nowhere.
-    for at, name in enumerate(names[1:]):
-        leases[name] = 1 + at % LEASES_PER_WORKER
-        pool.note(name)
-    assert pool.next_free(leases.__getitem__) == names[0]
-    assert {pool.nearest(names[0], rank, RANKS) for rank in range(RANKS)} == {names[0]}

@@ -34,6 +34,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from tests.simulation.balancer import NoMemory
 
 COUNT = 24
 PLAN = PlanConfig(
@@ -141,7 +142,7 @@ ALL = list(range(COUNT))
 def test_samples_are_measured_once_a_job(mode: Mode) -> None:
     job = replace(JOB, plan=replace(PLAN, mode=mode))
     epochs, others = Epochs(job), Epochs(job)
-    others.coordinator.state.costs.is_used = False
+    others.coordinator.state.costs = NoMemory()
     assert [epochs.epoch() for _ in range(4)] == [ALL, AGAIN, AGAIN, AGAIN]
     assert [others.epoch() for _ in range(4)] == [ALL] * 4
     assert epochs.given == others.given
@@ -277,11 +278,6 @@ def test_a_refused_sample_is_named_in_every_epoch() -> None:
 def test_workers_elsewhere_are_asked_in_every_epoch() -> None:
     job = replace(JOB, source={"pattern": "x"})
     epochs = Epochs(job, check_layout=lambda *_: "")
-    assert [epochs.epoch() for _ in range(2)] == [ALL] * 2
-
-
-def test_workers_that_may_differ_are_asked_in_every_epoch() -> None:
-    epochs = Epochs(replace(JOB, mixed_workers=True))
     assert [epochs.epoch() for _ in range(2)] == [ALL] * 2
 
 

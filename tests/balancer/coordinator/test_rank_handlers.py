@@ -40,7 +40,7 @@ def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
     asked = cluster.rank(b"new", job=OTHER)
     assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Pong"]
     for peer in (b"r0", b"r1"):
-        cluster.lose(peer, Pong(0, 0, ""))
+        cluster.lose(peer, Pong(""))
     sent = cluster.tick()
     assert kinds(sent, b"new") == []
     assert kinds(sent, b"w") == ["Welcome"]
@@ -62,7 +62,7 @@ def test_a_rank_that_waited_and_has_left_is_not_admitted_later(is_admitted_befor
     cluster.rank(b"new", job=OTHER)
     if is_admitted_before:
         for peer in (b"r0", b"r1"):
-            cluster.lose(peer, Pong(0, 0, ""))
+            cluster.lose(peer, Pong(""))
         cluster.rank(b"new", job=OTHER)
     cluster.send(b"new", RankBye())
     assert kinds(cluster.tick(), b"new") == []

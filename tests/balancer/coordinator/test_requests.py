@@ -23,8 +23,6 @@ def test_a_request_is_looked_at_when_it_comes_and_when_something_has_changed():
     assert pending.take(0) == []
     pending.look_at(0, 1, 0)
     assert pending.take(0) == [(first, A)]
-    pending.look_at_step(1)
-    assert pending.take(0) == [(second, A)]
     pending.look_at_peers([A, B])
     assert pending.take(0) == [(first, A), (second, A)]
     pending.look_at_all()
@@ -36,7 +34,6 @@ def test_what_is_for_somebody_else_is_not_looked_at():
     pending.take(0)
     pending.look_at(0, 0, rank=1)
     pending.look_at(0, 1, rank=0)
-    pending.look_at_step(1)
     pending.look_at_peers([B])
     assert pending.take(0) == []
 
@@ -100,4 +97,4 @@ def test_nothing_is_left_of_requests_that_are_answered_or_whose_peers_have_gone(
             assert pending.nearest_of(each, 0) == nearest
     for request, peer in list(known):
         pending.remove(request, peer)
-    assert not any(vars(pending)[name] for name in ("_since", "_of_peer", "_of_step"))
+    assert not any(vars(pending)[name] for name in ("_since", "_of_peer", "_of_place"))

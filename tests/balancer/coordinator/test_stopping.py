@@ -28,5 +28,5 @@ def test_a_rank_goes_on_when_it_hears_from_the_next_balancer() -> None:
     session.begin(0, EpochPosition(0, 0, 0, 0, ""))
     session.handle(BalancerStops())
     assert (session.awaits_restart, session.failure, session.state) == (True, "", "running")
-    session.handle(Pong(0, 0, "a worker to connect"))
+    session.handle(Pong("a worker to connect"))
     assert not session.awaits_restart

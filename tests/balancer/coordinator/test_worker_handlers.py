@@ -331,7 +331,7 @@ def test_a_worker_that_cannot_open_the_data_is_reported_to_all_and_serves_the_ne
     cluster.rank(b"r")
     cluster.send(b"w", WorkerHello("w", 0, "host", 0))
     sent = cluster.send(b"w", WorkerFailed("no such file"))
-    assert sent == [(b"r", RunFailed("worker", "worker w: no such file"))]
+    assert sent == [(b"r", RunFailed("worker w: no such file"))]
     cluster.send(b"r", RankBye())
     assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]
 

@@ -53,8 +53,7 @@ def protocol_page() -> str:
         "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
         "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
-        "### Coordinator to a worker's heartbeat thread, or to the doctor\n\n"
-        + "\n".join(map(record, messages.TO_OTHERS)),
+        "### Coordinator to the doctor\n\n" + record(messages.StatusReport),
         "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
@@ -80,11 +79,10 @@ worker                    coordinator                     rank
 """
 
 
-def table(rows: Table[Any]) -> str:
+def table(rows: Table) -> str:
     """Return a table of transitions as Markdown.
 
-    >>> from counterpoise.balancer.protocol.transitions import WorkerAction
-    >>> end = Transition(WorkerAction.END, {Outcome.DONE: "ended"})
+    >>> end = Transition("end", {Outcome.DONE: "ended"})
     >>> print(table({("joining", "Bye"): end}))
     | state | event | action | next state |
     |---|---|---|---|
@@ -98,7 +96,7 @@ def table(rows: Table[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def diagram(rows: Table[Any]) -> str:
+def diagram(rows: Table) -> str:
     """Return the moves between states as a Mermaid diagram; what stays in a state is left out."""
     moves: dict[tuple[str, str], list[str]] = {}
     for (state, event), row in rows.items():
@@ -145,7 +143,7 @@ def _event(event: str) -> str:
     return f"`{event}`" if event[0].isupper() else str(event)
 
 
-def _condition(row: Transition[Any], outcome: Outcome) -> str:
+def _condition(row: Transition, outcome: Outcome) -> str:
     """Return under which outcome a row leads to a state, empty if it leads to one only."""
     return f" ({outcome})" if len(row.after) > 1 else ""
 

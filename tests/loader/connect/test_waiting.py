@@ -64,7 +64,7 @@ def test_messages_are_looked_for_rarely_while_microbatches_are_here(
 
 def test_a_failure_that_came_while_sockets_were_closed_is_raised_at_once(connection: Any) -> None:
     connection.session.state = "running"
-    connection.session.handle(RunFailed("data", "no such file"))
+    connection.session.handle(RunFailed("no such file"))
     with pytest.raises(LoaderError, match="no such file"):
         connection.next()
     assert "pause" not in connection.done

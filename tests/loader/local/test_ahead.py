@@ -4,13 +4,12 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.messages import EpochPosition
-from counterpoise.loader.local.ahead import COMPARED, PlanAhead
+from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.workers.sources.measuring import FailedSample
 from tests.loader.local.plans import (
@@ -37,7 +36,7 @@ class Board:
 
 
 class Shares:
-    """A rank at a board: see ahead.Shares."""
+    """A rank at a board: see exchange.Peers."""
 
     def __init__(self, board: Board, rank: int) -> None:
         self._board, self.rank, self.ranks = board, rank, board.ranks
@@ -59,6 +58,9 @@ class Shares:
     def end(self, group: str) -> None:
         """Do nothing."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
     def why_lost(self, _key: str) -> str:
         return ""
 
@@ -72,13 +74,12 @@ class Rank:
 
     def __init__(
         self, plan: PlanConfig, costs: list[int], broken: set[int], ahead: int,
-        shares: Shares | None = None, at: EpochPosition = START, are_named: bool = True,
+        shares: Any = None, at: EpochPosition = START,
     ) -> None:  # fmt: skip
         self.costs, self.broken, self.steps = costs, broken, list[Any]()
         self.out = 0
         self.measured: Counter[int] = Counter()
         unknown = LoopCosts(len(costs), RESOURCES)
-        unknown.are_named = are_named
         source = feed(plan, unknown, at)
         self.ahead = PlanAhead(source, ahead, plan.samples_per_step, shares, "1")
 
@@ -153,40 +154,6 @@ def together(ranks: list[Rank], seed: int) -> None:
             return
         source.choice(ranks).move(source)
     raise AssertionError([rank.ahead.waits_for for rank in ranks])
-
-
-@given(
-    plan=plans, costs=values, broken=indexes, ahead=st.integers(1, 40), seed=st.integers(0, 99),
-    count=st.integers(2, 4),
-)  # fmt: skip
-def test_ranks_without_keys_compare_some_of_the_next_ones_samples_and_plan_the_same(
-    plan: PlanConfig, costs: list[int], broken: set[int], ahead: int, seed: int, count: int
-) -> None:
-    board = Board(count)
-    ranks = [
-        Rank(plan, costs, broken, ahead, Shares(board, rank), are_named=False)
-        for rank in range(count)
-    ]
-    together(ranks, seed)
-    measured = sum((rank.measured for rank in ranks), Counter[int]())
-    assert all([*map(seen, r.steps)] == [*map(seen, ranks[0].steps)] for r in ranks)
-    assert max(measured.values()) <= 2
-    assert sum(times - 1 for times in measured.values()) <= count * COMPARED
-    assert len({frozenset(rank.ahead.failed) for rank in ranks}) == 1
-
-
-@given(seed=st.integers(0, 99), ahead=st.integers(1, 40))
-def test_a_rank_without_keys_that_has_the_samples_in_another_order_is_found(
-    seed: int, ahead: int
-) -> None:
-    board, costs = Board(2), [1 + each % 13 for each in range(60)]
-    other = random.Random(seed).sample(costs, len(costs))
-    ranks = [
-        Rank(config(), given, set(), ahead, Shares(board, rank), are_named=False)
-        for rank, given in enumerate((costs, other))
-    ]
-    with pytest.raises(ValueError, match=r"rank [01] have both measured .* cost something else"):
-        together(ranks, seed)
 
 
 def test_no_more_is_measured_and_planned_than_is_asked_for() -> None:

@@ -1,9 +1,11 @@
 """A store in memory that counts requests, and refuses those that would wait."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from counterpoise.loader.peers import Peers
+from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import MeetingPoint
 
@@ -110,3 +112,8 @@ def walk(ways: dict[int, Iterator[float]], clock: Clock) -> dict[int, Peers | Ex
                     ends[rank] = error
         clock.now += 0.05
     return ends
+
+
+def held_bytes(log: Any) -> int:
+    """Return the memory that a RecordWriter's file has."""
+    return os.fstat(log._file.fileno()).st_blocks * 512

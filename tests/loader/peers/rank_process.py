@@ -14,7 +14,9 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.peers import Peers, joining, meet, members
+from counterpoise.loader.peers import joining, members
+from counterpoise.loader.peers.exchange import Peers
+from counterpoise.loader.peers.joining import meet
 from counterpoise.loader.step.ranks import RankArguments
 
 TIMEOUT_S = 5.0

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from counterpoise.loader.peers import Peers, pack_costs, unpack_costs
+from counterpoise.loader.peers.costs import pack_costs, unpack_costs
+from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import KeyStore, MeetingPoint
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.loader.peers import pack_costs, unpack_costs
+from counterpoise.loader.peers.costs import pack_costs, unpack_costs
 
 VALUES = st.integers(-(1 << 63), (1 << 63) - 1)
 ROWS = st.integers(0, 4).flatmap(

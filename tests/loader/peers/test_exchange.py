@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from counterpoise.loader.peers import Peers, host_values
+from counterpoise.loader.peers import host_values
+from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.records import RELEASE_BYTES
-from tests.loader.peers.memory_store import Job
+from tests.loader.peers.memory_store import Job, held_bytes
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_memory_of_what_all_have_read_is_given_back(job: Job) -> None:
             each.post(f"key/{number}", bytes(RELEASE_BYTES // 4))
         gathered(peers, f"key/{number}", job)
         for each in peers:
-            assert each._log.held_bytes < 12 * RELEASE_BYTES  # type: ignore[attr-defined]
+            assert held_bytes(each._log) < 12 * RELEASE_BYTES  # type: ignore[attr-defined]
 
 
 def test_a_follower_gathers_late_what_was_kept_for_it(job: Job) -> None:
@@ -213,6 +214,23 @@ def test_a_leader_that_fell_silent_after_it_told_of_others_is_named_with_them(jo
     for each in peers[:2]:
         assert "rank 3 (process 3" in each.why_missing("key")
         assert "rank 2 (process 2" in each.why_missing("key")
+
+
+@pytest.mark.parametrize("closed", [2, 3])
+def test_all_hosts_are_told_with_what_error_a_rank_has_closed(job: Job, closed: int) -> None:
+    peers = job.meet()
+    try:
+        raise ValueError("an image of no pixels")
+    except ValueError:
+        peers[closed].close()
+    for each in peers:
+        if each is not peers[closed]:
+            each.post("key", b"")
+    gathered([each for each in peers if each is not peers[closed]], "key", job, within_s=10.0)
+    for rank in (0, 1):
+        reason = peers[rank].why_lost("key")
+        assert reason.startswith(f"rank {closed} (process {closed}, host ")
+        assert ", which has closed its loader (ValueError: an image of no pixels)" in reason
 
 
 def test_the_store_is_asked_seldom_while_others_take_their_time() -> None:

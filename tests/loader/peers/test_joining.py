@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.peers import Peers, meet
+from counterpoise.loader.peers.exchange import Peers
+from counterpoise.loader.peers.joining import meet
 from counterpoise.loader.step.ranks import Place
 from tests.loader.peers.memory_store import Job, walk
 

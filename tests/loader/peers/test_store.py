@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from counterpoise.loader import LoaderError
-from counterpoise.loader.peers import Peers
+from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import Entries, MeetingPoint, StoreState, _own_connection
 from tests.forking.popen import Popen

@@ -3,7 +3,8 @@
 python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   plain    two epochs
   resume   again, from the ledger in FOLDER/ledger.json
-  other    the ranks have the samples in another order, without keys; or with keys: keyed
+  other    the ranks have the samples in another order, without keys; or with keys: keyed;
+           or all of them cost the same: table
   apart    the ranks begin at different epochs
   broken   a sample does not decode, on one of them
   torn     two epochs, in which next() is left by exceptions at random moments, of each rank its own
@@ -143,8 +144,10 @@ def main(folder):
     came["apart"] = attempt(lambda: take(loader, 2))
     loader.close()
 
-    for manner, kind in (("other", Numbers), ("keyed", KeyedNumbers)):
-        loader = make(kind(rank), **given, cost=lambda sample: {"tokens": sample["x"] % 31})
+    for manner, kind in (("other", Numbers), ("keyed", KeyedNumbers), ("table", Numbers)):
+        by_table = {"tokens": [1] * COUNT}
+        cost = by_table if manner == "table" else lambda sample: {"tokens": sample["x"] % 31}
+        loader = make(kind(rank), **given, cost=cost)
         came[manner] = attempt(lambda loader=loader: take(loader, 1))
         loader.close()
 

@@ -99,7 +99,8 @@ def test_ranks_that_are_apart_are_both_told_where_they_are(came):
 @pytest.mark.parametrize(
     ("manner", "text"),
     [
-        ("other", "samples that this rank and rank {} have both measured "),
+        ("other", "of 16 samples that all ranks have loaded rank 1 has others than rank 0, or "),
+        ("table", "of 16 samples that all ranks have loaded rank 1 has others than rank 0, or "),
         ("keyed", "rank {} \\(.*with another order or content of the data than rank"),
     ],
 )

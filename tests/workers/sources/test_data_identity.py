@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from torch.utils.data import ConcatDataset, Subset
+import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from counterpoise.workers.sources.data_identity import KnownData
 
@@ -53,3 +54,35 @@ def test_a_mark_by_chance_tells_ledgers_apart_and_not_ranks() -> None:
 
 def test_a_list_that_has_grown_is_known_by_its_first() -> None:
     assert KnownData(TEXTS, 200).identity_of_first(150) == KnownData(TEXTS[:150], 150).identity
+
+
+def records(first: int = 0) -> Any:
+    return [
+        {"text": "a", "ids": [each, 7], "x": torch.zeros(2)} for each in range(first, 20 + first)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "other"),
+    [
+        (records(), records(1)),
+        (records(), records()[::-1]),
+        (Subset(records(), range(9)), Subset(records(1), range(9))),
+        (ConcatDataset([records()]), ConcatDataset([records(1)])),
+        (torch.arange(20), torch.arange(20) + 1),
+        (TensorDataset(torch.zeros(20), torch.ones(20)), TensorDataset(*[torch.zeros(20)] * 2)),
+    ],
+)
+def test_samples_in_memory_are_looked_at_by_balanced_loaders(data: Any, other: Any) -> None:
+    one, two = (KnownData(each, len(each), str) for each in (data, other))
+    assert one.looked_at().identity == one.looked_at().identity != two.looked_at().identity
+    assert one.rank_identity != two.rank_identity
+    assert one.identity == two.identity or isinstance(data, torch.Tensor)  # in a plain loader
+
+
+def test_samples_that_collating_changes_stay_what_they_were() -> None:
+    data = records()
+    known = KnownData(data, 20, str).looked_at()
+    before = known.identity
+    data[0]["mask"] = data[0].pop("ids")
+    assert known.identity == before
