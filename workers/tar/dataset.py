@@ -146,7 +146,9 @@ class TarDataset:
         """
         shard, row = self._place(index)
         raw: dict[str, Any] = {"__key__": self._indexes[shard].key(row)}
-        members = self._indexes[shard].sample(row)
+        members, faults = self._indexes[shard].sample(row), self._indexes[shard].faults
+        if row in faults:
+            raise SampleError(raw["__key__"], faults[row], self.file_of(index))
         try:
             for member in members:
                 refuse_pickled(member.extension)
