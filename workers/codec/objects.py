@@ -72,6 +72,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.requires_grad
+        and not tensor.is_nested
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()

@@ -124,3 +124,12 @@ def test_own_classes_travel_as_objects():
     record = there_and_back(Record(torch.ones(2), "ones"))
     assert record.name == "ones"
     assert record.tensor.tolist() == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_back(layout):
+    parts = [torch.arange(2.0), torch.arange(3.0)]
+    found = there_and_back({"x": torch.nested.nested_tensor(parts, layout=layout)})["x"]
+    assert found.layout == layout
+    assert all(map(torch.equal, found.unbind(), parts))
