@@ -133,7 +133,7 @@ def scan(shard: Path) -> ShardIndex:
 def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
     names = [key.encode() for key in samples]
     numbers: dict[str, int] = {}
-    rows, faults = [], {}
+    rows, faults = list[tuple[int, ...]](), dict[int, str]()
     for row, sample in enumerate(samples.values()):
         for extension, entry in sorted(sample.items(), key=lambda member: member[1].offset):
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
