@@ -23,9 +23,10 @@ from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, 
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
-from counterpoise.workers.codec.frames import CodecError, payload_of
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from counterpoise.workers.codec.frames import encode as encode_sample
+from counterpoise.workers.codec.frames import payload_of
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset

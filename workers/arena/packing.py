@@ -58,11 +58,8 @@ class _Beside:
 class _Packer(pickle.Pickler):
     """Pickles one object. It must not be in a cycle: its tensors would live until one is sought."""
 
-    def __init__(
-        self, stream: io.BytesIO, sender: Sender | None, beside: _Beside, reducers: Mapping[Any, Any]
-    ) -> None:
+    def __init__(self, stream: io.BytesIO, sender: Sender | None, beside: _Beside) -> None:
         super().__init__(stream, 5, buffer_callback=beside.add)
-        self.dispatch_table = reducers
         self._beside = beside
         self._sender = sender
         # The first tensor of each piece of memory, by its address, first and last byte.
@@ -169,7 +166,9 @@ def pack(
     sender: whose tensors need not be copied; reducers: how to pickle what is no ordinary tensor.
     """
     stream, beside = io.BytesIO(), _Beside()
-    _Packer(stream, sender, beside, reducers).dump(thing)
+    packer = _Packer(stream, sender, beside)
+    packer.dispatch_table = reducers
+    packer.dump(thing)
     return stream.getbuffer(), beside.pieces
 
 

@@ -45,11 +45,6 @@ def watched_view(mapping: Mapping, length: int, ended: Ended) -> Any:
     return memory
 
 
-def views_alive() -> int:
-    """Return the number of views in this process."""
-    return len(_alive)
-
-
 def _end(view: Any, _finalizing: Any = sys.is_finalizing) -> None:
     # While the interpreter ends, what `ended` refers to may be gone, and nobody waits for it.
     if not _finalizing():

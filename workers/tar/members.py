@@ -11,6 +11,7 @@
 | anything else | bytes |
 """
 
+import codecs
 import io
 import json
 import math
@@ -44,7 +45,7 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8-sig")
+    return data.removeprefix(codecs.BOM_UTF8).decode()
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import (
-    CodecError,
     decode,
     decode_packed,
     encode,
