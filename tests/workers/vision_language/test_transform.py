@@ -14,6 +14,7 @@ from PIL import Image
 
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import build, registered
+from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.token_layout import ByteTokenizer
 from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 
@@ -111,6 +112,19 @@ def test_a_broken_image_is_named_with_its_member(data):
     for use in (transform, transform.probe):
         with pytest.raises(SampleError, match=r"sample 'a': img1\.jpg: UnidentifiedImageError"):
             use({"__key__": "a", "img1.jpg": data, "txt": "x"})
+
+
+@pytest.mark.parametrize(
+    ("side", "told"), [(60000, "DecompressionBombError"), (2000, "2000x2000 is over the limit")]
+)
+def test_a_bomb_is_named_with_its_sample_member_and_shard(shard, picture, side, told):
+    header = picture(8, 8, "BMP")
+    bomb = header[:18] + side.to_bytes(4, "little") * 2 + header[26:]
+    path = shard("a.tar", {"k.img1.bmp": bomb, "k.txt": "x"})
+    dataset = TarDataset(path, VisionLanguage(**SMALL, max_pixels=1 << 20))
+    for action in (dataset.load, dataset.probe):
+        with pytest.raises(SampleError, match=rf"sample 'k' of .*a\.tar: img1\.bmp: {told}"):
+            action(0)
 
 
 def test_the_users_tokenizer_and_ids_are_used():
