@@ -182,15 +182,6 @@ def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[in
     return open_image(file, max_pixels).size
 
 
-def decode_image(
-    data: bytes | BinaryIO,
-    target: tuple[int, int] | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
-    """Return an image file as upright RGB, as `OpenedImage.decode` does."""
-    return open_image(data, max_pixels).decode(target)
-
-
 def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
     """Return the size in a header that Pillow need not read, or None."""
     file.seek(0)

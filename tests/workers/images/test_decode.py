@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
 
-from counterpoise.workers.images.decode import ImageError, decode_image, image_size, is_image
+from counterpoise.workers.images.decode import ImageError, image_size, is_image, open_image
 
 
 def _saved(image, format="PNG", **options):  # noqa: A002
@@ -25,6 +25,10 @@ def _turned(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
+
+
+def decode_image(data, target=None, **options):
+    return open_image(data, **options).decode(target)
 
 
 def _levels(data, **options):
