@@ -14,10 +14,8 @@ from pathlib import Path
 from braceexpand import braceexpand  # comes with webdataset
 
 Pattern = str | Path | Sequence[str | Path]
-KEPT = (
-    ".npz",
-    ".costs",
-)  # indexes and costs are kept beside the shards; `folder/*` does not mean them
+# Indexes and costs are kept beside the shards; `folder/*` does not mean them.
+KEPT = (".npz", ".costs")
 # A pattern is expanded before it is looked up, and may come from another host.
 MAX_NAMES = 1_000_000
 LONGEST_PATH = 4096
