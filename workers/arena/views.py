@@ -61,11 +61,7 @@ def _before_fork() -> None:
 
 def _in_child() -> None:
     for view in list(_alive.values()):
-        view.ended = _say_nothing
-
-
-def _say_nothing(_: bool) -> None:
-    """Do nothing: the slot is the parent's."""
+        view.ended = lambda _: None  # the slot is the parent's
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_child)

@@ -59,8 +59,7 @@ EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *PAX, tarfile.XG
 ASIDE = (tarfile.DIRTYPE, b"D", b"V", b"A")
 # What has no bytes, or not all; named as the error does.
 KINDS = {
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
+    **dict.fromkeys((tarfile.CHRTYPE, tarfile.BLKTYPE), "a device"),
     tarfile.FIFOTYPE: "a pipe",
     tarfile.GNUTYPE_SPARSE: "stored sparse",
     b"M": "the end of a file that begins in another volume",
