@@ -16,7 +16,7 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import DeadLetter, record_letter
+from ...workers.sources.failures import SkippedSample, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
@@ -280,7 +280,7 @@ class BalancedLoader:
         batch, before = kept.arrival.batch, kept.at.holes
         if self.dead_letter is not None:
             for hole in batch.holes[kept.reported :]:
-                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
+                letter = SkippedSample(hole.key, hole.reason, "data", hole.source or self.name)
                 record_letter(self.dead_letter, letter)
                 kept.reported += 1
         holes = before + tuple(o for o in batch.step_holes if o not in before)

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import uses_arena, why_inline
+from ...workers.arena.transport import why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import Envelope, is_stateful
 from ...workers.batches.map_reader import MapReader
@@ -93,7 +93,7 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if isinstance(reader, MapReader) and loader._restarts:
             refuse_restarts(loader._restarts, why_inline(loader.transport))
             reader.progress = shared_numbers(context, loader.num_workers)
-        if uses_arena(loader):
+        if not why_inline(getattr(loader, "transport", "auto")):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)

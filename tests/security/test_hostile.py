@@ -32,7 +32,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
-from counterpoise.workers.codec.frames import CodecError
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from tests.security.fuzz import attack, attack_sessions, state_size, to_peers
 from tests.security.hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces

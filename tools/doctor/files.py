@@ -18,7 +18,7 @@ from ...loader.resume.ledger import (
     SamplerLedger,
     parse_ledger,
 )
-from ...workers.sources.failures import DeadLetter, read_letters
+from ...workers.sources.failures import SkippedSample, read_letters
 from .figures import Finding, judge
 
 NAMED = 10
@@ -132,7 +132,7 @@ def examine_dead_letters(path: Path) -> list[Finding]:
         raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")
     if not letters:
         return [judge("dead letters", "none")]
-    groups: dict[tuple[str, str, str], list[DeadLetter]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[SkippedSample]] = defaultdict(list)
     for letter in letters:
         groups[letter.source, letter.kind, generalize(letter.reason)].append(letter)
     largest = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
@@ -148,7 +148,7 @@ def generalize(reason: str) -> str:
     return _DETAIL.sub("#", reason)
 
 
-def _finding(source: str, group: list[DeadLetter]) -> Finding:
+def _finding(source: str, group: list[SkippedSample]) -> Finding:
     keys = list(dict.fromkeys(letter.key for letter in group))
     named = ", ".join(keys[:NAMED_KEYS]) + (", ..." if len(keys) > NAMED_KEYS else "")
     first = group[0]
