@@ -129,6 +129,8 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     options = _report_options(sources, given)
     with _progress() as progress:
         rows, total = _scan(sources, out, given, progress)
+        if not total:
+            raise ValueError(f"{', '.join(sources)}: there is no sample in it; give one or more")
         task = progress.add_task("plan", total=None, live="")
         report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")

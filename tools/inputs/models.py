@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import click
 import msgspec
@@ -21,6 +20,7 @@ from ...sched.planners.stage_split_models import (
     pair_layers,
 )
 from .programs import with_options
+from .tables import open_table
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -133,20 +133,13 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
 def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
     """Return the costs of `count` samples, drawn from a data set's costs.
 
-    `path`: a folder that `counterpoise analyze` wrote, or an npz with an array of that name. Raises
-    ValueError if it does not have that resource.
+    `path`: a folder that `counterpoise analyze` wrote, or a table with a column of that name.
+    Raises ValueError if it does not have that resource.
     """
     if path.is_dir():
         path /= "index.npz"
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}; run counterpoise analyze")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if resource not in arrays:
-                raise ValueError(f"{path} has no array {resource!r}; it has {', '.join(arrays)}")
-            costs = arrays[resource]
-    except BadZipFile as error:
-        raise ValueError(f"{path} is no npz file: {error}") from None
-    if costs.ndim != 1 or costs.dtype.kind not in "iu" or not len(costs) or costs.min() < 0:
-        raise ValueError(f"{path}: {resource} must be a row of whole numbers of 0 or more")
-    return [int(cost) for cost in np.random.default_rng(seed).choice(costs, count)]
+    costs = open_table(path).costs([resource])[:, 0]
+    found: list[int] = np.random.default_rng(seed).choice(costs, count).tolist()
+    return found

@@ -83,7 +83,7 @@ def make_report(
     plan can be made with these options.
     """
     if not len(rows):
-        first = [f"{one.key}: {one.reason}" for one in rows.failures[:3]]
+        first = [f"{one.source}, {one.key:.80}: {one.reason}" for one in rows.failures[:3]]
         raise ValueError(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
