@@ -71,6 +71,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
+        and not tensor.is_nested
         and not tensor.requires_grad
         and not tensor.is_quantized
         and not tensor.is_conj()

@@ -349,10 +349,13 @@ def sample_nbytes(sample: Sample) -> int:
     >>> sample_nbytes({"pixels": np.zeros((2, 3), np.uint8), "text": "abc", "label": 1})
     17
     """
-    if hasattr(sample, "nbytes"):
-        return int(sample.nbytes)
+    try:
+        if hasattr(sample, "nbytes"):
+            return int(sample.nbytes)
+    except RuntimeError:  # a sparse or nested tensor
+        return 0
     if isinstance(sample, str):
-        return len(sample.encode())
+        return len(sample.encode("utf-8", "surrogatepass"))
     if isinstance(sample, bytes | bytearray):
         return len(sample)
     if isinstance(sample, Mapping):
