@@ -10,7 +10,8 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from ...balancer.planning.problem.shuffle import permutation
-from .tables import open_table
+from .files import open_table
+from .programs import is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,10 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     budgets = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value.isdigit() or not int(value):
-            raise ValueError(f"--budget got {text!r}; write RESOURCE=AMOUNT, such as tokens=4096")
+        if not name or not is_count(value):
+            raise ValueError(
+                f"--budget got {text!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
+            )
         budgets[name] = int(value)
     return budgets
 

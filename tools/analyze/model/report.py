@@ -167,10 +167,8 @@ def _fit_step(plan: Plan, count: int) -> Plan:
     if plan.samples:
         accumulate = max(1, round(plan.samples / (plan.ranks * plan.batch_size)))
         return replace(plan, accumulate=accumulate)
-    accumulate = plan.accumulate
-    while accumulate > 1 and plan.ranks * accumulate * plan.batch_size > count:
-        accumulate -= 1
-    return replace(plan, accumulate=accumulate)
+    most = max(1, count // (plan.ranks * plan.batch_size))
+    return replace(plan, accumulate=min(plan.accumulate, most))
 
 
 def _given_budgets(table: CostTable, options: ReportOptions) -> tuple[int, ...]:

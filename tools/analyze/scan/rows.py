@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.costs import MAX_COST, bad_cost
 from ....workers.tar.cache_files import Arrays, read_or_remove, write_arrays
-from ...inputs.tables import Column, Table, open_table
+from ...inputs.files import Column, Table, open_table
 
 FailureKind = Literal["unreadable", "truncated", "shard"]
 # A file's name is a hash of all that its rows depend on, so its stamp need not describe a shard.

@@ -16,7 +16,7 @@ from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source
 from ....workers.vision_language.transform import VisionLanguage
-from ...inputs.tables import SUFFIXES, is_table
+from ...inputs.files import SUFFIXES, is_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Reads tables that users give, a column at a time: npz, JSONL or parquet, with a row per sample.
+"""Reads files that users give: texts, and tables of costs, a column at a time.
 
 Files come from anywhere, and may be wrong in any way: what cannot be read is a ValueError of one
-line that names the file, the column and what to do. Nothing is unpickled, only columns that are
-asked for are read, and none takes more memory than its file can hold.
+line that names the file, the column and what to do. A table is npz, JSONL or parquet, with a row
+per sample. Nothing is unpickled, only columns that are asked for are read, and none takes more
+memory than its file can hold.
 """
 
 import importlib
@@ -12,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...workers.sources.costs import checked_column
 from ...workers.tar.members import decode_member
 
+T = TypeVar("T")
 Column = npt.NDArray[Any]
 # What the compression of zip files can make of a byte, and a little more.
 INFLATED = 1100
@@ -30,6 +32,21 @@ LARGEST_WHOLE_FLOAT = 2**53
 MOST_ROWS = 2**28
 # Names and characters of others that an error quotes.
 QUOTED_NAMES, QUOTED = 20, 300
+
+
+def parse_text(path: Path, parse: Callable[[str], T]) -> T:
+    """Return what `parse` makes of a text file; OSError if there is none.
+
+    Raises ValueError, with the path, whatever is wrong with the text.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"))
+    except OSError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:  # of json or csv: too deep, or too long
+        raise ValueError(f"{path}: {_reason(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
