@@ -16,9 +16,9 @@ Fields that the layouts make themselves (MADE) follow from these. What a tokeniz
 tokens (attention_mask, position_ids) is left out where it says the same, and refused where it says
 otherwise: it would take the place of the batch's own, and samples would attend to each other.
 
-Any other field follows one rule: numbers become a tensor (B,), strings and bytes a list; arrays
-(torch's and lists of numbers too) are concatenated along their first axis, and `<name>_lengths`
-int32 (B,) says how long each was. Anything else is refused; see fields.py.
+Any other field follows one rule: numbers become a tensor (B,); strings and bytes (and None beside
+them) a list; arrays (torch's and lists of numbers too) are concatenated along their first axis, and
+`<name>_lengths` int32 (B,) says how long each was. Anything else is refused; see fields.py.
 
 A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
 A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
