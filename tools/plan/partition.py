@@ -56,13 +56,7 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
 
 @click.command("partition")
 @with_model
-@click.option(
-    "--radius",
-    default=3,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Layers that a border may move.",
-)
+@click.option("--radius", default=3, show_default=True, help="Layers that a border may move.")
 @click.option(
     "--keep",
     default=15,

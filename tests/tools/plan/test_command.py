@@ -187,7 +187,7 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
         ((*SMALL, "--vpp", "two"), "--vpp got 'two'"),
         ((*SMALL, "--memory", "nan"), "give GB"),
         (("partition", "--model", "a+b", "--stages", "2"), "unknown model 'a'"),
-        (("partition", *PAIR, "--radius", "-1"), "-1 is not in the range"),
+        (("partition", *PAIR, "--radius", "-1"), "radius -1"),
         (("partition", "--stages", "4"), "give --model"),
         (("recompute",), "either --model, or --measured"),
         (("recompute", *PAIR, "--memory", "1"), "with every layer recomputed"),

@@ -283,7 +283,7 @@ def _sources(table: Table, column: Column | None, usable: npt.NDArray[np.intp]) 
         return {"source_of": np.zeros(len(usable), np.int64), "sources": (table.path.stem,)}
     values, number = np.unique(column[usable], return_inverse=True)
     # An index that analyze wrote has numbers, and their names in an array of its own.
-    known = table.column("sources") if "sources" in table.names else []
+    known: Any = table.column("sources") if "sources" in table.names else ()
     names = list(map(str, values.tolist()))
     if values.dtype.kind in "iu":
         names = [str(known[n]) if 0 <= n < len(known) else f"source {n}" for n in values.tolist()]
