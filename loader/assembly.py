@@ -24,6 +24,7 @@ from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
+from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
     check_decode_threads,
     checked_shuffle,
@@ -228,6 +229,14 @@ class BalancedSettings:
             raise ValueError(
                 f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or "
                 "a RemoteDataset for files that only they can see"
+            )
+        held = held_generators(dataset) if 0 in place.played else []
+        if held:
+            logger.warning(
+                "random choices from %s.%s depend on which worker loads which samples: draw from "
+                "random's, numpy's or torch's own functions, which are seeded for each sample",
+                type(dataset).__name__,
+                held[0],
             )
         job = JobSpec(
             plan=plan,

@@ -7,8 +7,9 @@ re-planned from measured steps.
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from counterpoise.sched.bubble_filling.choose import fill_plan, fitting
-from counterpoise.sched.bubble_filling.drift import drifted, guarded, host_only_ns, jittered, replan
+from benchmarks.bubbles.drift import drifted, host_only_ns, jittered, replan
+from benchmarks.bubbles.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.choose import fill_plan, fitting, guarded
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
@@ -18,7 +19,6 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 from counterpoise.sched.bubble_filling.gaps import Ints
 from counterpoise.sched.bubble_filling.instance import FilledSchedule
 from counterpoise.sched.bubble_filling.presets import case_setup
-from counterpoise.sched.bubble_filling.replay import Kernels, filled_kernels
 from counterpoise.sched.bubble_filling.setup import Splitting
 
 VARIATIONS = (0.0, 0.05, 0.1, 0.2, 0.3)

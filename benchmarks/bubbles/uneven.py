@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.bubbles.replay import filled_kernels
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
@@ -23,7 +24,6 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 )
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.presets import case_setup
-from counterpoise.sched.bubble_filling.replay import filled_kernels
 from counterpoise.sched.bubble_filling.setup import FillSetup
 from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 

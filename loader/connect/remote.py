@@ -216,7 +216,8 @@ class Connection:
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
-                raise TimeoutError(f"no batch within {timeout_s} s")
+                what = self._waits_for()
+                raise TimeoutError(f"no batch within {timeout_s:g} s: waits for {what}")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:

@@ -57,6 +57,9 @@ class Shares(Protocol):
     def why_missing(self, key: str) -> str:
         """Return which ranks have not posted a key; "" if none is missing."""
 
+    def close(self) -> None:
+        """Take part no more, and say so."""
+
 
 @dataclass(slots=True)
 class _Block:

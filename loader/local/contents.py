@@ -100,6 +100,22 @@ def contents_of(
     return found
 
 
+def plain_contents(
+    step: PlannedStep,
+    played: tuple[int, ...],
+    label: int,
+    padded: tuple[int, ...],
+    may_be_empty: bool,
+    has_spares: bool,
+) -> dict[Cell, Contents]:
+    """Return what a process' microbatches hold if no sample is a hole.
+
+    Nothing for a step with fewer samples than microbatches, of which none may be empty.
+    """
+    cells = usable_cells(step, (), may_be_empty, has_spares)
+    return {} if cells is None else contents_of(step, cells, played, label, padded)
+
+
 def _costs(rows: Int64, padded: Sequence[int]) -> tuple[int, ...]:
     """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
 

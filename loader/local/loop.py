@@ -5,6 +5,7 @@ says which samples each microbatch has, and the loader's own workers load and co
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -21,32 +22,37 @@ from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
 from ...workers.sources.interface import Source
 from ..balanced.arrivals import LocalArrival
+from ..peers.members import STOPPED
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.labels import COMPARED, count_label_tokens_of
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
 from .ahead import PlanAhead
-from .contents import Cell, Contents, contents_of, usable_cells
+from .contents import plain_contents
 from .costs import LoopCosts
-from .feed import PlanFeed, PlannedStep
+from .feed import PlanFeed
 from .planning import Planning, PlanningThread
 from .run import LocalRun
 from .shared_plans import shared_planner
-from .starts import BottleneckLine, meet_ranks, tell_way
+from .starts import LOST_S, MEET_S, BottleneckLine, meet_ranks, tell_way
 from .steps import RunSettings
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
-    from ...balancer.protocol.rank_session import Arrival
     from ..peers import Peers
 
 logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-# Other ranks are given up after so long if they have ended, or closed their loaders.
-LOST_S = 3.0
+# Returns what is waited for, and whether other ranks have to say it.
+WaitsFor = Callable[[], tuple[str, bool]]
+# What may hold up a rank that has neither ended nor stopped.
+HELD_UP = (
+    "; one that runs may be held up in a collective: under DDP others wait in it for a rank that "
+    "has left a parameter without a gradient (find_unused_parameters=True allows that)"
+)
 # A wait looks at the clock this often.
 WAIT_S = 1.0
 
@@ -177,7 +183,7 @@ class LocalLoop:
         arrival = run.head()
         if arrival is None and not run.is_at_end:
             since = time.monotonic()
-            arrival = self._wait(run, timeout_s)
+            (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
             if not run.is_first and self._measures_by_loading and self._runs == 1:
                 self._line.waited(time.monotonic() - since)
         # A run whose planning has ended is begun again.
@@ -186,29 +192,31 @@ class LocalLoop:
             raise arrival
         return arrival
 
-    def _wait(self, run: LocalRun, timeout_s: float | None) -> LocalArrival | Exception | None:
+    def _wait(
+        self, run: LocalRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
+    ) -> Any:
+        """Return what `look` finds once it is there; in a tuple of one the error to raise."""
         log, since = WaitLog(run.is_first), time.monotonic()
-        while True:
+        while (found := look()) is None:
             waited = time.monotonic() - since
-            left = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s - waited)
-            if left <= 0:
-                return TimeoutError(f"no batch within {timeout_s} s: waits for {run.waits_for}")
-            run.pump(left)
-            arrival = run.head()
-            if arrival is not None or run.is_at_end:
-                return arrival
-            if waited > LOST_S and self._planning and (lost := self._planning.why_lost):
-                return LoaderError(f"other ranks will say nothing more: {lost}")
+            what, is_of_ranks = waits_for()
+            planning = self._planning if is_of_ranks else None
+            # A worker may take its time; ranks wait for each other as long as in collectives.
+            limit_s = timeout_s or (math.inf if planning is None else MEET_S)
+            if waited >= limit_s:
+                advice = "" if planning is None or STOPPED in what else HELD_UP
+                return (TimeoutError(f"no batch within {limit_s:g} s: waits for {what}{advice}"),)
+            if planning and planning.has_ended and run.error:
+                return (run.error,)
+            if planning and waited > LOST_S and planning.why_lost:
+                return (LoaderError(f"other ranks will say nothing more: waits for {what}"),)
             if log.is_due(waited):
                 logger.warning(
                     "rank %s has waited %.0f s for %s; still missing: %s",
-                    ", ".join(map(str, self._settings.place.played)), waited, log.what,
-                    run.waits_for,
+                    ", ".join(map(str, self._settings.place.played)), waited, log.what, what,
                 )  # fmt: skip
-
-    def following(self, arrival: Any, /) -> "tuple[Arrival, ...]":  # noqa: ARG002
-        """Return nothing: microbatches come collated."""
-        return ()
+            run.pump(min(WAIT_S, limit_s - waited))
+        return found
 
     def release(self, arrival: Any) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
@@ -224,14 +232,16 @@ class LocalLoop:
         own, run, planning = sum(tokens.values()), self._run, self._planning
         if self._peers is None or run is None or planning is None:
             return own
-        key, since = f"labels/{step}", time.monotonic()
+        key = f"labels/{step}"
         planning.say(key, str(own).encode())
-        while (values := planning.heard.get(key)) is None:
-            if timeout_s is not None and time.monotonic() - since > timeout_s:
-                raise TimeoutError(f"the label tokens of all ranks not within {timeout_s} s")
-            self._is_torn = True
-            run.pump(WAIT_S)
-            self._is_torn = False
+        self._is_torn = True
+        values = self._wait(
+            run, timeout_s, lambda: planning.heard.get(key),
+            lambda: (f"the label tokens of step {step} from {planning.who_lacks(key)}", True),
+        )  # fmt: skip
+        self._is_torn = values[0] is run.error
+        if isinstance(values[0], Exception):
+            raise values[0]
         return sum(map(int, values))
 
     def finish(self) -> None:
@@ -255,10 +265,8 @@ class LocalLoop:
 
     @property
     def _keeps_workers(self) -> bool:
-        is_own = self._owner == os.getpid() and not self._is_lost
+        is_own = self._owner == os.getpid()
         return self._tasks is not None and self._settings.start.persistent and is_own
-
-    _is_lost = False
 
     @property
     def _keeps_costs(self) -> bool:
@@ -280,7 +288,7 @@ class LocalLoop:
             job.on_error == "skip", settings.takes_empty, settings.draws,
             count_label_tokens_of if job.counts_batches else None, settings.start.threads,
         )  # fmt: skip
-        self._owner, self._is_lost = os.getpid(), False
+        self._owner = os.getpid()
         if not settings.start.workers:
             return InlineTasks(reader)
         return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport)
@@ -299,7 +307,7 @@ class LocalLoop:
             self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
-            _plain_contents, played=played, label=job.label, padded=plan.padded_columns,
+            plain_contents, played=played, label=job.label, padded=plan.padded_columns,
             may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         # In the trainer's own thread an exception could leave what other ranks wait for half done.
@@ -357,6 +365,12 @@ class LocalLoop:
             tasks.close()
 
 
+def _arrived(run: LocalRun) -> tuple[LocalArrival | Exception | None] | None:
+    """Return the next microbatch, or what is raised for it; None while it is not there."""
+    arrival = run.head()
+    return (arrival,) if arrival is not None or run.is_at_end else None
+
+
 def _make_ahead(
     start: RunStart,
     plan: PlanConfig,
@@ -379,19 +393,3 @@ def _make_ahead(
     feed = PlanFeed(start.epoch, order, shared, costs, start.at, name_of)
     shares = peers if shares_costs else None
     return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
-
-
-def _plain_contents(
-    step: PlannedStep,
-    played: tuple[int, ...],
-    label: int,
-    padded: tuple[int, ...],
-    may_be_empty: bool,
-    has_spares: bool,
-) -> dict[Cell, Contents]:
-    """Return what a process' microbatches hold if no sample is a hole.
-
-    Nothing for a step with fewer samples than microbatches, of which none may be empty.
-    """
-    cells = usable_cells(step, (), may_be_empty, has_spares)
-    return {} if cells is None else contents_of(step, cells, played, label, padded)

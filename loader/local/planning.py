@@ -87,7 +87,8 @@ class Planning:
         # All ranks' values, by key.
         self.heard: dict[str, tuple[bytes, ...]] = {}
         self._told_failed = 0
-        self._has_ended = False
+        # Nothing more will come: it was stopped, or cannot go on.
+        self.has_ended = False
         # Keys under which this rank has said something; the others' answers to some are awaited.
         self._posted: set[str] = set()
         self._awaited: list[str] = []
@@ -146,7 +147,7 @@ class Planning:
             self._shares.end(self._group)
         self._is_stopped = True
         self._awaited.clear()
-        self._has_ended = True
+        self.has_ended = True
 
     def pause_s(self) -> float:
         """Return how long it makes sense to wait for other ranks before the next turn."""
@@ -163,21 +164,35 @@ class Planning:
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._awaited and self._shares is not None:
-            missing = self._shares.why_missing(f"{self._group}/{self._awaited[0]}")
-            return f"what other ranks say: {missing or 'it is on its way'}"
+            what, _, step = self._awaited[0].partition("/")
+            of = f"{what} of step {step}" if step else what
+            return f"what other ranks say ({of}): {self.who_lacks(self._awaited[0])}"
         return self._ahead.waits_for if self._ahead is not None else "the order of the epoch"
+
+    @property
+    def awaits_ranks(self) -> bool:
+        """Return whether something of other ranks is awaited."""
+        return bool(self._awaited) or (self._ahead is not None and self._ahead.awaits_ranks)
+
+    def who_lacks(self, key: str) -> str:
+        """Return which ranks have not said their value for a key, as far as is known."""
+        missing = self._shares.why_missing(f"{self._group}/{key}") if self._shares else ""
+        return missing or "it is on its way"
 
     # --- the side of whoever plans
 
     def turn(self) -> bool:
         """Do what there is to do; return whether anything has come of it."""
-        if self._has_ended:
+        if self.has_ended:
             return False
         found = Collected()
         try:
             self._work(found)
         except Exception as error:
-            found.error, self._has_ended = error, True
+            found.error, self._is_planned, self._has_failed = error, True, True
+            # Of what is planned already ranks still tell each other what they find.
+            is_of_plan = isinstance(error, ValueError | MemoryError) and self._ahead is not None
+            self.has_ended = not is_of_plan
         is_something = bool(found.to_measure or found.steps or found.failed or found.has_heard)
         if is_something or found.is_over or found.error is not None:
             self._found.append(found)
@@ -245,7 +260,7 @@ class Planning:
                 self._has_planned = True
                 return
 
-    _has_planned = _is_planned = False
+    _has_planned = _is_planned = _has_failed = False
 
 
 def _is_before(key: str, step: int) -> bool:
@@ -300,7 +315,7 @@ class PlanningThread(Planning):
 
     def rewind(self, step: int) -> bool:
         """Collect all once more from this step on, and what is to be measured."""
-        if self._has_ended:
+        if self.has_ended or self._has_failed:
             return False
         self._collected = 0
         for place in range(len(self._found)):  # the thread may add to it meanwhile
@@ -338,7 +353,7 @@ class PlanningThread(Planning):
 
 def _run(planning: "weakref.ref[PlanningThread]", work_there: threading.Event) -> None:
     """Be the thread: it ends with its planning, which nobody may have stopped."""
-    while (mine := planning()) is not None and not mine._stopped and not mine._has_ended:
+    while (mine := planning()) is not None and not mine._stopped and not mine.has_ended:
         work_there.clear()
         is_busy = mine._work_once()
         pause_s = mine.pause_s()
@@ -374,6 +389,9 @@ def _stop_all() -> None:
     """End the threads before the interpreter does: nothing else would wait for them."""
     for each in list(_running):
         each.stop()
+        # Others that wait for this process are told so, and the error that it ends with.
+        if each._shares is not None:
+            each._shares.close()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -132,15 +132,15 @@ class LocalRun:
         """Have the labels of the next microbatches counted sample by sample."""
         self._maker.compares = microbatches
 
-    @property
-    def waits_for(self) -> str:
-        """Return in a few words what the next microbatch waits for."""
-        step = self._head_step()
+    def waits_for(self) -> tuple[str, bool]:
+        """Return what the next microbatch waits for, and whether other ranks have to say it."""
+        step, planning = self._head_step(), self._planning
         if step is None or not self._is_agreed:
-            return self._planning.waits_for or "the plan of the next window"
+            return planning.waits_for or "the plan of the next window", planning.awaits_ranks
         if step.is_posted and step.contents is None:
-            return self._planning.waits_for
-        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+            return planning.waits_for, True
+        what = f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+        return what, False
 
     @property
     def is_at_end(self) -> bool:
@@ -232,6 +232,7 @@ class LocalRun:
         if values is not None and step.is_posted and step.contents is None:
             step.all_holes.update(*map(json.loads, values))
             self._settle(step)
+            self._say_labels(step)
 
     def _settle(self, step: OpenStep) -> None:
         """Decide what a step's microbatches hold; make those of other samples again."""
@@ -312,8 +313,14 @@ class LocalRun:
         if not isinstance(result, Failed):
             self._count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
-            self._note_failed(step, task, task.made)
+            self._maker.note_failed(step, task, task.made)
         self._try_settle(step)
+        self._say_labels(step)
+
+    def _say_labels(self, step: OpenStep) -> None:
+        """Tell the others a step's label tokens ahead of need, where collating has counted them."""
+        if (tokens := self._maker.label_tokens_of(step)) is not None:
+            self._planning.say(f"labels/{step.plan.number}", str(tokens).encode())
 
     def _give_up(self, number: int, index: int) -> None:
         """Give up the sample at an index, of which too many workers have died."""
@@ -367,17 +374,6 @@ class LocalRun:
         if first is not None and not self.changed and not step.fatal:
             logger.warning("sample %r %s", first.key, first.reason)
         self.changed.update(changed)
-
-    def _note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
-        """Note the samples that a worker could not load."""
-        for place, why in made.failed:
-            if task.load.spare:
-                continue
-            ordinal = task.ordinals[place]
-            step.holes[ordinal] = why
-            step.all_holes.add(ordinal)
-            if why.is_io or not self._skips:
-                step.fatal[ordinal] = why
 
     # --- handing out
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Without a timeout ranks wait for each other as long as torch's process groups do.
 MEET_S = 1800.0
+# Other ranks are given up after so long if they have ended, or closed their loaders.
+LOST_S = 3.0
 # After so long it is told if the loop has waited this part of the time for workers.
 TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 
@@ -72,9 +74,10 @@ def meet_ranks(
     peers.post(_KNOWN, costs.digest.encode())
     since = time.monotonic()
     while (digests := peers.gather(_KNOWN)) is None:
-        if time.monotonic() - since > longest_s:
+        waited = time.monotonic() - since
+        if waited > longest_s or (waited > LOST_S and peers.why_lost(_KNOWN)):
             raise LoaderError(
-                f"what all ranks know of costs not within {longest_s:.0f} s: "
+                f"what all ranks know of costs not within {waited:.0f} s: "
                 f"{peers.why_missing(_KNOWN)}"
             )
         time.sleep(peers.pause_s())

@@ -16,6 +16,7 @@ from ..resume.balanced_position import RunStart
 from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
 from .feed import PlannedStep
+from .workers import Failed
 
 # Keys that an error names.
 QUOTED = 8
@@ -185,6 +186,30 @@ class StepMaker:
         job = self._settings.job
         whole = next(iter(step.contents.values())).weights if step.contents else None
         return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
+
+    def note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
+        """Note the samples that a worker could not load."""
+        for place, why in made.failed:
+            if task.load.spare:
+                continue
+            ordinal = task.ordinals[place]
+            step.holes[ordinal] = why
+            step.all_holes.add(ordinal)
+            if why.is_io or not self._skips:
+                step.fatal[ordinal] = why
+
+    def label_tokens_of(self, step: OpenStep) -> int | None:
+        """Return the label tokens of this process' batches of a step, where they are counted.
+
+        None before all of them are made, and where some were handed out already.
+        """
+        job, made = self._settings.job, [task.made for task in step.tasks]
+        is_whole = len(made) == step.plan.microbatches * len(self._settings.played)
+        if not job.counts_batches or step.contents is None or not is_whole:
+            return None
+        known = [each for each in made if each is not None and not isinstance(each.batch, Failed)]
+        is_known = len(known) == len(made) and not self.is_passed_over(step)
+        return sum(each.label_tokens or 0 for each in known) if is_known else None
 
     def changed_costs(
         self, step: OpenStep, task: MicrobatchTask, made: Made

@@ -7,7 +7,6 @@ its followers post, a rank that has nothing to ask for still calls `poll` severa
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 
 from .members import CLOSED, ENDED, Peer, Roster
 
@@ -98,9 +97,6 @@ class Peers(ABC):
     @abstractmethod
     def close(self) -> None:
         """Take part no more. What this rank has posted stays for who still gathers it."""
-
-    def _named(self, ranks: Iterable[int]) -> list[str]:
-        return [str(self.members[rank]) for rank in ranks]
 
     def _silent_store(self, since: float, now: float) -> str:
         """Return that the store does not answer, if a request waits for long; "" else."""

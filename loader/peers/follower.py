@@ -8,7 +8,7 @@ from pathlib import Path
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, Peers
 from .leader import FIRST_S, LATER_S, group_of
-from .members import CLOSED, Process, Roster
+from .members import CLOSED, Process, Roster, own_failure
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, unpack_values
 
 
@@ -40,7 +40,7 @@ class FollowingPeers(Peers):
         self._reasons: dict[str, str] = {}
         self._heard_at = clock()
         self._failed = ""
-        self._leader_closed = False
+        self._leader_closed = ""
         self._is_closed = False
 
     def post(self, key: str, value: bytes) -> None:
@@ -96,7 +96,7 @@ class FollowingPeers(Peers):
         parts = []
         if key not in self._posted:
             parts.append(f"{self.members[self.rank]}, which has not posted it")
-        state = CLOSED if self._leader_closed else self._leader.state()
+        state = self._leader_closed or self._leader.state()
         silent = self._silent_store(self._records.asking_since(), now)
         if silent and not state:  # it may be stopped in the middle of a request
             parts.append(silent)
@@ -128,14 +128,14 @@ class FollowingPeers(Peers):
     def planner_ended(self) -> bool:
         """Return whether the leader has ended or closed."""
         self.poll()
-        return self._leader_closed or self._leader.has_ended()
+        return bool(self._leader_closed) or self._leader.has_ended()
 
     def close(self) -> None:
         """Take part no more."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._log.append(RecordKind.CLOSED)
+        self._log.append(RecordKind.CLOSED, body=own_failure().encode())
         self._log.close()
         self._records.close()
         self._leader.close()
@@ -160,7 +160,7 @@ class FollowingPeers(Peers):
             case RecordKind.FAILED:
                 self._failed = self._records.body_of(record).decode()
             case RecordKind.CLOSED:
-                self._leader_closed = True
+                self._leader_closed = CLOSED + self._records.body_of(record).decode()
             case _:
                 raise ValueError(f"the leader of this host wrote a record of kind {record.kind}")
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, TELL_S, Peers
 from .host_values import HostValues
-from .members import CLOSED, Process, Roster
+from .members import CLOSED, Process, Roster, own_failure
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, pack_values, unpack_values
 
 # The store is asked for a key after an eighth of the time waited so far; at most so often, in
@@ -24,7 +24,7 @@ FIRST_S, LATER_S, HOST_S = 0.002, 0.02, 0.001
 # TELL_S or, with many hosts, after so long for each.
 NAMED_HOSTS, LOOK_S = 4, 0.02
 # What a host says as long as it waits for nobody.
-NO_NEWS = json.dumps({"number": 0, "waits": {}})
+NO_NEWS = json.dumps({"number": 0, "waits": {}, "states": {}})
 
 
 @dataclass(slots=True)
@@ -34,21 +34,25 @@ class Follower:
     process: Process
     records: RecordReader
     read: int = 0
-    has_closed: bool = False
+    closed: str = ""
 
     @property
     def is_gone(self) -> bool:
         """True if it will read nothing more."""
-        return self.has_closed or self.process.has_ended()
+        return bool(self.closed) or self.process.has_ended()
 
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What a host has told of a key: the ranks it waits for, and when its number last changed."""
+    """What a host has told of a key: the ranks it waits for, and when its number last changed.
+
+    states: what is said of its ranks, by rank.
+    """
 
     number: int
     ranks: tuple[int, ...]
     changed_at: float
+    states: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class _Round:
     sent_at: float | None = None
     poll_at: float = 0.0
     look_at: float = 0.0
-    absent: dict[int, _News | None] = field(default_factory=dict)
+    absent: dict[int, _News] = field(default_factory=dict)
 
 
 def pause_after(waited_s: float, hosts: int) -> float:
@@ -181,12 +185,12 @@ class LeadingPeers(Peers):
         now = self._clock()
         parts = [self._described(rank) for rank in self._own if rank not in each.posts]
         for host, news in list(each.absent.items()):
-            if news is not None:
-                parts += self._named(news.ranks)
-            if news is None or now - news.changed_at > SILENT_S:
+            states, leader = news.states, self._roster.leader_of(host)
+            parts += [f"{self.members[rank]}{states.get(str(rank), '')}" for rank in news.ranks]
+            if not news.ranks or now - news.changed_at > SILENT_S:
                 n_ranks = len(self._roster.hosts[host])
                 for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
-                parts.append(f"{self._roster.leader_of(host)}{for_all}")
+                parts.append(f"{leader}{for_all}{states.get(str(leader.rank), '')}")
         parts.append(self._silent_store(self._asking_since, now))
         return "; ".join(part for part in parts if part) or "ranks of other hosts"
 
@@ -224,7 +228,8 @@ class LeadingPeers(Peers):
                 self.end(group)
         self._is_closed = True
         # Before the descriptors are: who has opened one and then reads no CLOSED has the right one.
-        self._write(RecordKind.CLOSED)
+        why = own_failure()
+        self._write(RecordKind.CLOSED, body=why.encode())
         for file, _ in self._offers.values():
             file.close()
         for follower in self._followers.values():
@@ -233,6 +238,7 @@ class LeadingPeers(Peers):
         # A store that is gone has no entries left.
         with contextlib.suppress(LoaderError):
             if self._values is not None:
+                self._tell_hosts({}, {self.rank: CLOSED + why})
                 self._values.end("", list(self._rounds))
                 self._values.leave()
         if self._log is not None:
@@ -256,7 +262,7 @@ class LeadingPeers(Peers):
             case RecordKind.MAPPED:
                 self._forget_offer(record.key, rank)
             case RecordKind.CLOSED:
-                follower.has_closed = True
+                follower.closed = CLOSED + follower.records.body_of(record).decode()
             case _:
                 raise ValueError(f"{self.members[rank]} wrote a record of kind {record.kind}")
 
@@ -297,17 +303,13 @@ class LeadingPeers(Peers):
     def _look(self, values: HostValues, key: str, each: _Round, now: float) -> bool:
         """Find out which hosts have sent nothing, and what they say; return if there are any."""
         each.look_at = now + max(TELL_S, (now - each.since) / 2)
-        news: dict[int, _News | None] = {}
+        news: dict[int, _News] = {}
         for host in values.absent(key, NAMED_HOSTS):
             told = json.loads(values.told(host) or NO_NEWS)
-            number, waits = told["number"], told["waits"]
+            number, ranks = told["number"], tuple(told["waits"].get(key, ()))
             before = each.absent.get(host)
-            if key not in waits:
-                news[host] = None
-            elif before is not None and before.number == number:
-                news[host] = before
-            else:
-                news[host] = _News(number, tuple(waits[key]), now)
+            is_old = before is not None and (before.number, before.ranks) == (number, ranks)
+            news[host] = before if before and is_old else _News(number, ranks, now, told["states"])
         each.absent = news
         return bool(news)
 
@@ -323,11 +325,18 @@ class LeadingPeers(Peers):
             if each.sent_at is None
         }
         if waits and self._values is not None:
-            self._news_number += 1
-            self._values.tell(json.dumps({"number": self._news_number, "waits": waits}))
+            absent = {rank for ranks in waits.values() for rank in ranks if rank != self.rank}
+            self._tell_hosts(waits, {rank: self._state_of(rank) for rank in absent})
         if self._followers:
             reasons = {key: self.why_missing(key) for key in late}
             self._write(RecordKind.REASONS, body=json.dumps(reasons).encode())
+
+    def _tell_hosts(self, waits: dict[str, list[int]], states: dict[int, str]) -> None:
+        """Tell the other hosts for which ranks this one waits, by key, and what those are at."""
+        self._news_number += 1
+        if self._values is not None:
+            news = {"number": self._news_number, "waits": waits, "states": states}
+            self._values.tell(json.dumps(news))
 
     def _release(self) -> None:
         """Give back memory that all followers have read."""
@@ -353,10 +362,8 @@ class LeadingPeers(Peers):
             self._log.mark_asking(self._asking_since)
 
     def _described(self, rank: int) -> str:
-        text = str(self.members[rank])
-        if rank not in self._followers:
-            return f"{text}, this process"
-        follower = self._followers[rank]
-        if follower.has_closed:
-            return text + CLOSED
-        return text + follower.process.state()
+        return str(self.members[rank]) + self._state_of(rank)
+
+    def _state_of(self, rank: int) -> str:
+        follower = self._followers.get(rank)  # None: this process
+        return follower.closed or follower.process.state() if follower else ""

@@ -2,14 +2,17 @@
 
 import os
 import select
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# What is said of a rank that will never post again.
+# What is said of a rank that is stopped, or will never post again, and so much of its error.
+STOPPED = ", which is stopped"
 ENDED, CLOSED = ", which has ended", ", which has closed its loader"
+SHOWN_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,22 @@ class Process:
             state = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return ""
-        return ", which is stopped" if state in "Tt" else ""
+        return STOPPED if state in "Tt" else ""
 
     def close(self) -> None:
         """Watch it no longer."""
         self._watched.close()
+
+
+def own_failure() -> str:
+    """Return the error that this process is about to end with, in brackets; "" if there is none.
+
+    Where nobody has caught it, that is found out when the interpreter ends.
+    """
+    error = sys.exception() or getattr(sys, "last_value", None)
+    if error is None or isinstance(error, SystemExit | StopIteration | GeneratorExit):
+        return ""
+    return f" ({type(error).__name__}: {error})"[:SHOWN_CHARACTERS]
 
 
 def shared_host() -> str:

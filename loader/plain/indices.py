@@ -1,10 +1,9 @@
 """Gives torch's iterator the sampler's batches of indices, from the position on.
 
-The order is the sampler's business: one that is seeded (set_epoch, a generator seeded again) gives
-the same order in a new process, and what was handed out is skipped without being loaded. Samplers
-and their iterators with a state_dict are restored by it instead. The default random sampler draws
-its seed from torch's global generator; that seed is kept in the ledger, so shuffle=True resumes as
-it is.
+The order is the sampler's business: one that is seeded (set_epoch) gives the same order in a new
+process, and what was handed out is skipped without being loaded. torch's random samplers find
+their generators as they were (see `order.py`). Samplers and their iterators with a state_dict are
+restored by it instead.
 """
 
 import itertools
@@ -17,7 +16,15 @@ import torch
 from ...workers.batches.envelope import is_stateful, state_of
 from ...workers.batches.map_reader import NOT_YOUR_TURN, NumberedIndex
 from ..resume.ledger import SamplerState
-from .order import check_same_order, describe_order, drawn_from, next_shuffle_seed, own_shuffler
+from .order import (
+    check_same_order,
+    describe_order,
+    draw_seed,
+    drawing_sampler,
+    drawn_from,
+    own_shuffler,
+    states_of,
+)
 from .state import Iteration, PlainState
 
 
@@ -53,15 +60,20 @@ class Indices:
         yield from itertools.repeat(NOT_YOUR_TURN, current.start.turn)
         waiting = frozenset(current.start_waiting)
         top = current.start_batches + len(waiting)
-        for number, index in _draw(self._sampler, current, min(waiting, default=top)):
+        own = self._state.own_generator
+        current.states = states_of(current.generators)
+        for number, index in _draw(self._sampler, current, min(waiting, default=top), own):
             if number >= top or number in waiting:
                 current.drawn += 1
                 yield NumberedIndex(number, index) if self._numbered else index
 
 
-def _draw(sampler: Any, current: Iteration, first: int) -> Iterator[tuple[int, Any]]:
+def _draw(
+    sampler: Any, current: Iteration, first: int, own: torch.Generator
+) -> Iterator[tuple[int, Any]]:
     """Yield a sampler's batches from the number `first` on, numbered; keep what stateful ones say.
 
+    own: what stands for torch's own generator.
     What was handed out is skipped, unless the sampler itself goes on where it was. Raises
     ValueError for a sampler that draws another order, or has fewer batches.
     """
@@ -74,7 +86,7 @@ def _draw(sampler: Any, current: Iteration, first: int) -> Iterator[tuple[int, A
     then, current.order = current.order, describe_order(source)
     if first and not by_sampler and before.iterator is None:
         check_same_order(then, current.order, current.start_batches)
-    drawn: Any = _begin(source, current, first)
+    drawn: Any = _begin(source, current, own)
     by_iterator = before.iterator is not None and is_stateful(drawn)
     if by_iterator:
         drawn.load_state_dict(before.iterator)
@@ -100,19 +112,24 @@ def _draw(sampler: Any, current: Iteration, first: int) -> Iterator[tuple[int, A
         yield number, index
 
 
-def _begin(source: Any, current: Iteration, first: int) -> Iterator[Any]:
+def _begin(source: Any, current: Iteration, own: torch.Generator) -> Iterator[Any]:
     """Return an iterator over a sampler's indices; the default shuffle's seed is noted or set."""
-    if own_shuffler(source) is None:
+    drawing = drawing_sampler(source)
+    if drawing is None or drawing.generator is not None:
         return iter(source)
-    if current.seed is None:
-        current.seed = next_shuffle_seed()
-        return iter(source)
-    if first == 0:
-        next_shuffle_seed(advance=True)  # torch would draw one here
-    source.generator = torch.Generator().manual_seed(current.seed)
+    generator = own
+    if own_shuffler(drawing) is not None:
+        before, seed = own.get_state(), draw_seed(own)  # as torch would
+        if current.seed is None:
+            current.seed = seed
+            if own is torch.default_generator:
+                own.set_state(before)
+                return iter(source)
+        generator = torch.Generator().manual_seed(current.seed)
+    drawing.generator = generator
     indices = iter(source)
     head = list(itertools.islice(indices, 1))  # the sampler reads its generator when it begins
-    source.generator = None
+    drawing.generator = None
     return itertools.chain(head, indices)
 
 

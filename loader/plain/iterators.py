@@ -12,8 +12,9 @@ import functools
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
@@ -22,7 +23,6 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import Envelope, is_stateful
 from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
-from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, start_method, worker_context
@@ -37,7 +37,10 @@ from .torch_names import (
     killed_worker,
 )
 
-Reader = StreamReader | MapReader
+if TYPE_CHECKING:
+    from ...workers.batches.stream_reader import StreamReader
+
+    Reader = StreamReader | MapReader
 _GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
 # The iterators of this process that have workers.
 _all: "weakref.WeakSet[WorkersIterator]" = weakref.WeakSet()
@@ -52,7 +55,7 @@ class IteratorArguments:
     def __init__(
         self,
         loader: Any,
-        reader: Reader | None,
+        reader: "Reader | None",
         ours: dict[str, Any],
         beginnings: Beginnings | None = None,
     ) -> None:
@@ -70,11 +73,15 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
     reader = _reader(loader, state, state.current)
     numbered = isinstance(reader, MapReader) and _out_of_order(loader)
     ours: dict[str, Any] = {"_index_sampler": Indices(loader, state, numbered)}
+    if state.current.restored:
+        ours["generator"] = torch.Generator()  # the seed that torch draws has been drawn before
+    elif loader.generator is None and state.own_generator is not torch.default_generator:
+        ours["generator"] = state.own_generator
     init_fn = loader.worker_init_fn
     if reader is not None:
         init_fn = functools.partial(prepare_worker, reader, init_fn)
         ours |= {"dataset": reader, "collate_fn": reader.collate}
-        if isinstance(reader, StreamReader) and state.on_error != "raise":
+        if state.current.stream and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
     context: Any = loader.multiprocessing_context
     beginnings = None
@@ -94,11 +101,13 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
     return IteratorArguments(loader, reader, ours, beginnings)
 
 
-def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None:
+def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | None":
     dataset, carries = loader.dataset, loader.num_workers > 0
     if isinstance(dataset, IterDataPipe | MapDataPipe):
         return None  # torch looks for the pipes themselves, to share them out and to seed them
     if isinstance(dataset, IterableDataset):
+        from ...workers.batches.stream_reader import StreamReader  # here: only streams need it
+
         return StreamReader(
             dataset,
             loader.collate_fn,
@@ -107,6 +116,7 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None
             state.on_error,
             current.start,
             carries,
+            state.stream_state,
         )
     watches = bool(loader._restarts) and carries
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):

@@ -1,16 +1,28 @@
-"""Foresees and describes the order of a plain loader: the seeds that torch draws, and the sampler.
+"""Foresees and describes the order of a plain loader: what torch draws it from, and the sampler.
 
 A plain loader goes on by beginning its sampler again and skipping what was handed out. That is
-right only if the sampler draws the same order again, which is up to the caller: the same kind of
-sampler, seeded again, in the same epoch. The description has all of this that can be seen from
-outside. (The default shuffle's seed is in the ledger, and stateful samplers are restored.)
+right only if the sampler draws the same order again. torch's random samplers draw from a generator,
+as do the workers' seeds: its state, as it was when the sampler began, is in the ledger. A generator
+that was given is set to it. torch's own is the script's: if that is elsewhere, as where a script
+has seeded itself again, one of ours takes its place in this loader. What other samplers are seeded
+with is up to the caller; the description has all of it that can be seen from outside.
 """
 
-import hashlib
+import base64
+import functools
+import zlib
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    IterDataPipe,
+    MapDataPipe,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 # Samplers' names of settings that change their order; a rank's own number is none of them.
 _SETTINGS = (
@@ -28,39 +40,99 @@ def drawn_from(index_sampler: Any) -> Any:
     return index_sampler.sampler if batched else index_sampler
 
 
+def drawing_sampler(sampler: Any) -> Any:
+    """Return torch's random sampler in a sampler, or in what that wraps; None for others."""
+    for _ in range(_DEPTH):
+        if type(sampler) in _DRAWING or own_shuffler(sampler) is not None:
+            return sampler
+        sampler = getattr(sampler, "sampler", None)
+    return None
+
+
 def own_shuffler(sampler: Any) -> RandomSampler | None:
-    """Return the sampler if it draws its seed from torch's global generator, else None."""
+    """Return the sampler if it draws its seed from torch's own generator, else None."""
     own = isinstance(sampler, RandomSampler) and sampler.generator is None
     return sampler if own else None
 
 
-def next_shuffle_seed(advance: bool = False) -> int:
-    """Return the seed that a RandomSampler is about to draw; leave the generator as it was."""
-    before = torch.get_rng_state()
-    seed = _draw(None)
-    if not advance:
-        torch.set_rng_state(before)
-    return seed
+def generators_of(loader: Any, own: torch.Generator) -> list[torch.Generator]:
+    """Return what seeds of workers are drawn from, and what the order is, if that is another.
 
-
-def next_seeds(generator: torch.Generator | None) -> tuple[int, int]:
-    """Return the seeds of workers and shuffle that an iterator would draw now, in torch's order.
-
-    `generator` is the loader's, which the workers' seed is drawn from. Generators stay as they are.
+    own: what stands for torch's own generator. None where nothing that is drawn matters.
     """
-    before = torch.get_rng_state()
-    if generator is None:
-        workers = _draw(None)
-    else:
-        own = generator.get_state()
-        workers = _draw(generator)
-        generator.set_state(own)
-    shuffle = _draw(None)
-    torch.set_rng_state(before)
-    return workers, shuffle
+    sampler = drawing_sampler(loader._index_sampler)
+    pipes = isinstance(loader.dataset, IterDataPipe | MapDataPipe)  # torch draws more for them
+    if pipes or (sampler is None and not loader.num_workers):
+        return []
+    workers = own if loader.generator is None else loader.generator
+    order = workers if sampler is None else sampler.generator
+    order = own if order is None else order
+    return [workers] if order is workers else [workers, order]
 
 
-def _draw(generator: torch.Generator | None) -> int:
+def foresee(
+    loader: Any, own: torch.Generator, has_seed: bool
+) -> tuple[int, int, tuple[bytes, ...]]:
+    """Return what an iterator would draw now: workers' seed, shuffle's, and states between them.
+
+    has_seed: whether the workers' has been drawn. Generators stay as they are.
+    """
+    workers = own if loader.generator is None else loader.generator
+    before = own.get_state(), workers.get_state()
+    seed = 0 if has_seed else draw_seed(workers)
+    states = states_of(generators_of(loader, own))
+    shuffle = draw_seed(own)
+    own.set_state(before[0])
+    workers.set_state(before[1])
+    return seed, shuffle, states
+
+
+def states_of(generators: list[torch.Generator]) -> tuple[bytes, ...]:
+    """Return the states of generators as they are now."""
+    return tuple(each.get_state().numpy().tobytes() for each in generators)
+
+
+def take_place(states: list[torch.Tensor], loader: Any) -> torch.Generator:
+    """Set the generators of a loader to states; return what then stands for torch's own."""
+    standard = own = torch.default_generator
+    for generator, state in zip(generators_of(loader, own), states, strict=False):
+        if generator is standard:
+            before = standard.get_state()
+            draw_seed(standard)  # as for the workers
+            is_there = any(torch.equal(each, state) for each in (before, standard.get_state()))
+            standard.set_state(before)
+            generator = own = standard if is_there else torch.Generator()
+        generator.set_state(state)
+    return own
+
+
+@functools.lru_cache(maxsize=8)
+def pack_state(state: bytes) -> str:
+    """Return a generator's state as text, 3.2 KB; `unpack_state` reads it.
+
+    >>> state = torch.Generator().manual_seed(7).get_state()
+    >>> torch.equal(unpack_state(pack_state(state.numpy().tobytes())), state)
+    True
+    """
+    # Its words have 32 bits, in 64.
+    halves = np.frombuffer(state, np.uint32).reshape(-1, 2).T.tobytes()
+    return base64.b85encode(zlib.compress(halves)).decode()
+
+
+def unpack_state(text: str) -> torch.Tensor:
+    """Return a generator's state; ValueError for what is none."""
+    try:
+        halves = zlib.decompressobj().decompress(base64.b85decode(text), 1 << 16)
+        state = np.frombuffer(halves, np.uint32).reshape(2, -1).T.copy().view(np.uint8).ravel()
+        found = torch.from_numpy(state)
+        torch.Generator().set_state(found)
+    except (ValueError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"ledger.generators has no state of a torch.Generator: {error}") from None
+    return found
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """Return a seed, drawn as torch does."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
@@ -76,11 +148,8 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     names = [n for n in _SETTINGS if n != "batch_size" or not hasattr(sampler, "is_planned")]
     found = {name: getattr(sampler, name, None) for name in names}
     told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
-    if type(sampler) in _DRAWING and own_shuffler(sampler) is None:
-        own = sampler.generator
-        state = torch.get_rng_state() if own is None else own.get_state()
-        digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=4).hexdigest()
-        told.append(f"generator at {digest}")
+    if type(sampler) is RandomSampler and own_shuffler(sampler) is None:
+        told.append("generator")  # whose state is the ledger's; the default seeds one
     inner = getattr(sampler, "sampler", None)
     if inner is not None and inner is not sampler and depth:
         told.append(f"sampler={describe_order(inner, depth - 1)}")

@@ -12,9 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch.utils.data import IterableDataset, IterDataPipe, SequentialSampler
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, SequentialSampler
 
-from ...workers.batches.envelope import Envelope, ReaderPosition, StartPosition
+from ...workers.batches.envelope import (
+    Envelope,
+    LoadedState,
+    ReaderPosition,
+    StartPosition,
+    loses_samples,
+)
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import OnError
 from ..resume.ledger import (
@@ -25,7 +32,16 @@ from ..resume.ledger import (
     read_ledger,
     write_ledger,
 )
-from .order import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
+from .order import (
+    drawing_sampler,
+    drawn_from,
+    foresee,
+    generators_of,
+    own_shuffler,
+    pack_state,
+    take_place,
+    unpack_state,
+)
 from .skipped import LeftOut
 
 _log = logging.getLogger(__name__)
@@ -40,6 +56,8 @@ class Iteration:
     seed: of the shuffle; worker_seed: of the workers, as torch draws it; None while undecided.
     start: where the readers begin; readers: where they are, packed, by number; turn: the reader
     whose batch comes next; live: asks the only reader, where it is in this process.
+    generators: what `order.generators_of` returns; states: theirs when the sampler began, None
+    until then; restored: whether they are a ledger's, and torch is not to draw from them again.
     start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
     packed, by the number of the batch that comes next; drawn: how many batches it has given.
     order: what decides the sampler's order; samples: of the data set when it began; loads: how many
@@ -53,6 +71,9 @@ class Iteration:
     start_waiting: tuple[int, ...] = ()
     seed: int | None = None
     worker_seed: int | None = None
+    generators: list[torch.Generator] = field(default_factory=list)
+    states: tuple[bytes, ...] | None = None
+    restored: bool = False
     start: StartPosition = field(default_factory=StartPosition)
     start_sampler: SamplerState | None = None
     begun: bool = False
@@ -102,9 +123,9 @@ class Iteration:
         if envelope.position is not None:
             self.readers[envelope.reader] = envelope.position
 
-    def positions(self, count: int) -> tuple[ReaderPosition, ...]:
+    def positions(self, count: int, finished: bool = False) -> tuple[ReaderPosition, ...]:
         """Return the positions of `count` readers; none if no reader has said anything."""
-        if self.live is not None:
+        if self.live is not None and (finished or not self.stream or self._has_read()):
             return (ReaderPosition.unpack(self.live().pack()),)
         if not self.readers:
             return ()
@@ -114,6 +135,11 @@ class Iteration:
             for n in range(count)
         )
 
+    def _has_read(self) -> bool:
+        """Return whether a stream in this process has read; until then its state is an old one."""
+        began = self.start.of(0)
+        return self.live is not None and self.live().read > (0 if began.over else began.read)
+
     def following(self, finished: bool) -> "Iteration":
         """Return the next iteration, not begun; `finished` says that this one is at its end.
 
@@ -121,7 +147,7 @@ class Iteration:
         """
         if not self.inline and not self.persistent:
             return Iteration()
-        positions = self.positions(self.readers_count)
+        positions = self.positions(self.readers_count, finished)
         # Workers state their positions before they find the end; others are not to look for it.
         found = self.inline or not finished
         over = [replace(each, over=True, ended=each.ended or found) for each in positions]
@@ -155,12 +181,20 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     growing: whether the data may have become more since.
     """
     ledger = read_ledger(state, PlainLedger)
-    check_same(ledger, {"batch_size": loader.batch_size})
+    check_same(ledger, {"batch_size": _batch_size(loader)})
     _check_readers(ledger, loader)
     _check_order(ledger, loader)
+    for text in ledger.generators:
+        unpack_state(text)
     why_not = _why_not_grown(ledger, loader)
     check_same_data(ledger, known_data(loader.dataset), growing, why_not)
     return ledger
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Return the size of batches that torch's own sampler makes; None of a user's sampler."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
 
 
 def _check_readers(ledger: PlainLedger, loader: Any) -> None:
@@ -195,8 +229,11 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
             f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
             "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
         )
-    if own_shuffler(sampler) is not None and ledger.seed is None:
-        raise ValueError("ledger.seed is None, and the order of a shuffle needs one")
+    if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
+        raise ValueError(
+            f"ledger.seed is None, and the order was {ledger.order}: the default shuffle needs a "
+            "seed; resume with the same sampler and generator=, or begin the epoch again"
+        )
     if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
         raise ValueError(
             f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
@@ -222,6 +259,10 @@ class PlainState:
         self.left_out = left_out
         self.current = Iteration()
         self._loaded = loaded
+        # What stands for torch's own generator.
+        self.own_generator = torch.default_generator
+        # Of a stream that is read in this process.
+        self.stream_state = LoadedState()
         # How many ledgers were loaded: an iterator that was opened before one is stale.
         self.loads = 0
 
@@ -239,18 +280,25 @@ class PlainState:
                 start_waiting=loaded.waiting,
                 seed=loaded.seed,
                 worker_seed=loaded.worker_seed,
+                restored=bool(loaded.generators),
                 start=StartPosition(loaded.readers, loaded.turn),
                 start_sampler=loaded.sampler,
                 order=loaded.order,
             )
-            if any(r.read and not r.over and not r.has_state for r in loaded.readers):
+            states = [unpack_state(text) for text in loaded.generators]
+            self.own_generator = take_place(states, loader)
+            loses = loses_samples(loader.dataset)
+            if any(r.read and not r.over and (loses or not r.has_state) for r in loaded.readers):
                 _log.warning(
-                    "%s has no state_dict, nor has its iterator: what was handed out is read again",
+                    "%s has no state_dict, nor has its iterator%s: what was handed out is read "
+                    "again",
                     type(loader.dataset).__name__,
+                    " (its shuffle buffer is not in it)" * loses,
                 )
         elif self.current.begun:
             self.current = self.current.following(finished=False)
         self.current.begun = True
+        self.current.generators = generators_of(loader, self.own_generator)
         self.current.stream = is_stream(loader.dataset)
         self.current.readers_count = max(1, loader.num_workers)
         self.current.inline = not loader.num_workers
@@ -283,12 +331,12 @@ class PlainState:
         if self._loaded is not None:
             return write_ledger(self._loaded)
         current = self.current
-        if current.begun or current.worker_seed is not None:
-            shuffle = next_shuffle_seed()
-        else:
-            current.worker_seed, shuffle = next_seeds(loader.generator)
-        if current.seed is None and own_shuffler(drawn_from(loader._index_sampler)) is not None:
-            current.seed = shuffle
+        if current.states is None:
+            has_seed = current.begun or current.worker_seed is not None
+            workers, shuffle, current.states = foresee(loader, self.own_generator, has_seed)
+            current.worker_seed = current.worker_seed if has_seed else workers
+            if current.seed is None and own_shuffler(drawing_sampler(loader._index_sampler)):
+                current.seed = shuffle
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and loader.in_order
@@ -298,9 +346,10 @@ class PlainState:
             samples=current.samples if current.begun else data.samples,
             data=data.identity,
             worker_seed=current.worker_seed,
+            generators=tuple(pack_state(each) for each in current.states),
             batches=current.batches,
             waiting=tuple(current.waiting),
-            batch_size=loader.batch_size,
+            batch_size=_batch_size(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
             sampler=pickle.loads(packed) if packed else current.start_sampler,
@@ -324,4 +373,6 @@ class PlainState:
         """Return a state for a copy of the loader, which begins where this one is."""
         moved = self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None
-        return PlainState(self.left_out, ledger)
+        copied = PlainState(self.left_out, ledger)
+        copied.stream_state = LoadedState(self.stream_state.first)
+        return copied

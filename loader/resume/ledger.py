@@ -20,7 +20,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from ...workers.sources.data_identity import KnownData
 
-LEDGER_VERSION = 6
+LEDGER_VERSION = 7
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -113,7 +113,8 @@ class SamplerState:
 class PlainLedger(Ledger):
     """The position of a DataLoader without balance; of the next epoch, once one is over.
 
-    worker_seed: what the workers are seeded with; batches: how many were handed out; waiting: the
+    worker_seed: what the workers are seeded with; generators: packed states of what it and the
+    order are drawn from, when the sampler began; batches: how many were handed out; waiting: the
     numbers of batches before those that were not (in_order=False); left_out: samples; order: what
     decides the sampler's order (`plain/order.py`), None where nothing was drawn yet; sampler: its
     state, if it has one; readers: of a stream, or of a data set with a state, one for each worker;
@@ -124,6 +125,7 @@ class PlainLedger(Ledger):
     kind = "plain"
     seed: DrawnSeed | None
     worker_seed: DrawnSeed | None
+    generators: tuple[str, ...]
     batches: Count
     waiting: tuple[Count, ...]
     batch_size: Positive | None
@@ -155,7 +157,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 6), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 7), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {

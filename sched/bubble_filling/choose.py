@@ -8,6 +8,8 @@ Every schedule returned has passed the validator.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from .bound import hidden_bound
 from .encoder_plans import (
     EncoderPlan,
@@ -19,6 +21,7 @@ from .encoder_plans import (
     plan_problem,
     plans,
 )
+from .gaps import Gaps
 from .instance import FilledSchedule, FillProblem
 from .search import Effort, fill_bubbles
 from .setup import FillSetup, Splitting
@@ -58,6 +61,26 @@ class PlanScan:
             return self.chosen[0]
         why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
         raise ValueError(f"no encoder plan is possible: {why}")
+
+
+def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProblem:
+    """Return the problem with shorter bubbles inside the step and earlier deadlines.
+
+    What fits it fits the real one, with room to spare. Raises ValueError for a percentage outside
+    0 to 99.
+    """
+    if not 0 <= percent < 100 or slack_ns < 0:
+        raise ValueError(f"guard of {percent} % and {slack_ns} ns; give 0 to 99 and 0 or more")
+    gaps = problem.gaps
+    ranks = []
+    for one in gaps.ranks:
+        end = one.end - (one.end - one.start) * percent // 100
+        end[[0, -1]] = one.end[[0, -1]]
+        ranks.append(replace(one, end=end))
+    need = np.maximum(gaps.need_ns - slack_ns, 0)
+    gradient = np.minimum(gaps.gradient_ns + slack_ns, gaps.step_ns)
+    tight = Gaps(tuple(ranks), need, gradient, gaps.step_ns, gaps.first_rank)
+    return replace(problem, gaps=tight)
 
 
 def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:

@@ -244,9 +244,16 @@ def _read_checksums(folder: Path) -> dict[str, str]:
         raise FileNotFoundError(f"{folder} holds no checkpoint (no {_CHECKSUMS})")
     try:
         found = json.loads(path.read_text("utf-8"))
-        return {str(name): str(digest) for name, digest in found.items()}
+        sums = {str(name): str(digest) for name, digest in found.items()}
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); load an older checkpoint") from error
+    # A file of another name would not be missed where a layout can do without it.
+    if missing := [name for name in sums if not (folder / name).is_file()]:
+        raise ValueError(
+            f"{path} names {', '.join(missing)}, which {folder} does not hold; copy it again from "
+            "where it is whole, or load an older checkpoint"
+        )
+    return sums
 
 
 def _read_text(folder: Path, name: str, sums: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links.process_groups import add_up, wait_for
+from .links.process_groups import PeerLostError, add_up, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -245,12 +245,19 @@ class SharedParameters:
         """Return the copies that another rank counts in a norm: all but the first rank's."""
         return [p for name, p in self.parameters.items() if self.ranks[name][0] != self.rank]
 
-    def copy_values(self) -> None:
-        """Give all copies the values of the first rank's; all ranks call this together."""
+    def copy_values(self, deadline_s: float) -> None:
+        """Give all copies the values of the first rank's; all ranks call this together.
+
+        Raises PeerLostError if another rank is lost.
+        """
         for name in sorted(self.parameters):
             with torch.no_grad():
-                part = local_part(self.parameters[name])
-                dist.broadcast(part, group=self.groups[self.ranks[name]], group_src=0)
+                part, group = local_part(self.parameters[name]), self.groups[self.ranks[name]]
+                try:
+                    work = dist.broadcast(part, group=group, group_src=0, async_op=True)
+                    wait_for(work, part, deadline_s)
+                except RuntimeError as error:
+                    raise PeerLostError.of(error) from error
 
     def sum_gradients(self, deadline_s: float) -> None:
         """Sum gradients over the copies. Raises RuntimeError if another rank is lost."""

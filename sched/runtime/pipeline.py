@@ -118,7 +118,7 @@ class Pipeline:
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
-        self._shared, self._summed = self._share(shared or {})
+            self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines, self._name, self._placement = Pipelines((), {}), "", program.placement
@@ -130,7 +130,7 @@ class Pipeline:
         copies = self._copies(parameters)
         every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
-        shared.copy_values()
+        shared.copy_values(start_deadline(self.deadline_s))
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
         others = self.modules()[len(self._modules) :]
         lanes, own = self._place.lanes, shared.parameters.values()

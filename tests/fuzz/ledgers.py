@@ -197,6 +197,7 @@ def named(error: Exception, what: str) -> Outcome:
     names = {field for kind in KINDS.values() for field in kind.told} | {
         *("version", "kind", "check", "holes", "digest", "costs", "planner", "ranks"),
         "worker_seed",
+        "generators",
         *(
             "sampler",
             "readers",

@@ -9,8 +9,15 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...sched.bubble_filling.choose import Chosen, PlanScan, RejectedPlan, fill_plan, fitting, scan
-from ...sched.bubble_filling.drift import guarded
+from ...sched.bubble_filling.choose import (
+    Chosen,
+    PlanScan,
+    RejectedPlan,
+    fill_plan,
+    fitting,
+    guarded,
+    scan,
+)
 from ...sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,

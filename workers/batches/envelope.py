@@ -62,6 +62,18 @@ class StartPosition:
         return self.readers[number] if number < len(self.readers) else ReaderPosition()
 
 
+@dataclass(slots=True)
+class LoadedState:
+    """What is known of a data set into which states were loaded.
+
+    first: its state before; begun: of the iteration after the last one, its state once it had
+    given a sample, as text; None where that iteration is not the one before.
+    """
+
+    first: Any = None
+    begun: str | None = None
+
+
 class Envelope(NamedTuple):
     """A batch and what the trainer must know about it.
 
@@ -96,3 +108,17 @@ def is_stateful(thing: Any) -> bool:
 def state_of(thing: Any) -> Any:
     """Return the state of an object that has one, else None."""
     return thing.state_dict() if is_stateful(thing) else None
+
+
+def loses_samples(dataset: Any) -> bool:
+    """Return whether a stream's state is without what its shuffle buffer holds: Hugging Face's.
+
+    Samples that were read ahead into it would come in no batch: such a stream is read again.
+    """
+    inside: list[Any] = [getattr(dataset, "_ex_iterable", None)]
+    for each in inside:
+        if type(each).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        one = [each.ex_iterable] if hasattr(each, "ex_iterable") else []
+        inside += getattr(each, "ex_iterables", one)
+    return False

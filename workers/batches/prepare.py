@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
-from .map_reader import MapReader
-from .stream_reader import StreamReader
-
 if TYPE_CHECKING:
+    from .map_reader import MapReader
     from .planned_reader import PlannedReader
+    from .stream_reader import StreamReader
 
 
 def prepare_worker(

@@ -5,10 +5,17 @@ left out, the iterator it gets is the data set's own: only the collating is ours
 costs nothing more. The position after a batch is the state of the iterator and of the data set if
 they have a state_dict (as torchdata's StatefulDataLoader defines), and the number of items read,
 by which any other stream is read again.
+
+A state that was loaded into a data set stays in force in some, such as Hugging Face's: each later
+iteration begins there too, and would be the rest of an epoch (datasets#7447). So the state after
+the first sample is compared: where it is the same again, the data set gets the state back that it
+had before any was loaded.
 """
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -16,9 +23,11 @@ from torch.utils.data import IterableDataset
 from ..sources.failures import OnError
 from .envelope import (
     Envelope,
+    LoadedState,
     ReaderPosition,
     StartPosition,
     is_stateful,
+    loses_samples,
     reader_number,
     state_of,
 )
@@ -33,7 +42,8 @@ class StreamReader(IterableDataset[Any]):
 
     batch_size: None if the loader does not make batches; drop_last: whether a short last batch is
     dropped, which torch cannot do for batches with holes; start: where the first iteration begins;
-    carries: whether envelopes carry the position (in the trainer `position()` is asked instead).
+    carries: whether envelopes carry the position (in the trainer `position()` is asked instead);
+    loaded: of this data set, which in the trainer outlives its readers.
     """
 
     def __init__(
@@ -45,8 +55,10 @@ class StreamReader(IterableDataset[Any]):
         on_error: OnError,
         start: StartPosition,
         carries: bool,
+        loaded: LoadedState,
     ) -> None:
         self.dataset = dataset
+        self.loaded = loaded
         self._collate_fn = collate_fn
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -62,16 +74,19 @@ class StreamReader(IterableDataset[Any]):
 
     def go_over(self) -> None:
         """Bring data set and generators to where they were after an iteration that is over."""
-        at = self._start.of(reader_number())
-        if not at.over or not at.has_state:
+        at = self._begins_at()
+        if at.over and at.has_state:
+            self._end(at)
+
+    def _end(self, at: ReaderPosition) -> None:
+        """Load the state of an iteration that is over, or has nothing more to give."""
+        self._load(at.dataset)
+        # Some data sets take a state over when they are iterated.
+        waits = at.dataset is not None and _text(self._state_now()) != _text(at.dataset)
+        if at.iterator is None and at.ended and not waits:
             return
-        self._load(at)
-        if at.iterator is None and at.ended:
-            return
-        before = iter(self.dataset)
-        if at.iterator is not None:
-            before.load_state_dict(at.iterator)
-        if not at.ended:
+        before = self._source(at)
+        if not at.ended or waits:
             # The position was taken before the reader found that there is no more.
             for _ in before:
                 pass
@@ -81,32 +96,73 @@ class StreamReader(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator from where this reader is to begin; later ones begin at the start."""
-        start, self._start = self._start, StartPosition()
-        number = reader_number()
-        at = start.of(number)
+        number, turn = reader_number(), self._start.turn
+        there, at = self._start.of(number), self._begins_at()
+        self._start = StartPosition()
         if at.over:
             at = ReaderPosition()
-        self._load(at)
+        if at.ended:
+            self._end(at)
+        else:
+            self._load(at.dataset)
+        if not there.over:
+            _check_epoch(self.dataset, there.dataset)
         self._iterator, self._read, self._ended = None, at.read, at.ended
         if at.ended:
             return iter(())
         items = self._items(at)
-        return itertools.chain([_NOT_MY_TURN], items) if number < start.turn else items
+        return itertools.chain([_NOT_MY_TURN], items) if number < turn else items
 
-    def _load(self, at: ReaderPosition) -> None:
-        if at.dataset is not None and is_stateful(self.dataset):
-            self.dataset.load_state_dict(at.dataset)
+    def _begins_at(self) -> ReaderPosition:
+        """Return where to begin, without the state of a data set that would lose samples by it."""
+        at = self._start.of(reader_number())
+        return replace(at, dataset=None) if loses_samples(self.dataset) else at
+
+    def _load(self, state: Any) -> None:
+        if state is None or not is_stateful(self.dataset):
+            return
+        if self.loaded.first is None:
+            self.loaded.first = self._state_now()
+        self.dataset.load_state_dict(state)
+
+    def _state_now(self) -> Any:
+        try:
+            return state_of(self.dataset)
+        except Exception:  # some have none until they are iterated
+            return None
+
+    def begin_again(self) -> Iterator[Any]:
+        """Return an iterator over all of a data set that went on at the state loaded last."""
+        if self.loaded.first is None:
+            raise ValueError(
+                f"{type(self.dataset).__name__} begins each epoch at the state that was loaded "
+                "into it: let its __iter__ take that once, or state_dict() work before it"
+            )
+        self.dataset.load_state_dict(self.loaded.first)
+        again: Iterator[Any] = iter(self.dataset)
+        self._iterator = again
+        return again
 
     def _items(self, at: ReaderPosition) -> Iterator[Any]:
-        source = self._iterator = iter(self.dataset)
-        if at.iterator is not None and is_stateful(source):
-            source.load_state_dict(at.iterator)
-        items: Iterator[Any] = source
+        items = self._source(at)
         if self._on_error != "raise":
-            items = TolerantStream(source, refill=self._on_error == "refill")
+            items = TolerantStream(items, refill=self._on_error == "refill")
         if not at.has_state:
             _read_again(items, at.read)
         return items
+
+    def _source(self, at: ReaderPosition) -> Iterator[Any]:
+        """Return the data set's samples from a position on; its state has been loaded."""
+        source: Any = iter(self.dataset)
+        self._iterator = source
+        is_own = source is self.dataset
+        if at.iterator is not None and is_stateful(source):
+            self._load(at.iterator) if is_own else source.load_state_dict(at.iterator)
+        was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
+        if was_loaded or self.loaded.begun is not None:
+            return _Begun(self, source, was_loaded)
+        found: Iterator[Any] = source
+        return found
 
     def collate(self, data: Any) -> Envelope:
         """Return the envelope of a batch; of a sample, if the loader makes no batches."""
@@ -144,6 +200,57 @@ class StreamReader(IterableDataset[Any]):
             ended=self._ended,
             iterator=state_of(self._iterator),
             dataset=None if both else state_of(self.dataset),
+        )
+
+
+class _Begun:
+    """An iterator over a data set's samples, which looks where it has begun; see the top.
+
+    was_loaded: whether a state was loaded for it.
+    """
+
+    def __init__(self, reader: StreamReader, source: Iterator[Any], was_loaded: bool) -> None:
+        self._reader, self._source, self._was_loaded = reader, source, was_loaded
+        self._has_looked = False
+
+    def __iter__(self) -> "_Begun":
+        return self
+
+    def __next__(self) -> Any:
+        if self._has_looked:
+            return next(self._source)
+        found = list(itertools.islice(self._source, 1))
+        self._has_looked = True
+        if not self._is_where_it_was(bool(found)):
+            return next(iter(found))
+        self._source = self._reader.begin_again()
+        return next(self._source)
+
+    def _is_where_it_was(self, found: bool) -> bool:
+        """Return whether an iteration for which nothing was loaded begins as the one before did."""
+        loaded = self._reader.loaded
+        begun = _text([found, state_of(self._reader.dataset)])
+        before, loaded.begun = loaded.begun, begun if self._was_loaded else None
+        return not self._was_loaded and begun == before
+
+
+def _text(state: Any) -> str:
+    """Return a state as text: the same for equal states, tuples as lists."""
+
+    def listed(each: Any) -> Any:
+        return each.tolist() if hasattr(each, "tolist") else repr(each)
+
+    return json.dumps(state, default=listed, skipkeys=True)
+
+
+def _check_epoch(dataset: Any, state: Any) -> None:
+    """Raise ValueError for a data set that is in another epoch than a state: it ignores that."""
+    then = state.get("epoch") if isinstance(state, dict) else None
+    now = getattr(dataset, "epoch", None)
+    if hasattr(dataset, "set_epoch") and None not in (then, now) and then != now:
+        raise ValueError(
+            f"the ledger's stream was in epoch {then}, and {type(dataset).__name__} is in epoch "
+            f"{now}: call its set_epoch({then}) before it is iterated, or begin the epoch again"
         )
 
 

@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,25 @@ def entropy(seed: int, epoch: int, key: str) -> int:
 def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     """Return a sample's own generator (PCG64 seeded through SeedSequence)."""
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
+
+
+def held_generators(thing: Any, name: str = "", depth: int = 3) -> list[str]:
+    """Return the names of attributes that hold a generator of their own, such as "transform.rng".
+
+    What is drawn from these depends on what the process has drawn before.
+    """
+    torch = sys.modules.get("torch")
+    kinds = (random.Random, np.random.Generator, np.random.RandomState)
+    if isinstance(thing, (*kinds, torch.Generator) if torch else kinds):
+        return [name]
+    if not depth or isinstance(thing, type | ModuleType):
+        return []
+    if isinstance(thing, list | tuple):
+        inside = [(f"{name}[{n}]", each) for n, each in enumerate(thing[:64])]
+    else:
+        held = getattr(thing, "__dict__", {})
+        inside = [(f"{name}.{key}".lstrip("."), each) for key, each in held.items()]
+    return [found for place, each in inside for found in held_generators(each, place, depth - 1)]
 
 
 class _OwnGenerators:

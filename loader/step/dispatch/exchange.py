@@ -2,9 +2,13 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from math import prod
+from os import getpid
+from socket import gethostname
+from time import monotonic
 from typing import Any
 
 import torch
@@ -13,6 +17,8 @@ from torch import Tensor
 
 from ..errors import LoaderError
 
+# Apart from messages that the training loop may have under way.
+_TAG = 23
 # Bytes of an object's length, and of its beginning, that travel together.
 _LENGTH, _SHORT = 8, 4096
 
@@ -39,6 +45,9 @@ class Exchange:
                 f"this process has global rank {dist.get_rank()} and is not in the group: give "
                 "the group of the ranks that share images, on those ranks only"
             )
+        self._names = [f"rank {rank}" for rank in range(self.ranks)]
+        here = f"process {self.global_rank}, host {gethostname()}, pid {getpid()}"
+        self._names = self.gather(f"rank {self.rank} ({here})", "the names of all ranks")
 
     def gather(self, own: Any, what: str) -> list[Any]:
         """Return a small object of every rank."""
@@ -66,17 +75,13 @@ class Exchange:
         # Bytes, since backends do not know all precisions.
         width = prod(tensor.shape[1:]) * tensor.element_size()
         given = tensor.contiguous().view(-1).view(torch.uint8)
-        self._run(
-            what,
-            lambda: dist.all_to_all_single(
-                found.view(-1).view(torch.uint8),
-                given,
-                [width * rows for rows in receive],
-                [width * rows for rows in send],
-                group=self._group,
-                async_op=True,
-            ),
-        )
+        sizes = [[width * rows for rows in each] for each in (send, receive)]
+        into = found.view(-1).view(torch.uint8)
+        if self._device.type == "cpu":
+            self._send_each(torch.split(given, sizes[0]), torch.split(into, sizes[1]), what)
+        else:
+            start = partial(dist.all_to_all_single, into, given, sizes[1], sizes[0])
+            self._run(what, partial(start, group=self._group, async_op=True))
         return found
 
     def add_up(self, tensors: Sequence[Tensor], what: str) -> None:
@@ -102,8 +107,34 @@ class Exchange:
         padded = bytearray(own.ljust(size, b"\0"))
         given = torch.frombuffer(padded, dtype=torch.uint8).to(self._device)
         found = [torch.empty_like(given) for _ in range(self.ranks)]
-        self._run(what, lambda: dist.all_gather(found, given, group=self._group, async_op=True))
+        if self._device.type == "cpu":
+            self._send_each([given] * self.ranks, found, what)
+        else:
+            self._run(what, lambda: dist.all_gather(found, given, group=self._group, async_op=True))
         return [one.cpu().numpy().tobytes() for one in found]
+
+    def _send_each(self, given: Sequence[Tensor], found: Sequence[Tensor], what: str) -> None:
+        """Send a tensor to each rank and fill one from each, by messages: so who is late is known.
+
+        There is none where a tensor has no bytes.
+        """
+        found[self.rank].copy_(given[self.rank])
+        running: list[tuple[int, Any]] = []
+        until, ways = monotonic() + self.deadline_s, ((dist.isend, given), (dist.irecv, found))
+        group: Any = self._group or dist.group.WORLD
+        for other in (other for other in range(self.ranks) if other != self.rank):
+            to = dist.get_global_rank(group, other)
+            for start, tensors in ways:
+                if tensors[other].numel():
+                    with suppress(RuntimeError):  # else its connection is closed
+                        running.append((other, None))
+                        running[-1] = other, start(tensors[other], to, group, _TAG)
+        if late := sorted({other for other, work in running if not _arrives(work, until)}):
+            raise LoaderError(
+                f"rank {self.rank} of {self.ranks} did not get {what} within {self.deadline_s:g} s "
+                f"from {', '.join(self._names[other] for other in late)}: it has ended, is "
+                "stopped, or has left out a step(), features() or backward() of the others"
+            )
 
     def _run(self, what: str, start: Callable[[], Any]) -> None:
         """Start a collective and wait for it."""
@@ -119,3 +150,14 @@ class Exchange:
                 f"{self.deadline_s:g} s: a rank has ended, is stopped, or has left out a step(), "
                 f"features() or backward() of the others ({str(error).splitlines()[0]})"
             ) from error
+
+
+def _arrives(work: Any, until: float) -> bool:
+    """Return whether a message is over in time; one that was not started (None) is not."""
+    if work is None:
+        return False
+    try:
+        work.wait(timedelta(seconds=max(0.001, until - monotonic())))
+    except RuntimeError:
+        return False
+    return True

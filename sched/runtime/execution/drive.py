@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...simulation.measured import MeasuredStep, dump_step
 from ...simulation.timeline import Timeline
-from ..links.place import gather_objects, monitored_barrier
+from ..links.place import gather_objects
 from ..links.process_groups import PeerLostError
 from .board import Board
 from .waiting import Pipelines
@@ -84,9 +84,7 @@ def meet(own: T, what: str, device: torch.device, deadline_s: float, board: Boar
     Raises PipelineStalledError after the deadline, with the ranks that did not come.
     """
     try:
-        if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-            monitored_barrier(dist.group.WORLD, deadline_s, what)
-        return gather_objects(own, dist.group.WORLD, device, deadline_s)
+        return gather_objects(own, dist.group.WORLD, device, deadline_s, what)
     except PeerLostError as error:
         board.give_up(str(error))
         atexit.register(_leave)

@@ -23,7 +23,7 @@ from ..compiled import (
 )
 from ..execution.board import Board, BoardSeat
 from ..execution.drive import PipelineStalledError
-from ..links.place import MeshPlace, gather_objects, monitored_barrier
+from ..links.place import MeshPlace, await_all, gather_objects
 from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelines, make_groups
 from ..parts import WEIGHTS, Reading
 from ..stage.agreement import ModelFacts
@@ -33,16 +33,27 @@ from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
 # Processes need not be equally quick to start.
 _START_S = 60.0
+# Those that wait give up at about the same time.
+_LISTEN_S = 5.0
 _OUTPUT = frozenset("ST") | frozenset("LEG")
 
 
 @contextmanager
 def report_missing_ranks() -> Iterator[None]:
-    """Raise PipelineStalledError where processes do not come while the pipeline is made."""
+    """Raise PipelineStalledError where processes do not come while the pipeline is made.
+
+    Where torch only knows that something did not come, those that wait meet to find who is missing.
+    """
     try:
         yield
-    except PeerLostError as error:
-        raise PipelineStalledError(str(error), "while the pipeline was made") from error
+    except (PeerLostError, dist.DistError) as error:
+        text = str(error).splitlines()[0]
+        if error.__cause__ is not None or not isinstance(error, PeerLostError):  # one of torch's
+            try:
+                await_all(_LISTEN_S)
+            except PeerLostError as named:
+                text = f"{named}: {text}"
+        raise PipelineStalledError(text, "while the pipeline was made") from error
 
 
 def start_deadline(deadline_s: float) -> float:
@@ -62,9 +73,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
             f"the mesh has the dimensions {names}; give it one named 'pp', such as "
             "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
         )
-    # NCCL connects two ranks on first use, and waits for it with its own timeout.
-    if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        monitored_barrier(dist.group.WORLD, deadline_s)
+    await_all(deadline_s)
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
     pipelines = tuple(tuple(row) for row in ranks.tolist())
     device = torch.device("cpu")
@@ -187,15 +196,21 @@ def connect(
 ) -> tuple[Groups, Board]:
     """Connect to the other ranks and start to publish standings; all ranks do it together.
 
-    `sharers`: the sets of a pipeline's ranks that have parameters in common.
+    `sharers`: the sets of a pipeline's ranks that have parameters in common. Raises PeerLostError.
     """
+    limit_s = start_deadline(deadline_s)
     used = {found.communicator for found in collectives(first_program).values()}
     members = place.communicator_ranks(used)
-    groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
-    board = post_board(place, deadline_s)
-    groups.warm_up(start_deadline(deadline_s))
+    try:
+        groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
+        board = post_board(place, deadline_s)
+    except PeerLostError:
+        raise
+    except RuntimeError as error:
+        raise PeerLostError.of(error) from error
+    groups.warm_up(limit_s)
     # After this all boards are there, so that no rank reads one that is missing.
-    place.gather(None, start_deadline(deadline_s))
+    place.gather(None, limit_s)
     board.start()
     return groups, board
 

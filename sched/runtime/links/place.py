@@ -27,30 +27,51 @@ T = TypeVar("T")
 _TAG = 19
 
 
-def monitored_barrier(
-    group: dist.ProcessGroup, deadline_s: float, what: str = "make the pipeline"
-) -> None:
+_START = "make the pipeline"
+
+
+def monitored_barrier(group: dist.ProcessGroup, deadline_s: float, what: str = _START) -> None:
     """Wait until all processes of a group have called this; its messages are on the CPU.
 
     `what`: what they come for.
     Raises PeerLostError on every process that is there if others do not come within the deadline,
     with the ranks of all that are missing. The group cannot be used any more after that.
     """
+    _monitored_gather(torch.zeros(1), group, deadline_s, what)
+
+
+def await_all(deadline_s: float, what: str = _START) -> None:
+    """Wait until all processes of the job have called this, as `monitored_barrier` does.
+
+    Without gloo it does nothing: NCCL connects two ranks on first use, with its own timeout.
+    """
+    if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
+        monitored_barrier(dist.group.WORLD, deadline_s, what)
+
+
+def _monitored_gather(
+    own: Tensor, group: dist.ProcessGroup, deadline_s: float, what: str
+) -> list[Tensor]:
+    """Return every rank's tensor, all of one size, by messages: who does not send is known."""
     rank, ranks = group.rank(), group.size()
     others = [other for other in range(ranks) if other != rank]
-    token, came = torch.zeros(1), {other: torch.zeros(1) for other in others}
-    sent = [group.send([token], other, _TAG) for other in others]
-    awaited = {other: group.recv([came[other]], other, _TAG) for other in others}
+    found = [own if each == rank else torch.empty_like(own) for each in range(ranks)]
+    running: list[tuple[int, dist.Work | None]] = []
+    for other in others:
+        try:
+            running.append((other, group.send([own], other, _TAG)))
+            running.append((other, group.recv([found[other]], other, _TAG)))
+        except RuntimeError:  # its connection is closed
+            running.append((other, None))
     until = monotonic() + deadline_s
-    missing = [other for other, work in awaited.items() if not _arrives(work, until)]
+    missing = {other for other, work in running if work is None or not _arrives(work, until)}
     if missing:
         raise PeerLostError(
             f"rank {rank} of {ranks} waits since {deadline_s:g} s for rank "
-            f"{', '.join(map(str, missing))}, which did not come to {what}; every process of the "
-            "job has to"
+            f"{', '.join(map(str, sorted(missing)))}, which did not come to {what}; every process "
+            "of the job has to"
         )
-    for work in sent:
-        wait_for(work, token, deadline_s)
+    return found
 
 
 def _arrives(work: dist.Work, until: float) -> bool:
@@ -63,33 +84,44 @@ def _arrives(work: dist.Work, until: float) -> bool:
 
 
 def gather_objects(
-    own: T, group: dist.ProcessGroup | None, device: torch.device, deadline_s: float
+    own: T,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    deadline_s: float,
+    what: str = _START,
 ) -> list[T]:
-    """Return what every rank of a group gives, by rank; all of them call this.
+    """Return what every rank of a group gives, by rank; all of them call this to do `what`.
 
-    `group`: None for this process alone. `device`: where the group's messages are. Raises
-    PeerLostError if a rank is lost or the deadline passes.
+    `group`: None for this process alone. `device`: where the group's messages are, if it has none
+    on the CPU. Raises PeerLostError if a rank is lost or the deadline passes, with the ranks that
+    did not come where messages are on the CPU.
     """
     if group is None or group.size() == 1:
         return [own]
-    text = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8).to(device)
+    text = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+    on_cpu = device.type == "cpu" or "cpu:gloo" in dist.get_backend_config(group)
+
+    def gather(tensor: Tensor) -> Tensor:
+        if on_cpu:
+            return torch.stack(_monitored_gather(tensor, group, deadline_s, what))
+        given = tensor.to(device)
+        found = [torch.empty_like(given) for _ in range(group.size())]
+        wait_for(group.allgather([found], [given]), given, deadline_s)
+        return torch.stack(found).cpu()
+
     try:
-        sizes = _gather(torch.tensor(len(text), device=device), group, deadline_s).tolist()
+        sizes = gather(torch.tensor(len(text))).tolist()
         # Collectives take equal parts.
         padded = text.new_zeros(max(sizes))
         padded[: len(text)] = text
-        rows = _gather(padded, group, deadline_s).cpu()
+        rows = gather(padded)
+    except PeerLostError:
+        raise
     except RuntimeError as error:
         raise PeerLostError.of(error) from error
     return [
         pickle.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
     ]
-
-
-def _gather(own: Tensor, group: dist.ProcessGroup, deadline_s: float) -> Tensor:
-    found = [torch.empty_like(own) for _ in range(group.size())]
-    wait_for(group.allgather([found], [own]), own, deadline_s)
-    return torch.stack(found)
 
 
 @dataclass(frozen=True, slots=True)

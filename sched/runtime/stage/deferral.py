@@ -9,9 +9,10 @@ output's gradient on a list; W works through the list.
 In all other cases the layer gives all its gradients at once, as torch's own does: less is split,
 and nothing is wrong. So it is for gradients that a stage takes by itself, inside its forward, a
 block that is recomputed, or a hook; they belong to another run of autograd than I's. So it is with
-`create_graph`, whose result must have a graph. Under `torch.func` and forward-mode differentiation,
-inside of compiled functions, and where the weight has hooks (they would fire in I and in W, each
-time with a part of the gradient) or is computed from others, the layer is torch's own.
+`create_graph`, whose result must have a graph, and where a parameter has hooks by then, which would
+fire in I and in W, each time with a part of the gradient. Under `torch.func` and forward-mode
+differentiation, inside of compiled functions, and where the weight is computed from others, the
+layer is torch's own.
 """
 
 import types
@@ -147,10 +148,14 @@ def _can_defer(weight: Tensor, bias: Tensor | None) -> bool:
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     # A weight made from others (LoRA, parametrizations) must pass its gradient on in I.
-    return not any(
-        one is not None
-        and (not one.is_leaf or one._backward_hooks or one._post_accumulate_grad_hooks)
-        for one in (weight, bias)
+    return weight.is_leaf and (bias is None or bias.is_leaf)
+
+
+def _has_hooks(layer: tuple[Tensor, Tensor | None]) -> bool:
+    """Return whether a layer's parameters have hooks by now, each of which is to see I's sum."""
+    return any(
+        one is not None and (one._backward_hooks or one._post_accumulate_grad_hooks)
+        for one in layer
     )
 
 
@@ -163,11 +168,13 @@ class _DeferredLinear(torch.autograd.Function):
         # Not the saved weight, which may be a copy (tensors that wait on the CPU).
         ctx.layer = weight, bias
         with torch.autocast(inputs.device.type, enabled=False):
-            return F.linear(
+            found = F.linear(
                 inputs,
                 weight.to(inputs.dtype),
                 None if bias is None else bias.to(inputs.dtype),
             )
+        # Of some inputs it is a view, which autograd refuses to change in place behind a function.
+        return torch.ops.aten._unsafe_view(found, found.shape) if found._is_view() else found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -175,7 +182,8 @@ class _DeferredLinear(torch.autograd.Function):
         wants = ctx.needs_input_grad
         found = gradient @ weight.to(gradient.dtype) if wants[0] else None
         at = _active
-        if at is not None and at.is_running() and not torch.is_grad_enabled():
+        is_first_order = at is not None and at.is_running() and not torch.is_grad_enabled()
+        if at is not None and is_first_order and not _has_hooks(ctx.layer):
             at.products.append(_Product(ctx.layer, inputs, gradient))
             return found, None, None
         return found, *_parameter_gradients(ctx.layer, inputs, gradient, wants[1:])

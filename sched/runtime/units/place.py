@@ -9,7 +9,7 @@ from torch import nn
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links.place import MeshPlace, monitored_barrier
+from ..links.place import MeshPlace, await_all
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary.shard import VocabularyShard
 from .layout import Units, lane_groups, refuse_processes
@@ -76,8 +76,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     """
     processes, own = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, units.sizes)
-    if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        monitored_barrier(dist.group.WORLD, deadline_s)
+    await_all(deadline_s)
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
     groups = lane_groups(units.device, rows, dist.group.WORLD)

@@ -11,9 +11,9 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.loader.local.contents import plain_contents
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.feed import PlanFeed, PlannedStep
-from counterpoise.loader.local.loop import _plain_contents
 
 RESOURCES = ("tokens",)
 START = EpochPosition(0, 0, 0, 0, "")
@@ -59,7 +59,7 @@ def seen(step: PlannedStep) -> Any:
 def describe(plan: PlanConfig, played: tuple[int, ...] = (0, 1)) -> Any:
     """Return what describes the contents of a step."""
     return partial(
-        _plain_contents, played=played, label=-1, padded=(),
+        plain_contents, played=played, label=-1, padded=(),
         may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
     )  # fmt: skip
 

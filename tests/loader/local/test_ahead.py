@@ -59,6 +59,9 @@ class Shares:
     def end(self, group: str) -> None:
         """Do nothing."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
     def why_lost(self, _key: str) -> str:
         return ""
 

@@ -19,6 +19,7 @@ from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.feed import PlannedStep
 from counterpoise.loader.local.planning import Collected, Planning, PlanningThread
 from tests.loader.local.plans import RESOURCES, config, costs_of, describe, feed, seen, take
+from tests.loader.local.test_ahead import Board, Shares
 
 PLAN = config()
 COUNT = 120
@@ -86,6 +87,28 @@ def test_what_planning_raises_is_collected_once() -> None:
     assert str(last.error) == "no such order"
     assert planning.collect() is None
     planning.stop()
+
+
+def test_ranks_tell_each_other_what_they_find_though_no_more_can_be_planned() -> None:
+    costs = [1] * COUNT
+    costs[-1] = 50  # more than a budget
+    board = Board(2)
+    ranks = [
+        Planning(
+            lambda: PlanAhead(feed(config(oversize="error"), costs_of(costs)), COUNT, 6),
+            describe(PLAN), Shares(board, rank), "1",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for each in ranks:
+        while (found := each.collect()) is None or found.error is None:
+            each.turn()
+        assert isinstance(found.error, ValueError)
+        each.say("holes/0", b"[]")
+    for each in (*ranks, *ranks):
+        each.turn()
+    assert [each.heard for each in ranks] == [{"holes/0": (b"[]", b"[]")}] * 2
+    assert not any(each.has_ended or each.rewind(0) for each in ranks)
 
 
 def test_what_a_trainer_had_in_hand_comes_again_after_a_rewind() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS, JobSpec
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.planning import Planning
@@ -75,11 +75,15 @@ class AnyOrder:
 def begin(
     plan: PlanConfig, data: Texts, seed: int, on_error: str = "raise",
     collate: Callable[[list[Any]], Any] = list, buffer_bytes: int = 2**30,
+    label_tokens: str = LABEL_TOKENS,
 ) -> LocalRun:  # fmt: skip
     """Return a run from the epoch's start."""
-    job = JobSpec(plan, on_error=on_error, buffer_bytes=buffer_bytes)
+    job = JobSpec(plan, on_error=on_error, buffer_bytes=buffer_bytes, label_tokens=label_tokens)
     source = as_source(data, lambda text: {"tokens": len(text)})
-    reader = PlannedReader(data, source, RESOURCES, 0, collate, on_error == "skip")
+    reader = PlannedReader(
+        data, source, RESOURCES, 0, collate, on_error == "skip",
+        count_labels=lambda batch, _: sum(map(len, batch)),
+    )  # fmt: skip
     tasks = AnyOrder(reader, seed)
     costs_here = feed(plan, LoopCosts(len(data), RESOURCES))
     planning = Planning(
@@ -202,3 +206,25 @@ def test_no_more_is_made_ahead_than_is_allowed() -> None:
     # Of what nobody takes: as many microbatches as may be under way, beside what is measured.
     assert run.loaded <= MOST * 6
     assert run.measured <= 60
+
+
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=6, max_size=40), seed=st.integers(0, 99),
+    on_error=st.sampled_from(["raise", "skip"]),
+    broken=st.sets(st.integers(0, 59), max_size=3),
+)  # fmt: skip
+def test_a_steps_label_tokens_are_told_before_any_of_it_is_handed_out(
+    lengths: list[int], seed: int, on_error: str, broken: set[int]
+) -> None:
+    data = Texts(lengths, broken if on_error == "skip" else set())
+    run = begin(config(), data, seed, on_error, label_tokens=IN_BATCHES)
+    told: dict[str, int] = {}
+    run._planning.say = lambda key, value: told.setdefault(key, int(value))  # type: ignore
+    counted: dict[str, int] = {}
+    for _ in range(100):  # more than there is room for ahead
+        run.pump(0.01)
+    assert told
+    for arrival in deliver(run):
+        key = f"labels/{arrival.batch.step}"
+        counted[key] = counted.get(key, 0) + (arrival.made.label_tokens or 0)
+    assert told == {key: counted[key] for key in told}

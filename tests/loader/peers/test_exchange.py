@@ -215,6 +215,23 @@ def test_a_leader_that_fell_silent_after_it_told_of_others_is_named_with_them(jo
         assert "rank 2 (process 2" in each.why_missing("key")
 
 
+@pytest.mark.parametrize("closed", [2, 3])
+def test_all_hosts_are_told_with_what_error_a_rank_has_closed(job: Job, closed: int) -> None:
+    peers = job.meet()
+    try:
+        raise ValueError("an image of no pixels")
+    except ValueError:
+        peers[closed].close()
+    for each in peers:
+        if each is not peers[closed]:
+            each.post("key", b"")
+    gathered([each for each in peers if each is not peers[closed]], "key", job, within_s=10.0)
+    for rank in (0, 1):
+        reason = peers[rank].why_lost("key")
+        assert reason.startswith(f"rank {closed} (process {closed}, host ")
+        assert ", which has closed its loader (ValueError: an image of no pixels)" in reason
+
+
 def test_the_store_is_asked_seldom_while_others_take_their_time() -> None:
     job = Job("abcd")
     peers = job.meet()

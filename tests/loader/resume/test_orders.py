@@ -1,14 +1,22 @@
 """No position is believed in the order of another sampler, nor an iterator of another position."""
 
+import json
+
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
+    SubsetRandomSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
+from counterpoise.loader import DataLoader
+from counterpoise.loader.resume.ledger import with_digest
 from tests.loader.resume.test_believed import NUMBERS, Named, after, balanced, plain
 
 
@@ -21,8 +29,8 @@ from tests.loader.resume.test_believed import NUMBERS, Named, after, balanced, p
         (lambda: distributed(seed=1), lambda: distributed(seed=2)),
         (lambda: distributed(epoch=1), lambda: distributed(epoch=0)),
         (lambda: distributed(), lambda: distributed(shuffle=False)),
-        (lambda: seeded(1), lambda: seeded(2)),
-        (lambda: weighted(1), lambda: weighted(2)),
+        (lambda: seeded(1), lambda: {"shuffle": True}),
+        (lambda: {"shuffle": True}, lambda: seeded(1)),
         (lambda: {"sampler": RandomSampler(range(24), replacement=True)},
          lambda: {"sampler": RandomSampler(range(24))}),
     ],
@@ -54,19 +62,136 @@ def weighted(seed):
     return {"sampler": WeightedRandomSampler([1.0] * 24, 24, generator=generator)}
 
 
-def test_a_sampler_that_draws_from_torchs_own_generator_must_find_it_as_it_was():
-    def new():
-        torch.manual_seed(7)
-        return plain(sampler=WeightedRandomSampler([1.0] * 24, 24))
+def own_weighted():
+    return {"sampler": WeightedRandomSampler([1.0] * 24, 24)}
 
-    loader = new()
-    state, rest = after(loader, 2), [batch.tolist() for batch in list(new())[2:]]
-    resumed = new()
+
+def own_subset():
+    return {"sampler": SubsetRandomSampler(range(24))}
+
+
+def with_own_generator():
+    generator = torch.Generator().manual_seed(3)
+    return {"sampler": RandomSampler(range(24), generator=generator)}
+
+
+def in_batches():
+    return {"batch_sampler": Batches(RandomSampler(range(24)), 4, False)}
+
+
+class Batches(BatchSampler):
+    """A user's: torch's random sampler is inside."""
+
+
+def shuffled():
+    return {"shuffle": True}
+
+
+DRAWN = [shuffled, lambda: seeded(3), lambda: weighted(3), own_weighted, own_subset,
+         with_own_generator, in_batches]  # fmt: skip
+
+
+def run(options, epochs, state=None, seed=3, workers=0, batches=0):
+    """Return epochs, and some batches, of a script that seeds itself; and its state."""
+    torch.manual_seed(seed)
+    options = options()
+    sizes = {} if "batch_sampler" in options else {"batch_size": 4}
+    loader = DataLoader(NUMBERS, num_workers=workers, **sizes, **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    found = [[batch.tolist() for batch in loader] for _ in range(epochs)]
+    iterator = iter(loader) if batches else iter(())
+    found += [[next(iterator).tolist() for _ in range(batches)]] if batches else []
+    return found, json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("options", DRAWN)
+def test_a_script_that_seeds_itself_has_its_epochs_when_resumed_at_each_end(options):
+    whole, _ = run(options, 5)
+    found, state = [], None
+    for _ in range(5):
+        epochs, state = run(options, 1, state)
+        found += epochs
+    assert found == whole
+    assert len({str(epoch) for epoch in whole}) == 5
+
+
+@pytest.mark.parametrize("options", DRAWN)
+@pytest.mark.parametrize("seed", [3, 8])
+def test_also_when_resumed_inside_epochs_and_seeded_otherwise(options, seed):
+    whole, _ = run(options, 4)
+    (head,), state = run(options, 0, batches=2)
+    (rest, second, head_of_third), state = run(options, 2, state, seed, batches=3)
+    (rest_of_third, fourth), _ = run(options, 2, state, seed + 1)
+    assert [head + rest, second, head_of_third + rest_of_third, fourth] == whole
+
+
+def test_a_generator_that_was_restored_with_the_rest_of_the_script_is_followed():
+    def draw_and_train(loader):
+        found = []
+        for batch in loader:
+            found.append(batch.tolist())
+            torch.rand(7)  # a model's dropout
+        return found
+
+    torch.manual_seed(3)
+    loader = plain(NUMBERS, shuffle=True)
+    draw_and_train(loader)
+    state, generator = loader.state_dict(), torch.get_rng_state()
+    whole = [draw_and_train(loader) for _ in range(3)]
+    torch.manual_seed(3)
+    resumed = plain(NUMBERS, shuffle=True)
     resumed.load_state_dict(state)
-    assert [batch.tolist() for batch in resumed] == rest
-    resumed.load_state_dict(state)
-    with pytest.raises(ValueError, match="generator at"):
-        next(iter(resumed))
+    torch.set_rng_state(generator)
+    assert [draw_and_train(resumed) for _ in range(3)] == whole
+
+
+@pytest.mark.parametrize("options", [shuffled, lambda: seeded(3), lambda: distributed()])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_have_the_seeds_of_an_uninterrupted_run(options, persistent):
+    def epochs(state, count):
+        torch.manual_seed(3)
+        loader = DataLoader(Seeds(), 4, num_workers=1, persistent_workers=persistent, **options())
+        if state is not None:
+            loader.load_state_dict(state)
+        found = [str([batch.tolist() for batch in loader]) for _ in range(count)]
+        state = loader.state_dict()
+        loader.close()
+        return found, state
+
+    whole, _ = epochs(None, 3)
+    found, state = [], None
+    for _ in range(3):
+        epoch, state = epochs(state, 1)
+        found += epoch
+    assert found == whole
+
+
+class Seeds(Dataset):
+    """Says what its worker was seeded with."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.tensor([index, get_worker_info().seed])
+
+
+def test_torchs_own_generator_is_left_to_the_script():
+    _, state = run(shuffled, 1)
+    torch.manual_seed(50)
+    loader = plain(NUMBERS, shuffle=True)
+    loader.load_state_dict(state)
+    before = torch.get_rng_state()
+    list(loader), list(loader)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0" * 4000, "é"])
+def test_what_is_no_state_of_a_generator_is_refused(text):
+    state = after(plain(shuffle=True), 2)
+    with pytest.raises(ValueError, match=r"ledger\.generators has no state"):
+        plain(shuffle=True).load_state_dict(with_digest({**state, "generators": [text]}))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.optimus_algorithm2 import fill_optimus
+from benchmarks.bubbles.drift import factors
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.bubble_filling.choose import scan
-from counterpoise.sched.bubble_filling.drift import factors, guarded
+from counterpoise.sched.bubble_filling.choose import guarded, scan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.gaps import Gaps, find_gaps, with_collectives

@@ -6,8 +6,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.choose import fitting, scan
-from counterpoise.sched.bubble_filling.drift import guarded
+from benchmarks.bubbles.replay import (
+    GUEST_COMPUTE,
+    GUEST_LINKS,
+    HOST_COMPUTE,
+    HOST_LINKS,
+    filled_kernels,
+)
+from counterpoise.sched.bubble_filling.choose import fitting, guarded, scan
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
@@ -19,13 +25,6 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 )
 from counterpoise.sched.bubble_filling.gaps import Ints
 from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule
-from counterpoise.sched.bubble_filling.replay import (
-    GUEST_COMPUTE,
-    GUEST_LINKS,
-    HOST_COMPUTE,
-    HOST_LINKS,
-    filled_kernels,
-)
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import FillSetup, Kernel, KernelLayer, Stack, pieces
 from counterpoise.sched.bubble_filling.validate import filled_problems

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.bubbles.replay import GUEST_COMPUTE, filled_kernels
 from counterpoise.sched import (
     Contention,
     CostFunction,
@@ -25,7 +26,6 @@ from counterpoise.sched.bubble_filling.gaps import (
     Stretches,
 )
 from counterpoise.sched.bubble_filling.instance import FillProblem, Work
-from counterpoise.sched.bubble_filling.replay import GUEST_COMPUTE, filled_kernels
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import dump_setup, load_setup
 from counterpoise.sched.bubble_filling.validate import filled_problems

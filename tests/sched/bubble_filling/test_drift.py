@@ -6,16 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.choose import fill_plan, fitting
-from counterpoise.sched.bubble_filling.drift import (
-    _means,
-    drifted,
-    factors,
-    guarded,
-    host_only_ns,
-    jittered,
-    replan,
-)
+from benchmarks.bubbles.drift import _means, drifted, factors, host_only_ns, jittered, replan
+from benchmarks.bubbles.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.choose import fill_plan, fitting, guarded
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
@@ -24,7 +17,6 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 )
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.presets import case_setup
-from counterpoise.sched.bubble_filling.replay import Kernels, filled_kernels
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel, split
 

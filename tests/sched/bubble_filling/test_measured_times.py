@@ -7,16 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.drift import jittered, replan
-from counterpoise.sched.bubble_filling.encoder_plans import (
-    EncoderPlan,
-    Host,
-    host_step,
-    plan_problem,
-)
-from counterpoise.sched.bubble_filling.gaps import Ints
-from counterpoise.sched.bubble_filling.instance import FilledSchedule
-from counterpoise.sched.bubble_filling.replay import (
+from benchmarks.bubbles.drift import jittered, replan
+from benchmarks.bubbles.replay import (
     GUEST_COMPUTE,
     GUEST_LINKS,
     HOST_COMPUTE,
@@ -26,6 +18,14 @@ from counterpoise.sched.bubble_filling.replay import (
     host_kernels_graph,
     measured_host,
 )
+from counterpoise.sched.bubble_filling.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.gaps import Ints
+from counterpoise.sched.bubble_filling.instance import FilledSchedule
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled
 

@@ -9,6 +9,11 @@ import pytest
 
 from benchmarks.baselines.joint_pipelines import balanced
 from benchmarks.baselines.optimus_algorithm2 import fill_optimus
+from benchmarks.bubbles.replay import (
+    filled_kernels,
+    host_kernels_graph,
+    measured_host,
+)
 from counterpoise.sched import check, lower, parse_program, simulate
 from counterpoise.sched.bubble_filling.bound import hidden_bound
 from counterpoise.sched.bubble_filling.choose import PlanScan, fill_plan, fitting, scan
@@ -22,11 +27,6 @@ from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Ints
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, FillProblem
 from counterpoise.sched.bubble_filling.presets import case_setup
-from counterpoise.sched.bubble_filling.replay import (
-    filled_kernels,
-    host_kernels_graph,
-    measured_host,
-)
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import FillSetup, dump_setup, load_setup
 from counterpoise.sched.bubble_filling.timeline import bubble_causes, fill_timeline

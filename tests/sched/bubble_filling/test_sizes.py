@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from torch.nn import functional
 
-from counterpoise.sched.bubble_filling.choose import scan
-from counterpoise.sched.bubble_filling.drift import guarded
+from counterpoise.sched.bubble_filling.choose import guarded, scan
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     host_step,

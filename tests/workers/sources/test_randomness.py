@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from counterpoise.workers.sources.randomness import (
     entropy,
     global_randomness,
+    held_generators,
     own_generators,
     run_seeded,
 )
@@ -141,3 +142,25 @@ def states() -> tuple[object, ...]:
     """Return the state of each global generator, as plain values."""
     numpys = [np.asarray(each).tolist() for each in np.random.get_state()]
     return random.getstate(), numpys, torch.get_rng_state().tolist(), torch.initial_seed()
+
+
+class Holds:
+    """Holds what it is given."""
+
+    def __init__(self, **held: object) -> None:
+        self.__dict__.update(held)
+
+
+@pytest.mark.parametrize(
+    ("thing", "names"),
+    [
+        (Holds(rng=np.random.default_rng(0)), ["rng"]),
+        (Holds(rng=np.random.RandomState(0)), ["rng"]),
+        (Holds(data=Holds(transform=Holds(g=torch.Generator()))), ["data.transform.g"]),
+        (Holds(transforms=[len, Holds(r=random.Random(0))]), ["transforms[1].r"]),
+        (Holds(numbers=np.random, make=random.Random, seed=7), []),
+        ([1, 2, 3], []),
+    ],
+)
+def test_generators_that_a_data_set_holds_are_found(thing: object, names: list[str]) -> None:
+    assert held_generators(thing) == names

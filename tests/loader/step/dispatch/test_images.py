@@ -101,7 +101,8 @@ def _encoded(rank: int, case: Case) -> tuple[int, list[tuple[int, ...]]]:
 def test_a_rank_that_does_not_come_is_told_of(pool: Pool) -> None:
     found = pool.run(_left_alone)
     assert found[0] is None
-    assert "rank 1 of 2 did not get the sizes of the images within 0.3 s" in str(found[1])
+    said = "rank 1 of 2 did not get the sizes of the images within 0.3 s from rank 0 (process 0, "
+    assert said in str(found[1])
 
 
 def _left_alone(rank: int) -> str | None:

@@ -18,7 +18,7 @@ from counterpoise.sched.runtime.stage.deferral import (
     deferring,
 )
 
-H = 4
+H = 8
 Forward = Callable[["Stage", Tensor], Tensor]
 
 

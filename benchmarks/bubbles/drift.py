@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .choose import fill_plan
-from .encoder_plans import Host
-from .gaps import Gaps, Ints
-from .instance import FilledSchedule, FillProblem, Work
+from counterpoise.sched.bubble_filling.choose import fill_plan
+from counterpoise.sched.bubble_filling.encoder_plans import Host
+from counterpoise.sched.bubble_filling.gaps import Ints
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.search import Effort
+
 from .replay import Kernels, host_kernels_graph, measured_host
-from .search import Effort
 
 Floats = NDArray[np.float64]
 _KINDS = 5
@@ -46,26 +47,6 @@ def jittered(ns: Ints, cv: float, seed: int) -> Ints:
 
 def _times(ns: Ints, factor: Floats) -> Ints:
     return np.maximum(1, np.rint(ns * factor)).astype(np.int64)
-
-
-def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProblem:
-    """Return the problem with shorter bubbles inside the step and earlier deadlines.
-
-    What fits it fits the real one, with room to spare. Raises ValueError for a percentage outside
-    0 to 99.
-    """
-    if not 0 <= percent < 100 or slack_ns < 0:
-        raise ValueError(f"guard of {percent} % and {slack_ns} ns; give 0 to 99 and 0 or more")
-    gaps = problem.gaps
-    ranks = []
-    for one in gaps.ranks:
-        end = one.end - (one.end - one.start) * percent // 100
-        end[[0, -1]] = one.end[[0, -1]]
-        ranks.append(replace(one, end=end))
-    need = np.maximum(gaps.need_ns - slack_ns, 0)
-    gradient = np.minimum(gaps.gradient_ns + slack_ns, gaps.step_ns)
-    tight = Gaps(tuple(ranks), need, gradient, gaps.step_ns, gaps.first_rank)
-    return replace(problem, gaps=tight)
 
 
 def replan(

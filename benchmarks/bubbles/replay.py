@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.graph import make_graph
-from ..simulation.simulator import transfer_delays
-from ..simulation.timeline import Slot
-from .encoder_plans import Host
-from .gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
-from .instance import EncoderPipeline, FilledSchedule, Work, taken
-from .kernels import walk
+from counterpoise.sched.bubble_filling.encoder_plans import Host
+from counterpoise.sched.bubble_filling.gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
+from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule, Work, taken
+from counterpoise.sched.bubble_filling.kernels import walk
+from counterpoise.sched.ir.graph import make_graph
+from counterpoise.sched.simulation.simulator import transfer_delays
+from counterpoise.sched.simulation.timeline import Slot
 
 # Classes of kernels for noise: whose they are, and the resource they use.
 HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
