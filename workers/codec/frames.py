@@ -44,8 +44,23 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
     if holds_fields(value):
         layout, buffers = encode_fields(value)  # type: ignore[arg-type]
         return {"fields": layout}, buffers
-    sizes, buffers = _encode_object(value)
+    try:
+        sizes, buffers = _encode_object(value)
+    except Exception as error:
+        for name, field in value.items() if isinstance(value, dict) else ():
+            if not _can_be_sent(field):
+                what = f"field {name!r} is a {type(field).__name__}"
+                raise TypeError(f"{what}, which no process can send: {error}") from error
+        raise
     return {"object": sizes}, buffers
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        _encode_object(value)
+    except Exception:
+        return False
+    return True
 
 
 def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
