@@ -378,7 +378,8 @@ class BalancedLoader:
             for item, payload in zip(arrival.batch.items, arrival.payloads, strict=True)
         ]
         if not samples and self.spare is not None:
-            spared = self.spare(self.epoch, kept.at.place.start)
+            holes = {*kept.at.holes, *arrival.batch.step_holes}
+            spared = self.spare(self.epoch, kept.at.place.start, holes)
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
         batch = self.batches.collated(samples, info)

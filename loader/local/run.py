@@ -327,6 +327,11 @@ class LocalRun:
             return
         step, task = self._sent.pop(number)
         self._under_way -= 1
+        if task.load.spare:  # another will do
+            rest = [each for each in task.load.indexes if each != index]
+            task.load = task.load._replace(indexes=rest)
+            self._unsent.appendleft((step, task))
+            return
         ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
         step.holes[ordinal] = failed
         step.all_holes.add(ordinal)

@@ -154,7 +154,11 @@ class StepMaker:
         """Return what a worker is to do for a microbatch of these samples."""
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
-        indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
+        if is_spare:  # not one that workers have died of
+            bad = step.plan.indexes_of([*step.all_holes])
+            indexes = [each for each in step.plan.spares if each not in bad]
+        else:
+            indexes = step.plan.indexes_of(ordinals)
         counts = self.compares > 0 and not is_spare
         self.compares -= counts
         self._loads += 1
