@@ -322,7 +322,7 @@ class Coordinator:
             return
         # Whether there is work is asked before for whom: after most messages there is none.
         while (
-            peer := state.pool.next_free(run.leases.count)
+            peer := state.pool.next_free(run.leases.count_or_full)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
             nearest = run.delivery.decoding.nearest(home)
@@ -342,7 +342,7 @@ class Coordinator:
         state, run = self.state, self.state.run
         if run is None or state.failure is not None:
             return
-        for peer in state.pool.idle(run.leases.count):
+        for peer in state.pool.idle(run.leases.count_or_full):
             lease = run.granter.grant_shared(peer, state.now)
             if lease is None:
                 return
