@@ -6,6 +6,8 @@ import pytest
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
+from counterpoise.loader.balanced.spare import SpareSample
+from counterpoise.workers.sources.interface import as_source
 from tests.loader.restarts_data import COUNT, Deadly, Killer
 
 TABLE = {"tokens": [1 + n % 7 for n in range(COUNT)]}
@@ -54,6 +56,21 @@ def test_with_skip_the_sample_that_kills_three_is_a_hole(cost: Any) -> None:
     made.close()
     assert holes == ["17"]
     assert sorted(found) == [n for n in range(COUNT) if n != 17]
+
+
+def test_no_sample_that_kills_takes_the_place_of_an_empty_microbatch() -> None:
+    made = DataLoader(
+        Deadly(bad=17), 1, shuffle=False, num_workers=2, balance="fixed", on_error="skip"
+    )
+    assert sorted(int(batch[0][0]) for batch in made) == [n for n in range(COUNT) if n != 17]
+    made.close()
+
+
+def test_a_trainer_loads_no_sample_that_has_killed_workers_in_place_of_an_empty_microbatch() -> (
+    None
+):
+    spare = SpareSample(as_source(Deadly(bad=0)), seed=0, shuffle=False)
+    assert int(spare(0, 0, holes={0})[0]) == 1
 
 
 def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None:

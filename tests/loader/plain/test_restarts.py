@@ -62,6 +62,22 @@ def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None
         list(loader(Deadly(bad=17), worker_restarts=5))
 
 
+class Together(Deadly):
+    """Loads the samples of a batch at once, as Hugging Face's data sets do."""
+
+    def __getitems__(self, indexes: list[int]) -> list[Any]:
+        return [self[index] for index in indexes]
+
+
+def test_where_samples_are_loaded_together_the_one_that_kills_is_found_one_by_one() -> None:
+    made = loader(Together(bad=17), on_error="skip")
+    rows = [int(row[0]) for batch in made for row in batch]
+    assert sorted(rows) == [n for n in range(COUNT) if n != 17]
+    assert made.left_out == 1
+    with pytest.raises(LoaderError, match="'17': 3 worker processes died"):
+        list(loader(Together(bad=17), worker_restarts=5))
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
