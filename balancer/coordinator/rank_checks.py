@@ -64,7 +64,12 @@ def label_reason(state: CoordinatorState, peer: bytes) -> str:
 
 
 def waiting_reason(state: CoordinatorState) -> str:
-    """Return in a few words what the ranks wait for."""
+    """Return in a few words what the ranks wait for, and who cannot do it."""
+    refused = f"; {state.refused}" if state.refused and not state.pool.ready else ""
+    return _waits_for(state) + refused
+
+
+def _waits_for(state: CoordinatorState) -> str:
     if not state.workers:
         return "a worker to connect"
     if missing := state.missing_ranks():
@@ -81,7 +86,8 @@ def waiting_reason(state: CoordinatorState) -> str:
 APART_S = 5.0
 # Absent ranks hold up the others for this long at most: they may have had all of their epoch.
 HELD_UP_S = 5.0
-# A rank that has gone while others start the next epoch may come back for this long.
+# A rank that has gone while others start the next epoch may come back for this long; so may a
+# worker that is accepted, where others were refused.
 MISSING_S = 120.0
 # A rank that stays away after a restart of the balancer, and had counted what others wait for, may
 # come back for this long.
@@ -100,12 +106,13 @@ class RankChecks:
     def __init__(self, runs: RunControl) -> None:
         self.runs = runs
         self.state = runs.state
-        self._missing_since = self._counts_lost_since = math.inf
+        self._missing_since = self._counts_lost_since = self._refused_since = math.inf
 
     def check(self) -> None:
         """Make all checks at the coordinator's time."""
         self._check_apart()
         self._check_missing()
+        self._check_refused()
         self._check_held_up()
         self._check_lost_counts()
         self._check_lost_sharers()
@@ -136,6 +143,17 @@ class RankChecks:
                 f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
                 "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
             )
+
+    def _check_refused(self) -> None:
+        """Fail when all workers that have come were refused, and no other comes."""
+        state = self.state
+        if state.workers or not (state.refused and state.ranks):
+            self._refused_since = math.inf
+            return
+        self._refused_since = min(self._refused_since, state.now)
+        if state.now - self._refused_since > MISSING_S and state.failure is None:
+            waited = f"no other has come for {MISSING_S:.0f} s"
+            self.runs.fail("worker", f"{state.refused}; {waited}")
 
     def _check_held_up(self) -> None:
         """Stop waiting for absent ranks once a present one has waited for an unplanned step.

@@ -43,7 +43,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 
 # --- worker to coordinator
@@ -166,7 +166,8 @@ class StartRun(ArrayRecord, frozen=True):
     A rank that returns to a restarted balancer adds how far it has got: here: its position. holes:
     samples that cannot be used. known: steps of which the rank has received a part and whose holes
     are therefore final. costs: the pipeline's that ordering goes by, the text of PipelineCosts; "",
-    those of the job.
+    those of the job. samples: the number of samples that its ledger is of, or that it has had a
+    part of; -1 where any will do.
     """
 
     run: Integer
@@ -176,6 +177,7 @@ class StartRun(ArrayRecord, frozen=True):
     holes: tuple[Integer, ...] = ()
     known: tuple[Integer, ...] = ()
     costs: str = ""
+    samples: Integer = -1
 
     @property
     def start(self) -> EpochPosition:

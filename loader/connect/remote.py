@@ -100,12 +100,15 @@ class Connection:
         """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
-    def wait_ready(self) -> Ready:
-        """Wait until the job runs; return the number of samples. Raises LoaderError."""
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:
+        """Wait until the job runs; return the number of samples.
+
+        Raises LoaderError, and TimeoutError after `timeout_s`.
+        """
         self._sockets.refuse_forked_copy()
         if self.session.ready is None:
             with self._sockets.lock:
-                self._wait(lambda: self.session.ready is not None, None)
+                self._wait(lambda: self.session.ready is not None, timeout_s)
         ready = self.session.ready
         if ready is None:
             self._fail("the job did not start")
@@ -216,7 +219,9 @@ class Connection:
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
-                raise TimeoutError(f"no batch within {timeout_s} s")
+                raise TimeoutError(
+                    f"no batch within {timeout_s} s; still missing: {self._waits_for()}"
+                )
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:

@@ -69,7 +69,6 @@ def chunked_order(stages: Sequence[int], size: int) -> Order:
 
     Backwards go through the chunks from the last one.
     """
-
     by_kind = {"F": tuple(stages), "B": tuple(reversed(stages))}
     length = size * len(stages)
 

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.coordinator.driven import Driven
 from counterpoise.balancer.coordinator.peers.records import WorkerPeer
 from counterpoise.balancer.coordinator.peers.worker_pool import WorkerPool
-from counterpoise.balancer.coordinator.run.leases import LEASES_PER_WORKER
 from counterpoise.balancer.coordinator.run import granting
+from counterpoise.balancer.coordinator.run.leases import LEASES_PER_WORKER
 from counterpoise.balancer.protocol.messages import Lease, Message, WorkerHello
 
 RANKS = 16

@@ -94,6 +94,7 @@ def test_a_worker_without_heartbeats_is_lost_and_one_with_them_is_not():
 def test_a_worker_with_other_data_is_refused():
     cluster = started()
     cluster.send(b"v", WorkerHello("v", 0, "host", 1))
+    cluster.send(b"v", WorkerReady(21, "other"))
     (_, refused), *_ = cluster.send(b"v", WorkerReady(21, "other"))
     assert "install the same versions" in refused.reason
     assert "mixed_workers" not in refused.reason  # DataLoader has no such argument
