@@ -7,11 +7,15 @@ import math
 
 from ..protocol.messages import Ping, Pong, UnknownPeer
 from .peers.records import RankPeer
+from .run.epoch import EpochRun
+from .run.granting import reported_sample
 from .run_control import RunControl
 from .state import CoordinatorState
 
 # Characters of a process' name that are quoted.
 MAX_NAME = 200
+# A worker without a result for this long is named to those who wait.
+SLOW_S = 5.0
 # Ranks that are named one by one.
 MAX_RANKS = 8
 
@@ -77,8 +81,23 @@ def _waits_for(state: CoordinatorState) -> str:
     if state.job is None:
         return "a trainer to bring a job"
     if state.run is not None:
-        return state.run.waiting_reason()
+        return state.run.waiting_reason() + _slow_sample(state, state.run)
     return "ranks to begin" if state.is_ready else "a worker to open the data"
+
+
+def _slow_sample(state: CoordinatorState, run: EpochRun) -> str:
+    """Return which worker has shown no result for longest, and of which sample; "" if not long."""
+    lease = min(run.leases, key=lambda each: each.shown_at, default=None)
+    worker = None if lease is None else state.workers.get(lease.worker)
+    if lease is None or worker is None or state.now - lease.shown_at < SLOW_S:
+        return ""
+    sample = reported_sample([lease], worker.in_progress) or next(iter(lease.samples.values()))
+    what = repr(sample.key) if sample.key else f"number {sample.index} of the source"
+    silent_s = state.now - lease.shown_at
+    return (
+        f"; worker {worker.hello.name:.{MAX_NAME}} has shown no result for {silent_s:.0f} s, and "
+        f"works on sample {what:.{MAX_NAME}}"
+    )
 
 
 # Ranks that start at different positions may belong to two launches, the former not known to have

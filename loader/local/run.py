@@ -139,7 +139,8 @@ class LocalRun:
             return self._planning.waits_for or "the plan of the next window"
         if step.is_posted and step.contents is None:
             return self._planning.waits_for
-        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
+        who = self._tasks.who_has(step.tasks[0].number)
+        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from {who}"
 
     @property
     def is_at_end(self) -> bool:

@@ -176,6 +176,7 @@ class RestartingIterator(WorkersIterator):
             except queue.Empty:
                 self._replace_ended()
                 if time.monotonic() >= until:
+                    self._tell_wait(timeout)
                     return False, None
                 continue
             number, data = found
@@ -185,6 +186,8 @@ class RestartingIterator(WorkersIterator):
                 continue  # one for which another has answered
             if self._given.pop(number, None) is None:
                 continue  # made twice
+            self._asked_for.pop(number, None)
+            self._waited_s = 0.0
             holes = self._holes.pop(number, ())
             return True, (number, data._replace(holes=data.holes + holes) if holes else data)
         return True, self._instead.popleft()

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
+from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
@@ -270,3 +271,16 @@ def test_an_answer_to_an_older_question_is_not_taken():
     clock.record_response(0, 0, 1.5)
     assert not clock.best().is_known
     assert structs.replace(clock.best(), error_us=0).least_us() == 0
+
+
+def test_who_waits_is_told_of_a_worker_that_hangs_and_of_its_sample(cluster):
+    cluster.train()
+    held = [*cluster.coordinator.state.run.leases][0]
+    last = [*held.samples][-1]
+    name = held.worker.decode()
+    for _ in range(7):
+        beat = WorkerHeartbeat(name, 0, lease=held.number, ordinal=last)
+        cluster.send(b"heartbeat." + held.worker, beat, after_s=1.0)
+    said = waiting_reason(cluster.coordinator.state)
+    where = f"sample number {held.samples[last].index} of the source"
+    assert said.endswith(f"; worker {name} has shown no result for 7 s, and works on {where}")

@@ -69,7 +69,7 @@ class InProcessConnection:
         """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
-    def wait_ready(self, timeout_s: float | None = None) -> Ready:
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples and the fingerprint."""
         if self.session.ready is None:
             raise LoaderError(self.session.failure or "the job did not start")

@@ -8,7 +8,7 @@ from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
 from counterpoise.loader.balanced.spare import SpareSample
 from counterpoise.workers.sources.interface import as_source
-from tests.loader.restarts_data import COUNT, Deadly, Killer
+from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
 TABLE = {"tokens": [1 + n % 7 for n in range(COUNT)]}
 
@@ -83,4 +83,15 @@ def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
     made = loader(Deadly(bad=17), worker_restarts=restarts)
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         list(made)
+    made.close()
+
+
+def test_who_hangs_and_on_which_sample_is_said() -> None:
+    data = Hanging()
+    made = DataLoader(data, 2, num_workers=2, balance="fixed", shuffle=False, timeout=0.5)
+    iterator = iter(made)
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(TimeoutError, match=r"from worker \d \(pid \d+\), which works on sample 5$"):
+        next(iterator)
+    data.go_on.set()
     made.close()

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from counterpoise import DataLoader
 from counterpoise.loader import LoaderError
 from tests.loader.plain.stateful_data import Drawing
-from tests.loader.restarts_data import COUNT, Deadly, Killer
+from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
 
 def loader(data: Any, batch: int | None = 4, **given: Any) -> DataLoader[Any, Any]:
@@ -100,3 +100,19 @@ def test_what_cannot_go_on_elsewhere_is_refused(data: Any) -> None:
 def test_what_needs_shared_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="worker_restarts=1 needs shared memory"):
         iter(loader(Deadly(), worker_restarts=1, transport="inline"))
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_who_hangs_and_on_which_samples_is_logged(
+    restarts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = Hanging()
+    iterator: Any = iter(DataLoader(data, 2, num_workers=2, worker_restarts=restarts, timeout=0.5))
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    line = caplog.records[-1].getMessage()
+    worker, _, pid = line.partition("that of worker ")[2].partition(")")[0].partition(" (pid ")
+    assert int(pid) == process_ids(iterator)[int(worker)]
+    assert line.endswith("which works on samples [4, 5]")
+    data.go_on.set()
