@@ -126,8 +126,8 @@ class WorkerHandlers:
         holds = bool(state.pool.ready) or state.is_served
         facts = state.facts if holds else DataFacts()
         counts = state.samples_in_use()
-        reason = why_not_gone_on_in(counts, ready.count)
-        reason = reason or why_worker_refused(state.job, facts, ready)
+        reason = why_worker_refused(state.job, facts, ready)
+        reason = reason or why_not_gone_on_in(counts, ready.count)
         if not reason and (why := why_not_direct(worker, state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED

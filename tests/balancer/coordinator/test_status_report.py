@@ -275,7 +275,7 @@ def test_an_answer_to_an_older_question_is_not_taken():
 
 def test_who_waits_is_told_of_a_worker_that_hangs_and_of_its_sample(cluster):
     cluster.train()
-    held = [*cluster.coordinator.state.run.leases][0]
+    held = next(iter(cluster.coordinator.state.run.leases))
     last = [*held.samples][-1]
     name = held.worker.decode()
     for _ in range(7):
