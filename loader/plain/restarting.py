@@ -156,7 +156,7 @@ class RestartingIterator(WorkersIterator):
         self._resumes = False
 
     def _next_index(self) -> Any:
-        self._asked = super()._next_index()  # type: ignore[no-untyped-call]
+        self._asked = super()._next_index()
         return self._asked
 
     def _try_put_index(self) -> None:
