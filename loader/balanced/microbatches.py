@@ -165,6 +165,9 @@ class BalancedLoader:
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
             at = beginning(at)
+        # An iterator before this one may be collected at any moment from here on: what it would
+        # end is this one's.
+        self._running = 0
         try:
             self._take_costs(at, None)
             samples = needed_samples(self._loaded, self.growing)

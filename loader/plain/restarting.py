@@ -22,7 +22,13 @@ from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .torch_names import ResumeIteration, child_reports, killed_worker, worker_loop
+from .torch_names import (
+    ResumeIteration,
+    child_reports,
+    holds_dataset,
+    killed_worker,
+    worker_loop,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +115,10 @@ class WorkerReplacer:
 
 def _arguments(iterator: Any) -> list[tuple[Any, ...]]:
     """Return the arguments that torch's iterator has given each of its workers."""
+    dataset = [iterator._dataset] if holds_dataset else iterator._dataset
     return [
         (
-            iterator._dataset_kind, iterator._dataset, iterator._index_queues[number],
+            iterator._dataset_kind, dataset, iterator._index_queues[number],
             iterator._worker_result_queue, iterator._workers_done_event, iterator._auto_collation,
             iterator._collate_fn, iterator._drop_last, iterator._base_seed,
             iterator._worker_init_fn, number, iterator._num_workers,
@@ -237,8 +244,8 @@ class RestartingIterator(WorkersIterator):
         )
         return self._given[number]
 
-    def _process_data(self, data: Any, worker_idx: int) -> Any:
-        found = super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
+    def _process_data(self, data: Any, *worker: int) -> Any:  # torch 2.6 does not say of which
+        found = super()._process_data(data, *worker)  # type: ignore[no-untyped-call]
         if isinstance(found, _Lost):
             raise found.error
         return found

@@ -5,6 +5,7 @@ are subclasses of torch's. tests/loader/plain/test_torch_names.py lists the priv
 they use, and fails with a torch that renames one.
 """
 
+import inspect
 import signal
 from typing import Any
 
@@ -22,6 +23,8 @@ TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceba
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
 child_reports: Any = signal_handling  # of which processes the end is reported
 worker_loop = _worker_loop  # what a worker process does
+# torch 2.15 and later give it the data set in a list, from which it takes it.
+holds_dataset = "dataset_holder" in inspect.signature(_worker_loop).parameters
 ResumeIteration = _ResumeIteration  # a worker's answer that it goes on to the next iteration
 # Whether a profile of this thread is being taken.
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]

@@ -35,6 +35,10 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
+    # torch 2.6 asks for CUDA only.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     return found
 

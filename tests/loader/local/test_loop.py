@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise.loader.local.loop import LocalLoop
 from counterpoise.workers.batches.planned_reader import Measured, PlannedReader
 from tests.loader import balanced_data as made
 
@@ -112,4 +113,22 @@ def test_what_can_be_planned_is_handed_out_before_what_cannot(workers: int) -> N
             found.extend(iterator)
         assert sorted(itertools.chain(*found)) == [*range(18)]
         found.clear()
+    batches.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_is_collected_while_the_next_begins_ends_nothing(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = loader(range(COUNT), cost={"tokens": [*range(COUNT)]}, num_workers=workers)
+    kept = [iter(batches)]
+    next(kept[0])
+    start = LocalLoop._start_run
+
+    def start_and_collect(self: LocalLoop, *given: Any) -> None:
+        start(self, *given)
+        kept.clear()
+
+    monkeypatch.setattr(LocalLoop, "_start_run", start_and_collect)
+    assert sorted(itertools.chain.from_iterable(batches)) == [*range(COUNT)]
     batches.close()
