@@ -109,7 +109,7 @@ class LocalLoop:
         """The number of samples that were in no step of the run that has ended."""
         return 0 if self._run is None else self._run.left_out
 
-    def wait_ready(self) -> Ready:
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples."""
         return Ready(len(self._settings.source), "")
 

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
+# Samples of a task that a text names, where it is not known which one is in work.
+_NAMED = 8
 # torch's thread that pins batches hands them over by a queue without a descriptor: what comes of
 # planning meanwhile is seen this much later.
 _PINNED_S = 0.02
@@ -74,6 +76,9 @@ class Tasks(Protocol):
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
         """Return the number of a task and its result, None if none comes within `seconds`."""
+
+    def who_has(self, number: int) -> str:
+        """Return who works on a task, and on which sample, as text."""
 
 
 class Failed:
@@ -124,6 +129,10 @@ class InlineTasks:
         except Exception as error:
             return number, Failed(error)
 
+    def who_has(self, number: int) -> str:  # noqa: ARG002
+        """Return who works on a task."""
+        return "this process"
+
     def close(self) -> None:
         """Forget what waits."""
         self._waiting.clear()
@@ -143,8 +152,7 @@ class WorkerTasks(TorchWorkersIterator):
         if not why_not:
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
-        if start.restarts:
-            reader.progress = shared_numbers(context, start.workers)
+        self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
         self._process = os.getpid()
         self.most = prefetch * start.workers
@@ -201,6 +209,16 @@ class WorkerTasks(TorchWorkersIterator):
         if isinstance(result, TorchExceptionWrapper):
             result = Failed(None, result)
         return number, result
+
+    def who_has(self, number: int) -> str:
+        """Return who works on a task, and on which sample, as text."""
+        if number not in self._given:
+            return "a worker"
+        worker, task = self._given[number]
+        at = self._progress[worker] - 1
+        samples = [at] if at >= 0 else task[TASK_HEAD:][:_NAMED]
+        named = ", ".join(map(str, samples))
+        return f"worker {worker} (pid {self._workers[worker].pid}), which works on sample {named}"
 
     def _get(self, seconds: float = 0.0) -> tuple[int, Any] | None:
         try:

@@ -289,7 +289,7 @@ def test_a_worker_with_an_impossible_number_of_samples_is_refused(count, honest)
     cluster.tell(Wired(b"h", encode(WorkerHello("w9", 0, "h", 0))))
     cluster.tell(Wired(b"h", encode(WorkerReady(count, "x"))))
     assert not cluster.coordinator.state.workers
-    assert not cluster.coordinator.state.fingerprint
+    assert not cluster.coordinator.state.is_ready
 
 
 # --- on real sockets
