@@ -10,7 +10,7 @@ BENCHES = {
     "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),
     "bubbles": ("bubbles.command", "Encoder work in the bubbles: Optimus' algorithm and ours."),
     "coordinator": ("coordinator.command", "The coordinator's CPU time, by ranks and workers."),
-    "decoding": ("loading.decoding", "CPU time of images: more pipelines than `bench images` has."),
+    "decoding": ("loading.decoding", "CPU time of images, from shards to batches, by pipeline."),
     "encoder": (
         "encoder.command",
         "Encoders in the bubbles, executed: planned, simulated and measured.",
@@ -35,6 +35,7 @@ BENCHES = {
     ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
+    "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "threads": ("planning.threads", "Planning beside other threads: throughput, and waits."),
     "transports": (

@@ -6,6 +6,7 @@ exit status 2.
 """
 
 import sys
+from typing import NoReturn
 
 import click
 
@@ -13,6 +14,7 @@ from ..balancer.protocol.records import VERSION
 from ..workers.sources.visible_text import visible
 from .console.lazy_group import LazyGroup
 
+LONGEST = 2000
 # name: (module in this folder, summary)
 COMMANDS = {
     "analyze": ("analyze.command", "Forecast waiting on a data set, and recommend settings."),
@@ -51,6 +53,16 @@ def main(arguments: list[str] | None = None, group: click.Group = group) -> None
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, RuntimeError) as error:
-        click.echo(f"counterpoise: {visible(str(error))}", err=True)
-        sys.exit(2)
+        _explain(str(error))
+    except (MemoryError, OverflowError) as error:
+        _explain(f"a number that was given is too large ({type(error).__name__}: {error})")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _explain(error: str) -> NoReturn:
+    """Print an error and exit; what it quotes of a file may be as long as the file."""
+    text = (
+        error if len(error) <= LONGEST else f"{error[: LONGEST // 2]} ... {error[-LONGEST // 2 :]}"
+    )
+    click.echo(f"counterpoise: {visible(text)}", err=True)
+    sys.exit(2)

@@ -37,7 +37,7 @@ from .run.epoch import EpochRun, LayoutCheck
 from .run.granting import HELP_AFTER_S, STEPS_AHEAD
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
-from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState, Handler, Send
+from .state import HEARTBEAT_TIMEOUT_S, NO_LEASE, CoordinatorState, Handler, Send
 from .worker_handlers import DecodedSamples, WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at
@@ -49,8 +49,6 @@ PROBE_WORKER_S = 1.0
 KEEPALIVE_S = 10.0
 # Those that share a rank wait for each other: that one can be reached is found out this often.
 PROBE_SHARER_S = 1.0
-# Revoking this lease has no effect: a message to see whether a worker can be reached.
-NO_LEASE = 0
 # The next tick is due this long after a deadline, so that it has passed then.
 MARGIN_S = 0.01
 # A tick looks at all peers, leases and requests. So it finds the next deadline exactly, and after a
@@ -294,6 +292,7 @@ class Coordinator:
             self.runs.fail(f"sample {sample.key!r}{place}: {failure.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
+            process.was_served = True
             is_alone = sharers.is_alone(rank)
             waiting = () if is_alone else sharers.waiting_for(rank, (step, microbatch), run.number)
             run.delivery.mark_sent(rank, step, microbatch, self.state.now, peer, waiting)
@@ -315,7 +314,7 @@ class Coordinator:
             return
         # Whether there is work is asked before for whom: after most messages there is none.
         while (
-            peer := state.pool.next_free(run.leases.count)
+            peer := state.pool.next_free(run.leases.count_or_full)
         ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
             stats = state.workers[peer].stats
@@ -331,7 +330,7 @@ class Coordinator:
         state, run = self.state, self.state.run
         if run is None or state.failure is not None:
             return
-        for peer in state.pool.idle(run.leases.count):
+        for peer in state.pool.idle(run.leases.count_or_full):
             lease = run.granter.grant_shared(peer, state.now)
             if lease is None:
                 return

@@ -7,11 +7,15 @@ import math
 
 from ..protocol.messages import Pong, UnknownPeer
 from .peers.records import RankPeer
+from .run.epoch import EpochRun
+from .run.granting import reported_sample
 from .run_control import RunControl
 from .state import CoordinatorState
 
 # Characters of a process' name that are quoted.
 MAX_NAME = 200
+# A worker without a result for this long is named to those who wait.
+SLOW_S = 5.0
 # Ranks that are named one by one.
 MAX_RANKS = 8
 
@@ -61,7 +65,12 @@ def label_reason(state: CoordinatorState, peer: bytes) -> str:
 
 
 def waiting_reason(state: CoordinatorState) -> str:
-    """Return in a few words what the ranks wait for."""
+    """Return in a few words what the ranks wait for, and who cannot do it."""
+    refused = f"; {state.refused}" if state.refused and not state.pool.ready else ""
+    return _waits_for(state) + refused
+
+
+def _waits_for(state: CoordinatorState) -> str:
     if not state.workers:
         return "a worker to connect"
     if missing := state.missing_ranks():
@@ -69,8 +78,23 @@ def waiting_reason(state: CoordinatorState) -> str:
     if state.job is None:
         return "a trainer to bring a job"
     if state.run is not None:
-        return state.run.waiting_reason()
+        return state.run.waiting_reason() + _slow_sample(state, state.run)
     return "ranks to begin" if state.is_ready else "a worker to open the data"
+
+
+def _slow_sample(state: CoordinatorState, run: EpochRun) -> str:
+    """Return which worker has shown no result for longest, and of which sample; "" if not long."""
+    lease = min(run.leases, key=lambda each: each.shown_at, default=None)
+    worker = None if lease is None else state.workers.get(lease.worker)
+    if lease is None or worker is None or state.now - lease.shown_at < SLOW_S:
+        return ""
+    sample = reported_sample([lease], worker.in_progress) or next(iter(lease.samples.values()))
+    what = repr(sample.key) if sample.key else f"number {sample.index} of the source"
+    silent_s = state.now - lease.shown_at
+    return (
+        f"; worker {worker.hello.name:.{MAX_NAME}} has shown no result for {silent_s:.0f} s, and "
+        f"works on sample {what:.{MAX_NAME}}"
+    )
 
 
 # Ranks that start at different positions may belong to two launches, the former not known to have
@@ -78,7 +102,8 @@ def waiting_reason(state: CoordinatorState) -> str:
 APART_S = 5.0
 # Absent ranks hold up the others for this long at most: they may have had all of their epoch.
 HELD_UP_S = 5.0
-# A rank that has gone while others start the next epoch may come back for this long.
+# A rank that has gone while others start the next epoch may come back for this long; so may a
+# worker that is accepted, where others were refused.
 MISSING_S = 120.0
 # A rank that stays away after a restart of the balancer, and had counted what others wait for, may
 # come back for this long.
@@ -97,12 +122,13 @@ class RankChecks:
     def __init__(self, runs: RunControl) -> None:
         self.runs = runs
         self.state = runs.state
-        self._missing_since = self._counts_lost_since = math.inf
+        self._missing_since = self._counts_lost_since = self._refused_since = math.inf
 
     def check(self) -> None:
         """Make all checks at the coordinator's time."""
         self._check_apart()
         self._check_missing()
+        self._check_refused()
         self._check_held_up()
         self._check_lost_counts()
         self._check_lost_sharers()
@@ -132,6 +158,17 @@ class RankChecks:
                 f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
                 "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
             )
+
+    def _check_refused(self) -> None:
+        """Fail when all workers that have come were refused, and no other comes."""
+        state = self.state
+        if state.workers or not (state.refused and state.ranks):
+            self._refused_since = math.inf
+            return
+        self._refused_since = min(self._refused_since, state.now)
+        if state.now - self._refused_since > MISSING_S and state.failure is None:
+            waited = f"no other has come for {MISSING_S:.0f} s"
+            self.runs.fail(f"{state.refused}; {waited}")
 
     def _check_held_up(self) -> None:
         """Stop waiting for absent ranks once a present one has waited for an unplanned step.

@@ -29,9 +29,9 @@ from ..protocol.messages import (
     StopServing,
     UnknownPeer,
 )
-from ..protocol.transitions import Event, Outcome
+from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import RankProgress
-from .peers.admission import why_apart, why_rank_refused
+from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused
 from .peers.records import NOTHING, RankPeer, WorkerPeer
 from .rank_checks import send_pong, waiting_reason
 from .run.epoch import EpochRun
@@ -76,7 +76,7 @@ class RankHandlers:
     def admit_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank to the job; the first one may bring it."""
         state = self.state
-        reason = why_rank_refused(state.job, hello, state.plan_with)
+        reason = why_rank_refused(state.job, hello, state.plan_with, state.ranks.values())
         if reason:
             state.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
@@ -114,7 +114,7 @@ class RankHandlers:
     def _send_ready(self, peer: bytes) -> None:
         state = self.state
         if state.is_ready:
-            state.send(peer, Ready(state.count, state.fingerprint))
+            state.send(peer, Ready(state.facts.count, state.facts.fingerprint))
         if state.failure is not None:
             state.send(peer, state.failure)
 
@@ -180,8 +180,11 @@ class RankHandlers:
         state, rank = self.state, self.state.ranks[peer]
         if rank.started is not None and not start.is_after(rank.started):
             return
+        if rank.started is None or rank.started.run != start.run:
+            rank.was_served = False
         rank.started, rank.taken_until, rank.taken = start, NOTHING, RankProgress()
         rank.finished = False
+        self._refuse_other_data()
         state.requests.remove_before(peer, start.run)
         self._doubt_former_launch(rank, start)
         if self.runs.why_apart():
@@ -198,6 +201,18 @@ class RankHandlers:
         self.runs.apply_progress(rank)
         state.requests.look_at_peers(each.peer for each in state.sharers.others(rank))
         self.runs.start_next()
+
+    def _refuse_other_data(self) -> None:
+        """Send workers away in whose data no rank goes on, before any has had a part of them."""
+        state = self.state
+        reason = why_not_gone_on_in(state.samples_in_use(), state.facts.count)
+        if not reason or not state.is_ready:
+            return
+        for worker in list(state.workers.values()):
+            if state.state_of(worker.peer) == W_READY:
+                state.refuse(worker, reason)
+                self.apply(worker.peer, Event.ENDED)
+        self.runs.forget_data()
 
     def _keep_progress(self, run: EpochRun, behind: RankPeer) -> None:
         """Keep what the other ranks have taken of a run that starts again: no need to decode it."""
@@ -355,5 +370,5 @@ class RankHandlers:
         if not state.job_is_fixed:
             for worker in list(state.workers):
                 self.apply(worker, Event.JOB_ENDED)
-            state.job, state.count, state.fingerprint = None, 0, ""
+            state.job, state.facts, state.refused = None, DataFacts(), ""
             state.costs.forget()  # workers open the source again for the next

@@ -11,7 +11,7 @@ from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
 from .delivery.step import RankProgress
-from .peers.admission import why_apart
+from .peers.admission import DataFacts, why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner, plans_whole_epoch
@@ -52,24 +52,25 @@ class RunControl:
         Raises ValueError if it cannot be started.
         """
         state = self.state
+        count, fingerprint = state.facts.count, state.facts.fingerprint
         first = start.start.start
-        if not 0 <= first <= state.count:
+        if not 0 <= first <= count:
             raise ValueError(
-                f"the ledger is at sample {first}, but the data set has {state.count}: the ledger "
+                f"the ledger is at sample {first}, but the data set has {count}: the ledger "
                 "belongs to another data set; resume with its own",
             )
         try:
-            order = permutation(state.count, job.plan.seed, start.epoch, shuffle=job.shuffle)
+            order = permutation(count, job.plan.seed, start.epoch, shuffle=job.shuffle)
         except MemoryError as error:
-            reason = f"the balancer has no memory for an order of {state.count}: {error}"
+            reason = f"the balancer has no memory for an order of {count}: {error}"
             raise ValueError(reason) from error
         planner = self._planner(job, start)
         # Holes are reported by their names, which are not kept.
-        state.costs.note_failed(order[[each for each in holes if each < state.count]].tolist())
+        state.costs.note_failed(order[[each for each in holes if each < count]].tolist())
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if job.source else None
         whole, believed = plans_whole_epoch(planner), check is None
-        known = state.costs.known_to(job, state.count, state.fingerprint, whole, believed)
+        known = state.costs.known_to(job, count, fingerprint, whole, believed)
         run = EpochRun(start, job, order, planner, known, check, state.pool.note, state.kept)
         run.leases.last = state.last_lease
         return run
@@ -130,6 +131,11 @@ class RunControl:
         Ranks in different runs are not compared: the last message of a process that was killed may
         arrive after the first of its successor.
         """
+        if len(counts := self.state.samples_in_use()) > 1:
+            return (
+                f"the ranks go on in data of {' and '.join(map(str, sorted(counts)))} samples: "
+                "resume all of them from one ledger"
+            )
         ranks = [(rank, rank.started) for rank in self.state.ranks.values() if rank.started]
         runs = sorted({start.run for _, start in ranks})
         reasons = (why_apart([(r, s) for r, s in ranks if s.run == run]) for run in runs)
@@ -166,6 +172,13 @@ class RunControl:
         for rank in state.ranks.values():
             rank.taken = RankProgress()
         state.run, state.failure = None, None
+
+    def forget_data(self) -> None:
+        """Let the next worker say what the data are: nothing of what was said is in use."""
+        self.state.facts = DataFacts()
+        self.state.costs.forget()
+        if self.state.failure is None:
+            self.stop()
 
     def guard(self, action: Callable[[EpochRun], None]) -> None:
         """Do something with the current run that may find it impossible: then it fails."""

@@ -14,11 +14,18 @@ from msgspec import structs
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import Lease, Message, PayloadsFreed, RankHello, RunFailed
+from ..protocol.messages import (
+    Lease,
+    Message,
+    PayloadsFreed,
+    PeerRejected,
+    RankHello,
+    RunFailed,
+)
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, W_READY, Outcome, State
 from .delivery.sample import WorkerPayloads
-from .peers.admission import LaunchHistory
+from .peers.admission import DataFacts, LaunchHistory
 from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
@@ -40,8 +47,12 @@ class Send(msgspec.Struct, frozen=True):
 
 
 HEARTBEAT_TIMEOUT_S = 10.0
+# Revoking this lease has no effect: a message to see whether a worker can be reached.
+NO_LEASE = 0
 # The last workers that were refused or lost are remembered, with this many characters of text.
 REMEMBERED, MAX_REASON = 4, 300
+# Characters of the last one's name and reason that ranks are told.
+MAX_NAME, MAX_REFUSAL = 200, 600
 # Incarnations are moments, a millisecond apart: more leases than a balancer can grant in that time.
 NUMBERS_PER_INCARNATION = 1 << 22
 
@@ -103,8 +114,9 @@ class CoordinatorState:
         self.job_is_fixed = job is not None
         self.plan_with = plan_with
         self.heartbeat_timeout_s = heartbeat_timeout_s
-        # Samples of the data set, and the fingerprint of its reader, as the first worker reported.
-        self.count, self.fingerprint = 0, ""
+        self.facts = DataFacts()
+        # Which worker was refused last, and why; "" once one was accepted.
+        self.refused = ""
         self.run: EpochRun | None = None
         self.failure: RunFailed | None = None
         self.peer_states: dict[bytes, State] = {}
@@ -177,9 +189,26 @@ class CoordinatorState:
     @property
     def is_ready(self) -> bool:
         """Return whether a run can start: a worker has said how many samples there are."""
-        return bool(self.fingerprint)
+        return bool(self.facts.fingerprint)
+
+    def samples_in_use(self) -> set[int]:
+        """Return the numbers of samples of the data that ranks go on in; none where any will do."""
+        found = {rank.started.samples for rank in self.ranks.values() if rank.started} - {-1}
+        return found | ({self.facts.count} if self.is_ready and self.is_served else set())
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether a rank has had a part of its run."""
+        return any(rank.was_served for rank in self.ranks.values())
 
     # --- what is sent
+
+    def refuse(self, worker: WorkerPeer, reason: str) -> None:
+        """Tell a worker that it cannot take part, and remember it for those who wait."""
+        self.send(worker.peer, PeerRejected(reason))
+        name = worker.hello.name
+        self.diagnostics.record_refused(name, reason)
+        self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REFUSAL}}"
 
     def send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:
         """Put a message into the outbox."""

@@ -14,7 +14,6 @@ from ..protocol.messages import (
     Bye,
     DecodedItem,
     DecodeDone,
-    PeerRejected,
     ProbeDone,
     Ready,
     Revoke,
@@ -31,11 +30,17 @@ from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
-from .peers.admission import why_other_version, why_worker_refused
+from .peers.admission import (
+    DataFacts,
+    why_not_gone_on_in,
+    why_other_version,
+    why_worker_refused,
+)
 from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
+from .rank_checks import send_pong
 from .run.epoch import Blame, EpochRun
 from .run_control import RunControl
-from .state import CoordinatorState
+from .state import NO_LEASE, CoordinatorState
 
 # A heartbeat's report of the work in progress is believed for this long.
 HEARTBEAT_FRESH_S = 2.5
@@ -73,7 +78,7 @@ class WorkerHandlers:
             return Outcome.REPEATED  # it still waits for a job
         reason = why_other_version(hello.version)
         if reason:
-            self._reject(peer, hello.name, reason)
+            state.refuse(WorkerPeer(peer, hello, state.now, state.now), reason)
             self.lose_worker(peer)
             return Outcome.REFUSED
         same_name = state.pool.named(hello.name)
@@ -109,30 +114,56 @@ class WorkerHandlers:
         """Do nothing: a hello was repeated that was answered already."""
 
     def accept_worker(self, peer: bytes, ready: WorkerReady) -> Outcome:
-        """Accept a worker that has opened the source, if its data are those of the others."""
-        state = self.state
+        """Accept a worker that has opened the source, if its data are those of the others.
+
+        What the first of them said holds as long as one that has said so is here, or a rank has had
+        a part of it.
+        """
+        state, worker = self.state, self.state.workers[peer]
         if ready.number != state.last_welcome:
             return Outcome.OUTDATED
-        is_first = not state.fingerprint
-        reason = why_worker_refused(state.count, state.fingerprint, ready)
-        if not reason and (why := why_not_direct(state.workers[peer], state.job)):
+        holds = bool(state.pool.ready) or state.is_served
+        facts = state.facts if holds else DataFacts()
+        counts = state.samples_in_use()
+        reason = why_worker_refused(facts, ready)
+        reason = reason or why_not_gone_on_in(counts, ready.count)
+        if not reason and (why := why_not_direct(worker, state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
+        if reason and (holds or counts) and not worker.was_asked_again:
+            worker.was_asked_again = True
+            self._reach_others(peer)
+            return Outcome.OUTDATED
         if reason:
-            self._reject(peer, state.workers[peer].hello.name, reason)
+            state.refuse(worker, reason)
             state.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
-        state.workers[peer].fingerprint = ready.fingerprint
+        worker.fingerprint, state.refused = ready.fingerprint, ""
+        found = DataFacts(ready.count, ready.fingerprint, worker.hello.name)
+        if not holds and not found.agree_with(state.facts):
+            self.runs.forget_data()
         # The job can be done: those that cannot do it have the wrong data or settings.
         for worker in [each for each in state.workers.values() if each.failure]:
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
-        if is_first:
-            state.count, state.fingerprint = ready.count, ready.fingerprint
+        if not state.is_ready:
+            state.facts = found
             for rank in state.ranks.values():
-                state.send(rank.peer, Ready(state.count, state.fingerprint))
+                state.send(rank.peer, Ready(found.count, found.fingerprint))
             self.runs.start_next()
         return Outcome.ADMITTED
+
+    def _reach_others(self, peer: bytes) -> None:
+        """Find out whether those who said otherwise are here, before a worker is asked again.
+
+        What is sent to one that has gone cannot be delivered.
+        """
+        state = self.state
+        for worker in state.workers:
+            state.send(worker, Revoke(NO_LEASE))
+        for rank in state.ranks:
+            send_pong(self.runs, rank)
+        self.send_job(peer)
 
     def doubt(self, peer: bytes) -> None:
         """Lease no more to a worker, which may hang, before it has answered or shown a result."""
@@ -164,15 +195,12 @@ class WorkerHandlers:
 
     def turn_away(self, peer: bytes, reason: str) -> None:
         """Send a worker away for good, and give its work to others."""
-        name = self.state.workers[peer].hello.name
-        self._reject(peer, name, f"this worker cannot do what others can: {reason}")
+        worker = self.state.workers[peer]
+        name = worker.hello.name
+        self.state.refuse(worker, f"this worker cannot do what others can: {reason}")
         self.release_worker(peer)
         if not self.state.workers:
             self.runs.fail(f"worker {name}: {reason}; no other worker is left")
-
-    def _reject(self, peer: bytes, name: str, reason: str) -> None:
-        self.state.send(peer, PeerRejected(reason))
-        self.state.diagnostics.record_refused(name, reason)
 
     def _fail_without_workers(self) -> None:
         """Fail the run if no worker is left that may open the source, and some have failed to."""
@@ -284,9 +312,9 @@ class WorkerHandlers:
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
         if not state.pool.ready:
-            state.count, state.fingerprint = 0, ""
+            state.facts = DataFacts()
         elif state.is_ready:
-            state.send(peer, Ready(state.count, state.fingerprint))
+            state.send(peer, Ready(state.facts.count, state.facts.fingerprint))
 
     def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""

@@ -163,7 +163,8 @@ class StartRun(ArrayRecord, frozen=True):
     A rank that returns to a restarted balancer adds how far it has got: here: its position. holes:
     samples that cannot be used. known: steps of which the rank has received a part and whose holes
     are therefore final. costs: the pipeline's that ordering goes by, the text of PipelineCosts; "",
-    those of the job.
+    those of the job. samples: the number of samples that its ledger is of, or that it has had a
+    part of; -1 where any will do.
     """
 
     run: Integer
@@ -173,6 +174,7 @@ class StartRun(ArrayRecord, frozen=True):
     holes: tuple[Integer, ...] = ()
     known: tuple[Integer, ...] = ()
     costs: str = ""
+    samples: Integer = -1
 
     @property
     def start(self) -> EpochPosition:

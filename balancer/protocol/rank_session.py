@@ -170,11 +170,13 @@ class RankSession:
         holes: tuple[int, ...] = (),
         served: int = 0,
         costs: str = "",
+        samples: int = -1,
     ) -> list[Message]:
         """Start the next run at a position.
 
         Inside a step, `holes` are the step's samples that could not be used, and `served` is how
-        many of this process' ranks have received the microbatch there. `costs`: as in StartRun.
+        many of this process' ranks have received the microbatch there. `costs`, `samples`: as in
+        StartRun; workers with another number of samples are not waited for.
         """
         if (row := RANK.get((self.state, BEGIN))) is not None:
             self.state = row.after[Outcome.DONE]
@@ -190,7 +192,11 @@ class RankSession:
         self.here, self.holes = at, holes
         self._known = {at.step: holes} if at.microbatch or served else {}
         known = tuple(self._known)
-        self._start_run = StartRun(self.run, epoch, at, holes=holes, known=known, costs=costs)
+        self._start_run = StartRun(
+            self.run, epoch, at, holes=holes, known=known, costs=costs, samples=samples
+        )
+        if self.ready is not None:
+            self._store_ready(self.ready)
         for rank in self.ranks[:served]:
             self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
         return [self._start_run, *self._acks.values()]
@@ -320,6 +326,9 @@ class RankSession:
             holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
             known = tuple(self._known)
             begun = structs.replace(self._start_run, here=self.here, holes=holes, known=known)
+            if known and self.ready is not None:  # others would be planned otherwise
+                begun = structs.replace(begun, samples=self.ready.count)
+            self._start_run = structs.replace(self._start_run, samples=begun.samples)
             self._reintroduction = [self.hello, begun, *self._open_messages()]
             self._reintroduction += self._labels.all()
 
@@ -344,7 +353,8 @@ class RankSession:
         return position if microbatch < count else (step + 1, 0, 0)
 
     def _store_ready(self, message: Ready) -> None:
-        self.ready = message
+        needed = -1 if self._start_run is None else self._start_run.samples
+        self.ready = message if needed in (-1, message.count) else None
 
     def _store_batch(self, arrival: Arrival) -> None:
         batch = arrival.batch

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     REPEATED = "same hello"
     REFUSED = "refused"
     POSTPONED = "postponed"
-    # The message answers a Welcome that is not the latest one.
+    # The message answers a Welcome that is not the latest one, or is asked for once more.
     OUTDATED = "outdated"
 
 

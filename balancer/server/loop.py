@@ -44,6 +44,8 @@ MAX_WAIT_MS = 1000
 MAX_PER_TURN = 1000
 # A banned peer that connects again is disconnected after this many more messages.
 DISCONNECT_EVERY = 256
+# A header of more than this is noted as payloads are: its memory is to be given back.
+LARGE_BYTES = 1 << 16
 # Characters of a peer's name that are logged.
 SHOWN_NAME = 80
 # A sockaddr of the family AF_UNSPEC.
@@ -85,6 +87,8 @@ def serve(
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
     with open_shell(coordinator, listening, keys, refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        # What libzmq frees of a message that breaks off is never seen here.
+        shell.trimmer.note_payload(time.monotonic())
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
             shell.turn()
@@ -259,6 +263,8 @@ class _Shell(msgspec.Struct, frozen=True):
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Handle one message, unless its peer is banned."""
         now = time.monotonic()
+        if len(frames) > 2 or len(frames[-1]) > LARGE_BYTES:
+            self.trimmer.note_payload(now)
         dropped = self.conduct.drops(frames[0].bytes, now)
         if dropped:
             self.gate.record_dropped(now)
@@ -294,10 +300,7 @@ class _Shell(msgspec.Struct, frozen=True):
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             return reason
-        now = time.monotonic()
-        if frames:
-            self.trimmer.note_payload(now)
-        self.send_all(self.coordinator.handle(peer, message, frames, now))
+        self.send_all(self.coordinator.handle(peer, message, frames, time.monotonic()))
         return ""
 
     def _record_fault(self, peer: bytes, reason: str) -> bool:

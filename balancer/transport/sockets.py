@@ -293,7 +293,8 @@ def decode_from(
     try:
         return frames[0].bytes, key, _decoded(frames[1:])
     except WireError as error:
-        return frames[0].bytes, key, error
+        # Another one: this one's traceback has the frames, and the caller, which keeps the error.
+        return frames[0].bytes, key, WireError(str(error))
 
 
 def _key_of(frame: zmq.Frame) -> bytes:

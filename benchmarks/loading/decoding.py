@@ -1,4 +1,4 @@
-"""`make bench NAME=decoding`: what `counterpoise bench images` compares, and more pipelines beside.
+"""`make bench NAME=decoding`: CPU time of images, by pipeline: ours, torch's and others'.
 
 `alone` is decoding and resizing and nothing else, of bytes in memory, in as many processes as
 others have workers: cores that share a cache, or are two threads of one, take longer for each.
@@ -13,17 +13,16 @@ from typing import Any
 
 import click
 
-from counterpoise.tools.bench import images
 from counterpoise.tools.bench.pipelines import (
     ImagePass,
     ImagePipeline,
     ImageWork,
     balanced,
-    decoding,
     samples_of,
 )
 from counterpoise.tools.console.reporting import emit, spread
 
+from . import images
 from .energon import energon_loader, why_no_energon
 
 
@@ -36,7 +35,7 @@ def energons(work: ImageWork, resize: str) -> Any:
     """Return Energon's loader of the shards."""
     from counterpoise.loader import collate_packed
 
-    decode = decoding(work, resize)
+    decode = images.decoding(work, resize)
     sizes = (work.batch_size, work.workers, work.prefetch)
     return energon_loader(work.folder, decode, collate_packed, *sizes)
 

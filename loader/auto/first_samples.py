@@ -154,7 +154,7 @@ def _wait(reading: Connection, question: Question, timeout_s: float | None) -> N
             return
         if timeout_s is not None and end_s == timeout_s:
             raise TimeoutError(
-                f'no batch within {timeout_s} s: balance="auto" reads the first samples, to find '
+                f'no batch within {timeout_s:g} s: balance="auto" reads the first samples, to find '
                 f"what they cost{question.where}"
             )
         logger.warning(

@@ -47,8 +47,8 @@ class MicrobatchSource(Protocol):
     def left_out(self) -> int:
         """The number of samples that were in no step of the run that has ended."""
 
-    def wait_ready(self) -> Ready:
-        """Wait until the job runs."""
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:
+        """Wait until the job runs; TimeoutError after `timeout_s`."""
 
     def begin(self, start: RunStart) -> None:
         """Start the next run, and its workers."""

@@ -16,12 +16,13 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import DeadLetter, record_letter
+from ...workers.sources.failures import SkippedSample, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
     ResumePosition,
     check_counted,
+    needed_samples,
     read_position,
     write_position,
 )
@@ -131,9 +132,9 @@ class BalancedLoader:
     def count(self) -> int:
         """Return the number of samples; connects if need be.
 
-        Raises ValueError for fewer than ranks, and for a loaded ledger of other data.
+        Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
-        count = self.open().wait_ready().count
+        count = self.open().wait_ready(self.timeout_s).count
         if self._loaded is not None:
             check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
         self._loaded, self._counted = None, count
@@ -169,7 +170,8 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            self.open().begin(at.start(self.epoch, self._costs))
+            samples = needed_samples(self._loaded, self.growing)
+            self.open().begin(at.start(self.epoch, self._costs, samples))
         except BaseException:
             self.close()
             raise
@@ -280,7 +282,7 @@ class BalancedLoader:
         batch, before = kept.arrival.batch, kept.at.holes
         if self.dead_letter is not None:
             for hole in batch.holes[kept.reported :]:
-                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
+                letter = SkippedSample(hole.key, hole.reason, "data", hole.source or self.name)
                 record_letter(self.dead_letter, letter)
                 kept.reported += 1
         holes = before + tuple(o for o in batch.step_holes if o not in before)
@@ -380,16 +382,13 @@ class BalancedLoader:
             for item, payload in zip(arrival.batch.items, arrival.payloads, strict=True)
         ]
         if not samples and self.spare is not None:
-            spared = self.spare(self.epoch, kept.at.place.start)
+            holes = {*kept.at.holes, *arrival.batch.step_holes}
+            spared = self.spare(self.epoch, kept.at.place.start, holes)
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
         batch = self.batches.collated(samples, info)
-        counts = self.job.counts_batches
-        return Made(
-            batch,
-            labels=labels,
-            label_tokens=count_label_tokens_of(batch, samples) if counts else None,
-        )
+        tokens = count_label_tokens_of(batch, samples) if self.job.counts_batches else None
+        return Made(batch, labels=labels, label_tokens=tokens)
 
 
 def beginning(at: ResumePosition) -> ResumePosition:

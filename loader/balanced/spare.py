@@ -3,7 +3,7 @@
 It weighs nothing: no count has it, and scale_loss() makes its loss 0.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,14 +33,20 @@ class SpareSample:
     _at: tuple[int, int] | None = field(default=None, init=False)
     _sample: Any = field(default=None, init=False, repr=False)
 
-    def __call__(self, epoch: int, start: int) -> Any:
-        """Return a sample for the step that begins at an ordinal; LoaderError if there is none."""
+    def __call__(self, epoch: int, start: int, holes: Collection[int] = ()) -> Any:
+        """Return a sample for the step that begins at an ordinal; LoaderError if there is none.
+
+        holes: ordinals that are not tried, since workers may have died of them.
+        """
         if self._at == (epoch, start):
             return self._sample
         order = permutation(len(self.source), self.seed, epoch, self.shuffle)
-        for ordinal in range(start, start + min(TRIES, len(order))):
+        for each in range(start, start + min(TRIES, len(order))):
+            ordinal = each % len(order)
+            if ordinal in holes:
+                continue
             try:
-                found = self.source.load(int(order[ordinal % len(order)]), epoch, self.seed)
+                found = self.source.load(int(order[ordinal]), epoch, self.seed)
             except SampleError:
                 continue
             self._sample, self._at = found, (epoch, start)

@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ..step.info import StepInfo
-from .fields import EVERY
+from .fields import EVERY, kinds_of
 from .layouts import COLLATE_BY_LAYOUT
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
@@ -86,7 +86,7 @@ class BatchMaker:
         if balance.layout == "torch":
             if self.collate_fn is not None and self.collate_fn is not default_collate:
                 return self.collate_fn
-            return default_collate if wanted is EVERY else partial(_stacked, wanted)
+            return partial(_stacked, wanted)
         return partial(
             COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id,
             dummy_tile=balance.dummy_tile, fields=wanted,
@@ -122,7 +122,20 @@ def checked_fields(fields: Any) -> WantedFields:
 
 
 def _stacked(wanted: Container[str], samples: list[Any]) -> Any:
-    """Return default_collate's batch of the wanted fields."""
-    if all(type(sample) is dict for sample in samples):
+    """Return default_collate's batch of the wanted fields; a note to its error names the field."""
+    if not all(type(sample) is dict for sample in samples):
+        return default_collate(samples)
+    if wanted is not EVERY:
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
-    return default_collate(samples)
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        for name in dict.fromkeys(name for sample in samples for name in sample):
+            values = {p: each[name] for p, each in enumerate(samples) if name in each}
+            try:
+                default_collate([*values.values()])
+            except Exception:
+                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
+            if len(values) < len(samples):
+                error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
+        raise

@@ -7,6 +7,7 @@ None or dicts has no other type there) ends the process.
 """
 
 import math
+import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -22,11 +23,12 @@ Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
 # torch's types that numpy has not, and what their bits are copied as.
-BITS = {
-    torch.bfloat16: torch.int16,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
+BITS = {torch.bfloat16: torch.int16} | {
+    each: torch.uint8 for name, each in vars(torch).items() if name.startswith(("float8", "float4"))
 }
+MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+# From here on whole numbers are no int64.
+TOO_LARGE = 1 << 63
 
 
 class _Every(Container[str]):
@@ -73,23 +75,38 @@ def array_of(value: Any, place: int, name: str) -> Array:
     try:
         is_tensor = isinstance(value, torch.Tensor)
         array = value.numpy(force=True) if is_tensor else np.asarray(value)
-    except ValueError as error:
-        raise ValueError(
-            f"field {name!r} of sample {place} is a {type(value).__name__} whose parts are not "
-            "alike: give it as one array, or as several fields"
-        ) from error
-    except (TypeError, RuntimeError) as error:
+    except Exception as error:  # what a value's own __array__ raises, too
+        if isinstance(error, ValueError) and isinstance(value, (list, tuple)):
+            raise ValueError(
+                f"field {name!r} of sample {place} is a {type(value).__name__} whose parts are not "
+                "alike: give it as one array, or as several fields"
+            ) from error
         raise _no_numbers(name, place, f"a {type(value).__name__} ({error})") from error
     if isinstance(value, np.ma.MaskedArray):
         raise _no_numbers(name, place, "a masked array, whose mask no tensor has")
+    if _is_rounded(value, array):
+        raise _no_numbers(name, place, f"a {type(value).__name__} of numbers that no type has all")
     if array.dtype.kind in "iufc":
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         # C's long long is int64 by another name, which torch does not know
         array = array.view(np.dtype(array.dtype.str))
     if not _has_tensors(array.dtype):
-        what = f"a {type(value).__name__}"
-        raise _no_numbers(name, place, what + (f" of {array.dtype}" if array.ndim else ""))
+        is_array = array.ndim or isinstance(value, np.ndarray)
+        of = f" of {array.dtype}" if is_array else ""
+        raise _no_numbers(name, place, f"a {type(value).__name__}{of}")
     return array
+
+
+def _is_rounded(value: Any, array: Array) -> bool:
+    """Return whether numpy has made floats of a list of whole numbers, some too large for int64.
+
+    >>> _is_rounded([1 << 63, -1], np.asarray([1 << 63, -1])), _is_rounded([1e30], np.array([1e30]))
+    (True, False)
+    """
+    if array.dtype != np.float64 or not isinstance(value, (list, tuple)):
+        return False
+    large = (np.abs(array) >= TOO_LARGE).any()
+    return bool(large) and all(isinstance(each, int) for each in np.array(value, object).flat)
 
 
 def _no_numbers(name: str, place: int, what: str) -> TypeError:
@@ -142,63 +159,95 @@ def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tup
     if name not in fields and lengths not in fields:
         return
     if any(isinstance(value, (str, bytes)) for value in values):
+        if not all(value is None or isinstance(value, (str, bytes)) for value in values):
+            raise _not_alike(name, values)
         if name in fields:
-            # Nothing of a batch lies in a payload, which other processes may be reading.
-            yield name, [v.copy() if isinstance(v, np.ndarray) else v for v in values]
+            yield name, values
         return
-    kinds = {v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None for v in values}
-    kind = kinds.pop()
-    if kinds:
-        raise ValueError(
-            f"field {name!r} comes as {kind or kinds.pop()} and as another type; make them all "
-            "alike"
-        )
-    if kind is not None:  # sparse tensors have no bits to be viewed: array_of() refuses them
-        values = [v.view(BITS[kind]) if v.layout is torch.strided else v for v in values]
+    kinds = [v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None for v in values]
+    kind = kinds[0]
+    if kinds.count(kind) < len(kinds):
+        raise _not_alike(name, values)
+    if kind is not None:
+        values = [v.view(BITS[kind]) if _has_bits(v) else v for v in values]
     arrays = [array_of(value, place, name) for place, value in enumerate(values)]
     if all(isinstance(value, (list, tuple)) for value in values):
-        arrays = _of_one_type(arrays)
+        arrays = _of_one_type(name, arrays)
     are_arrays = any(array.ndim for array in arrays)
     if name in fields:
-        joined = concatenated(name, arrays) if are_arrays else _stacked(name, arrays)
+        if are_arrays:
+            joined = concatenated(name, dict(enumerate(arrays)))
+        else:
+            joined = filled_tensor(np.stack(arrays), _type_of_all(name, arrays))
         yield name, joined if kind is None else joined.view(kind)
     if are_arrays and lengths in fields:
         yield lengths, filled_tensor([len(array) for array in arrays], np.int32)
 
 
-def _of_one_type(arrays: list[Array]) -> list[Array]:
+def _has_bits(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor can be viewed as another type; array_of() refuses what cannot."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _of_one_type(name: str, arrays: list[Array]) -> list[Array]:
     """Return what lists have become as one type: an empty list, or 1 beside 1.5, has none itself.
 
-    >>> [each.tolist() for each in _of_one_type([np.array([1]), np.array([]), np.array([1.5])])]
-    [[1.0], [], [1.5]]
+    >>> [each.tolist() for each in _of_one_type("", [np.ones(1, int), np.ones(0), np.array([0.5])])]
+    [[1.0], [], [0.5]]
     """
     filled = [array for array in arrays if array.size]
     if not filled:
         return arrays
-    dtype, inner = np.result_type(*filled), filled[0].shape[1:]
+    dtype, inner = _type_of_all(name, filled), filled[0].shape[1:]
     return [
         array.astype(dtype, copy=False) if array.size else np.empty((0, *inner), dtype)
         for array in arrays
     ]
 
 
-def _stacked(name: str, numbers: list[Array]) -> torch.Tensor:
-    dtype = np.result_type(*numbers)
-    if dtype.kind == "f" and all(number.dtype.kind in "iu" for number in numbers):
-        raise _not_alike(name, numbers)  # int64 beside uint64: no type has both
-    return filled_tensor(np.stack(numbers), dtype)
+def _type_of_all(name: str, arrays: list[Array]) -> np.dtype[Any]:
+    """Return the type that holds the numbers of all arrays; ValueError where there is none."""
+    dtype = np.result_type(*arrays)
+    if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
+        raise _not_alike(name, arrays)  # int64 beside uint64
+    return dtype
 
 
-def concatenated(name: str, arrays: list[Array]) -> torch.Tensor:
-    """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
-    if len({(array.dtype, array.shape[1:], array.ndim) for array in arrays}) > 1:
+def concatenated(name: str, arrays: Mapping[int, Array]) -> torch.Tensor:
+    """Copy all arrays into one buffer; arrays: by the place of their sample in its microbatch.
+
+    Raises ValueError where shapes do not fit, and where the machine's memory is too small: views
+    that numpy or torch has expanded may be of any size.
+    """
+    first, *others = arrays.values()
+    inner = first.dtype, first.shape[1:], first.ndim
+    if any((each.dtype, each.shape[1:], each.ndim) != inner for each in others):
         raise _not_alike(name, arrays)
-    joined = empty_array((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
-    np.concatenate(arrays, out=joined)
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes > MEMORY_BYTES:
+        raise ValueError(
+            f"field {name!r} of samples {[*arrays]} has {nbytes} bytes together, and this machine "
+            f"{MEMORY_BYTES}: give smaller arrays, or fewer samples a microbatch"
+        )
+    joined = empty_array((sum(map(len, arrays.values())), *first.shape[1:]), first.dtype)
+    np.concatenate([*arrays.values()], out=joined)
     return torch.from_numpy(joined)
 
 
-def _not_alike(name: str, arrays: list[Array]) -> ValueError:
-    shapes = [("n", *array.shape[1:]) if array.ndim else () for array in arrays]
-    kinds = sorted({f"{a.dtype} {shape}" for a, shape in zip(arrays, shapes, strict=True)})
-    return ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
+def _not_alike(name: str, values: Sequence[Any] | Mapping[int, Any]) -> ValueError:
+    return ValueError(f"field {name!r} comes as {kinds_of(values)}; make them all alike")
+
+
+def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:
+    """Return what values are, each kind with the first sample that has it.
+
+    >>> kinds_of([np.ones(3), 1, np.ones(2), 2])
+    "float64 ('n',) in sample 0 and int in sample 1"
+    """
+    places: dict[str, int] = {}
+    for place, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+        kind = type(value).__name__
+        if isinstance(value, (np.ndarray, torch.Tensor)) and not getattr(value, "is_nested", False):
+            kind = f"{value.dtype} {('n', *value.shape[1:]) if value.ndim else ()}"
+        places.setdefault(kind, place)
+    return " and ".join(f"{kind} in sample {place}" for kind, place in places.items())

@@ -16,9 +16,9 @@ Fields that the layouts make themselves (MADE) follow from these. What a tokeniz
 tokens (attention_mask, position_ids) is left out where it says the same, and refused where it says
 otherwise: it would take the place of the batch's own, and samples would attend to each other.
 
-Any other field follows one rule: numbers become a tensor (B,), strings and bytes a list; arrays
-(torch's and lists of numbers too) are concatenated along their first axis, and `<name>_lengths`
-int32 (B,) says how long each was. Anything else is refused; see fields.py.
+Any other field follows one rule: numbers become a tensor (B,); strings and bytes (and None beside
+them) a list; arrays (torch's and lists of numbers too) are concatenated along their first axis, and
+`<name>_lengths` int32 (B,) says how long each was. Anything else is refused; see fields.py.
 
 A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
 A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
@@ -37,6 +37,7 @@ from ...balancer.planning.problem.options import LayoutName
 from ...workers.sources.labels import IGNORED
 from .fields import (
     EVERY,
+    TOO_LARGE,
     Array,
     Batch,
     Sample,
@@ -65,11 +66,11 @@ def collate_images(
 
     fields: the names of what is wanted of it; nothing else is copied.
     """
-    tiles = [
-        array_of(sample["pixel_values"], place, "pixel_values")
+    tiles = {
+        place: array_of(sample["pixel_values"], place, "pixel_values")
         for place, sample in enumerate(samples)
         if "pixel_values" in sample
-    ]
+    }
     if not (tiles or dummy_tile or not samples):
         return {}
     owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
@@ -85,13 +86,13 @@ def collate_images(
     return batch
 
 
-def _pixels(tiles: Sequence[Array], dummy_tile: int) -> torch.Tensor:
-    """Return all tiles in one array."""
-    held = [array for array in tiles if len(array)]
+def _pixels(tiles: Mapping[int, Array], dummy_tile: int) -> torch.Tensor:
+    """Return all tiles in one array; tiles: those of a sample by its place."""
+    held = {place: array for place, array in tiles.items() if len(array)}
     if held:
         return concatenated("pixel_values", held)
     # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-    side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+    side = dummy_tile or (next(iter(tiles.values())).shape[-1] if tiles else 0)
     return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
 
 
@@ -104,7 +105,7 @@ def _tiles_per_image(place: int, sample: Sample) -> Array:
             f"sample {place} has tiles_per_image {owned.dtype} {owned.shape} and pixel_values of "
             f"shape {pixels.shape}; use whole numbers (images,) and an array (tiles, 3, S, S)"
         )
-    if len(pixels) != owned.sum():
+    if len(pixels) != owned.sum() or owned.min(initial=0) < 0:
         raise ValueError(
             f"sample {place} has {len(pixels)} tiles in pixel_values, but its tiles_per_image "
             f"{owned.tolist()} makes {int(owned.sum())}; give one entry per image"
@@ -231,7 +232,7 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
             labels.append(np.full(len(ids), IGNORED))
             continue
         targets = array_of(sample["labels"], place, "labels")
-        if targets.shape != ids.shape or targets.dtype.kind not in "iu":
+        if targets.shape != ids.shape or not _is_whole(targets):
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels {targets.dtype} of shape "
                 f"{targets.shape}; labels are aligned with input_ids, whole numbers with -100 "
@@ -239,6 +240,11 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
             )
         labels.append(targets)
     return tokens, labels
+
+
+def _is_whole(array: Array) -> bool:
+    """Return whether all of an array are whole numbers that int64 has."""
+    return array.dtype.kind in "iu" and (array.dtype != np.uint64 or array.max() < TOO_LARGE)
 
 
 def _check_made(sample: Sample, place: int, tokens: int) -> None:
@@ -270,15 +276,16 @@ def _tokens(sample: Sample, place: int) -> Array:
             "collate_fn"
         )
     if "input_ids" not in sample:
+        names = ", ".join(map(str, sample)) or "none"
         raise ValueError(
-            f"sample {place} has no input_ids (its fields: {', '.join(sorted(sample)) or 'none'}); "
-            "give it some in the transform, or use layout='torch' with a collate_fn"
+            f"sample {place} has no input_ids (its fields: {names}); give it some in the "
+            "transform, or use layout='torch' with a collate_fn"
         )
     ids = array_of(sample["input_ids"], place, "input_ids")
     if ids.ndim != 1 or not len(ids):
         raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
-    if ids.dtype.kind not in "iu":
-        raise ValueError(f"sample {place} has input_ids of {ids.dtype}; use whole numbers")
+    if not _is_whole(ids):
+        raise ValueError(f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)")
     return ids
 
 

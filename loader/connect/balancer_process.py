@@ -7,8 +7,10 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
@@ -24,18 +26,25 @@ _MESSAGE_BYTES = 4096
 PREFIX = "counterpoise-"
 # The longest path of a unix socket is 107 bytes.
 _LONGEST_DIRECTORY = 80
+_NEW_S = 10.0
 # OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
 # where workers are being forked. Planning multiplies no matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def make_socket_directory() -> str:
-    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
+    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do.
+
+    Those of balancers that were killed together with their trainers are removed.
+    """
     try:
         root = tempfile.gettempdir()
         # The kernel counts bytes, of which a letter outside ASCII has several.
         is_short = len(os.fsencode(root)) < _LONGEST_DIRECTORY
-        return tempfile.mkdtemp(prefix=PREFIX, dir=root if is_short else "/tmp")
+        root = root if is_short else "/tmp"
+        for left in Path(root).glob(f"{PREFIX}*/{embedded.ENDPOINT}"):
+            _remove_if_dead(left)
+        return tempfile.mkdtemp(prefix=PREFIX, dir=root)
     except OSError as error:
         raise OSError(
             f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
@@ -47,6 +56,23 @@ def remove_socket_directory(path: str) -> None:
     """Remove a directory of `make_socket_directory`; anything else is left alone."""
     if Path(path).name.startswith(PREFIX):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_if_dead(address: Path) -> None:
+    """Remove the directory of a socket at which nobody listens, if it is ours.
+
+    A process id would say nothing: other containers may share the temporary directory. One that is
+    just being made does not listen yet.
+    """
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        found = address.stat()
+        if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW_S:
+            return
+        probe.setblocking(False)
+        try:
+            probe.connect(str(address))
+        except ConnectionRefusedError:
+            remove_socket_directory(str(address.parent))
 
 
 class EmbeddedBalancer:

@@ -100,12 +100,15 @@ class Connection:
         """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
-    def wait_ready(self) -> Ready:
-        """Wait until the job runs; return the number of samples. Raises LoaderError."""
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:
+        """Wait until the job runs; return the number of samples.
+
+        Raises LoaderError, and TimeoutError after `timeout_s`.
+        """
         self._sockets.refuse_forked_copy()
         if self.session.ready is None:
             with self._sockets.lock:
-                self._wait(lambda: self.session.ready is not None, None)
+                self._wait(lambda: self.session.ready is not None, timeout_s)
         ready = self.session.ready
         if ready is None:
             self._fail("the job did not start")

@@ -110,7 +110,7 @@ class LocalLoop:
         """The number of samples that were in no step of the run that has ended."""
         return 0 if self._run is None else self._run.left_out
 
-    def wait_ready(self) -> Ready:
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples."""
         return Ready(len(self._settings.source), "")
 
@@ -198,11 +198,10 @@ class LocalLoop:
         self, run: LocalRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
-        log, since, tasks = WaitLog(run.is_first), time.monotonic(), self._tasks
+        log, since = WaitLog(run.is_first), time.monotonic()
         while (found := look()) is None:
             waited = time.monotonic() - since
             what, is_of_ranks = waits_for()
-            what += "" if is_of_ranks or tasks is None else tasks.where(self._settings.source.key)
             planning = self._planning if is_of_ranks else None
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)

@@ -19,7 +19,6 @@ from typing import Any
 from ...workers.batches.planned_reader import LOOK, Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
-from ..plain.restarting import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from .contents import Cell, Contents
@@ -135,8 +134,8 @@ class LocalRun:
             return planning.waits_for or "the plan of the next window", planning.awaits_ranks
         if step.is_posted and step.contents is None:
             return planning.waits_for, True
-        what = f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from a worker"
-        return what, False
+        who = self._tasks.who_has(step.tasks[0].number)
+        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from {who}", False
 
     @property
     def is_at_end(self) -> bool:
@@ -327,8 +326,7 @@ class LocalRun:
 
     def _give_up(self, number: int, index: int) -> None:
         """Give up the sample at an index, of which too many workers have died."""
-        why = f"{MOST_DEATHS} worker processes died while they worked on it"
-        failed = self._maker.failed_at(index, why)
+        failed = self._maker.give_up(index)
         if number in self._measuring:
             some = self._measuring.pop(number)
             given_up = [ordinal for ordinal, other in some if other == index]
@@ -337,13 +335,14 @@ class LocalRun:
             return
         step, task = self._sent.pop(number)
         self._under_way -= 1
-        ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
-        step.holes[ordinal] = failed
-        step.all_holes.add(ordinal)
-        if not self._skips:
-            step.fatal[ordinal] = failed
-            return
-        task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
+        if not task.load.spare:  # else another will do
+            ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
+            step.holes[ordinal] = failed
+            step.all_holes.add(ordinal)
+            if not self._skips:
+                step.fatal[ordinal] = failed
+                return
+            task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
         task.load = self._maker.load(step, task.ordinals)
         self._unsent.appendleft((step, task))
 

@@ -12,6 +12,7 @@ from ...workers.batches.planned_reader import Load, Made
 from ...workers.sources.interface import Source
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
+from ..plain.restarting import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import ComesAgainError, LoaderError
 from .contents import Cell, Contents, contents_of, usable_cells
@@ -82,7 +83,8 @@ class RunSettings:
 class StepMaker:
     """Makes the steps of a run, and decides what their microbatches hold.
 
-    weighs_all: the bytes of each microbatch are to be counted.
+    weighs_all: the bytes of each microbatch are to be counted. deadly: where in the source samples
+    are that workers have died of.
     """
 
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
@@ -92,6 +94,7 @@ class StepMaker:
         self._loads = 0
         self._compares = settings.compares
         self.weighs_all = False
+        self.deadly: set[int] = set()
 
     def open(
         self,
@@ -155,11 +158,17 @@ class StepMaker:
             name = str(index)
         return FailedSample(name, why, False)
 
+    def give_up(self, index: int) -> FailedSample:
+        """Give up the sample at an index of the source, of which too many workers have died."""
+        self.deadly.add(index)
+        return self.failed_at(index, f"{MOST_DEATHS} worker processes died while they worked on it")
+
     def load(self, step: OpenStep, ordinals: tuple[int, ...]) -> Load:
         """Return what a worker is to do for a microbatch of these samples."""
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
-        indexes = step.plan.spares if is_spare else step.plan.indexes_of(ordinals)
+        spares = [each for each in step.plan.spares if each not in self.deadly]
+        indexes = spares if is_spare else step.plan.indexes_of(ordinals)
         counts = self._compares > 0 and not is_spare
         self._compares -= counts
         self._loads += 1

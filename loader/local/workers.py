@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 # A worker that has ended is looked for this often while nothing arrives.
 _LOOK_S = 1.0
+# Samples of a task that a text names, where it is not known which one is in work.
+_NAMED = 8
 # torch's thread that pins batches hands them over by a queue without a descriptor: what comes of
 # planning meanwhile is seen this much later.
 _PINNED_S = 0.02
@@ -71,6 +73,9 @@ class Tasks(Protocol):
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
         """Return the number of a task and its result, None if none comes within `seconds`."""
+
+    def who_has(self, number: int) -> str:
+        """Return who works on a task, and on which sample, as text."""
 
 
 class Failed:
@@ -121,9 +126,9 @@ class InlineTasks:
         except Exception as error:
             return number, Failed(error)
 
-    def where(self, _name_of: Callable[[int], str]) -> str:
-        """Return nothing: who waits does the task."""
-        return ""
+    def who_has(self, number: int) -> str:  # noqa: ARG002
+        """Return who works on a task."""
+        return "this process"
 
     def close(self) -> None:
         """Forget what waits."""
@@ -206,6 +211,16 @@ class WorkerTasks(OwnWorkers):
             result = Failed(None, result)
         return number, result
 
+    def who_has(self, number: int) -> str:
+        """Return who works on a task, and on which sample, as text."""
+        if number not in self._given:
+            return "a worker"
+        worker, task = self._given[number]
+        at = self._progress[worker] - 1
+        samples = [at] if at >= 0 else task[TASK_HEAD:][:_NAMED]
+        named = ", ".join(map(str, samples))
+        return f"worker {worker} (pid {self._workers[worker].pid}), which works on sample {named}"
+
     def _get(self, seconds: float = 0.0) -> tuple[int, Any] | None:
         try:
             found: tuple[int, Any] = self._data_queue.get(bool(seconds), seconds or None)
@@ -245,11 +260,6 @@ class WorkerTasks(OwnWorkers):
                 self._killed.append((number, Killed(death.index)))
             else:
                 self._index_queues[death.worker].put((number, task))
-
-    def where(self, name_of: Callable[[int], str]) -> str:
-        """Return which samples workers are at just now, as the end of what is waited for."""
-        at = [name_of(each - 1) for each in self._progress if each > 0]
-        return f"; workers are at sample {', '.join(map(repr, at))}" if at else ""
 
     def close(self) -> None:
         """End the workers, and wait until they have ended."""

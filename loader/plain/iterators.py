@@ -9,6 +9,7 @@ come out of order.
 """
 
 import functools
+import logging
 import mmap
 import os
 import weakref
@@ -19,15 +20,16 @@ import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import uses_arena, why_inline
+from ...workers.arena.transport import why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import Envelope, is_stateful
-from ...workers.batches.map_reader import MapReader
+from ...workers.batches.map_reader import MapReader, NumberedIndex
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, start_method, worker_context
 from ..step.errors import OneCaller
+from ..step.waiting import WaitLog
 from .indices import Indices
 from .state import Iteration, PlainState
 from .torch_names import (
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from ...workers.batches.stream_reader import StreamReader
 
     Reader = StreamReader | MapReader
+logger = logging.getLogger(__name__)
+
+# While nothing comes torch looks again after this time.
+LOOK_S = 5.0
 _GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
 # The iterators of this process that have workers.
 _all: "weakref.WeakSet[OwnWorkers]" = weakref.WeakSet()
@@ -94,7 +100,7 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if isinstance(reader, MapReader) and loader._restarts:
             refuse_restarts(loader._restarts, why_inline(loader.transport))
             reader.progress = shared_numbers(context, loader.num_workers)
-        if uses_arena(loader):
+        if not why_inline(getattr(loader, "transport", "auto")):
             init_fn = Beginning(TorchExceptionWrapper, init_fn)
             context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
@@ -279,9 +285,39 @@ class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]
         """Prepare more, once the workers are there and before any thread is in the trainer."""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._asked_for: dict[int, Any] = {}
+        self._log, self._waited_s = WaitLog(is_first=False), 0.0
         if not first_iter:
             self._iteration = self._state.begin(loader)
         super()._reset(loader, first_iter)
+
+    def _next_index(self) -> Any:
+        index = self._asked_for[self._send_idx] = super()._next_index()  # type: ignore[no-untyped-call]
+        return index
+
+    def _try_get_data(self, timeout: float = LOOK_S) -> tuple[bool, Any]:
+        found: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        if found[0]:
+            self._asked_for.pop(found[1][0], None)
+            self._log, self._waited_s = WaitLog(is_first=False), 0.0
+        else:
+            self._tell_wait(timeout)
+        return found
+
+    def _tell_wait(self, waited_s: float) -> None:
+        """Log, now and then, for which worker and samples the next batch waits."""
+        self._waited_s += waited_s
+        if not self._log.is_due(self._waited_s) and not self._timeout:
+            return
+        asked = self._asked_for.get(self._rcvd_idx)
+        worker = self._task_info.get(self._rcvd_idx, (0,))[0]
+        index = asked.index if isinstance(asked, NumberedIndex) else asked
+        logger.warning(
+            "has waited %.0f s for a batch; still missing: that of worker %d (pid %s), which works "
+            "on samples %.200s",
+            self._waited_s, worker, self._workers[worker].pid,
+            "of a stream" if self._warns else index,
+        )  # fmt: skip
 
     def _consumed(self) -> int:
         # The first tasks were none for workers whose turn had not come.

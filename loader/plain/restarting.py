@@ -162,7 +162,7 @@ class RestartingIterator(WorkersIterator):
         self._resumes = False
 
     def _next_index(self) -> Any:
-        self._asked = super()._next_index()  # type: ignore[no-untyped-call]
+        self._asked = super()._next_index()
         return self._asked
 
     def _try_put_index(self) -> None:
@@ -182,6 +182,7 @@ class RestartingIterator(WorkersIterator):
             except queue.Empty:
                 self._replace_ended()
                 if time.monotonic() >= until:
+                    self._tell_wait(timeout)
                     return False, None
                 continue
             number, data = found
@@ -191,6 +192,8 @@ class RestartingIterator(WorkersIterator):
                 continue  # one for which another has answered
             if self._given.pop(number, None) is None:
                 continue  # made twice
+            self._asked_for.pop(number, None)
+            self._waited_s = 0.0
             holes = self._holes.pop(number, ())
             return True, (number, data._replace(holes=data.holes + holes) if holes else data)
         return True, self._instead.popleft()

@@ -1,11 +1,11 @@
 """Counts, records and bounds the samples that a loop without balancing leaves out."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.sources.failures import (
-    DeadLetter,
     OnError,
     SkippedSample,
     checked_on_error,
@@ -40,8 +40,7 @@ class LeftOut:
         for hole in holes:
             self.count += 1
             if self._dead_letter is not None:
-                source = hole.source or self._name
-                letter = DeadLetter(hole.key, source, hole.reason, hole.kind)
+                letter = replace(hole, source=hole.source or self._name)
                 record_letter(self._dead_letter, letter)
         if self._allowed is not None and holes and self.count > self._allowed:
             last = holes[-1]

@@ -11,13 +11,17 @@ from .ledger import BalancedLedger, check_same, check_same_data, read_ledger, wr
 
 
 class RunStart(NamedTuple):
-    """The beginning of a run, as RankSession.begin takes it. costs: as in the message StartRun."""
+    """The beginning of a run, as RankSession.begin takes it.
+
+    costs, samples: as in the message StartRun.
+    """
 
     epoch: int
     at: EpochPosition
     holes: tuple[int, ...] = ()
     served: int = 0
     costs: str = ""
+    samples: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,10 @@ class ResumePosition:
         """True if a step's first microbatches have been handed out."""
         return bool(self.place.microbatch or self.served)
 
-    def start(self, epoch: int, costs: str) -> RunStart:
+    def start(self, epoch: int, costs: str, samples: int = -1) -> RunStart:
         """Return the beginning of a run here, with the holes that come after this place."""
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
-        return RunStart(epoch, self.place, holes, self.served, costs)
+        return RunStart(epoch, self.place, holes, self.served, costs, samples)
 
     def after(self, batch: Any, holes: tuple[int, ...], ranks: tuple[int, ...]) -> "ResumePosition":
         """Return the position after a microbatch: all `ranks` of a process must have had theirs.
@@ -115,6 +119,11 @@ def read_position(
         ledger.start, ledger.window_step, ledger.step, ledger.microbatch, ledger.costs
     )
     return ledger, ResumePosition(place, ledger.served, ledger.holes)
+
+
+def needed_samples(ledger: BalancedLedger | None, growing: bool) -> int:
+    """Return how many samples the data of a run must have, -1 if any number will do."""
+    return -1 if ledger is None or ledger.samples is None or growing else ledger.samples
 
 
 def check_counted(ledger: BalancedLedger, data: KnownData, growing: bool) -> None:

@@ -118,7 +118,7 @@ def _placement(rows: tuple[tuple[Pass, ...], ...]) -> tuple[int, ...]:
                     f"stage {item.stage} is on rank {holder[item.stage]} and on rank {rank}; "
                     "keep each stage on one rank"
                 )
-    missing = sorted(set(range(max(holder) + 1)) - set(holder))
-    if missing:
-        raise ValueError(f"stage {missing[0]} is on no rank; number the stages 0 to {max(holder)}")
+    missing = next((stage for stage in range(len(holder)) if stage not in holder), None)
+    if missing is not None:
+        raise ValueError(f"stage {missing} is on no rank; number the stages 0 to {max(holder)}")
     return tuple(holder[stage] for stage in sorted(holder))

@@ -37,11 +37,11 @@ def read_json(text: str, kind: type[T], what: str) -> T:
     """
 
     def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{what} has {word}, which is not JSON; give finite numbers")
+        raise ValueError(f"it has {word}; give finite numbers")
 
     try:
         raw = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} is not JSON: {error}") from None
     try:
         value = _convert(raw, kind)

@@ -129,7 +129,7 @@ def test_wrong_input_is_named(costs: str) -> None:
     for text in ("tiles", "tiles=", "tiles=0", "=4", "tiles=x"):
         with pytest.raises(ValueError, match="write RESOURCE=AMOUNT"):
             parse_budgets((text,))
-    with pytest.raises(ValueError, match="no array 'frames'"):
+    with pytest.raises(ValueError, match="no column 'frames'"):
         read_costs(Path(costs), ("frames",), 0, 0)
     with pytest.raises(ValueError, match="ask for fewer"):
         CliRunner().invoke(

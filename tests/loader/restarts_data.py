@@ -1,5 +1,6 @@
 """Data sets that kill their workers, and loops whose workers are killed."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -28,6 +29,21 @@ class Deadly(Dataset[Any]):
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.load_s)
         return torch.full((8,), index)
+
+
+class Hanging(Dataset[int]):
+    """Numbers; number 5 comes once `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            self.go_on.wait(60)
+        return index
 
 
 class Killer(threading.Thread):

@@ -19,7 +19,8 @@ class Own:
         return 16
 
     def __getitem__(self, index):
-        draw = self.rng.random if "rng" in self.__dict__ else np.random.random
+        held = self.held.get("rng")
+        draw = np.random.random if held is None else held.random
         return index, draw()
 
 

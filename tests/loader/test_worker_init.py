@@ -136,7 +136,7 @@ def seeded() -> DataLoader:
 @pytest.mark.parametrize("balance", [pytest.param("fixed", marks=pytest.mark.long), "auto"])
 def test_a_timeout_holds_and_names_the_sample_that_hangs(balance: Any) -> None:
     loader = make(Hung(), balance=balance, on_error="skip", timeout=1.0)
-    with pytest.raises(TimeoutError, match=r"no batch within 1.0 s: .* at sample '5'"):
+    with pytest.raises(TimeoutError, match=r"no batch within 1 s: .* (at|on) sample '?5"):
         numbers(loader)
     loader.close()
 

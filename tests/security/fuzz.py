@@ -19,7 +19,7 @@ from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
-from counterpoise.workers.codec.frames import CodecError
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from tests.security.hostile import Cluster, Mutator, Wired, corpus
 

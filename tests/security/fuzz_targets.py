@@ -23,13 +23,14 @@ from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, 
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
-from counterpoise.workers.codec.frames import CodecError, payload_of
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from counterpoise.workers.codec.frames import encode as encode_sample
+from counterpoise.workers.codec.frames import payload_of
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
-from counterpoise.workers.tar.index import BLOCK
+from counterpoise.workers.tar.headers import BLOCK
 from tests.security.fuzz import MOST_STATE, are_registered, state_size, to_peers
 from tests.security.hostile import JOB, Cluster, Wired, corpus, introduces
 
@@ -286,9 +287,10 @@ def shard(form):
             info = tarfile.TarInfo(name)
             info.size = 3
             tar.addfile(info, io.BytesIO(b"123"))
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE):
-            info = tarfile.TarInfo("4.txt")
-            info.type, info.linkname = kind, "/etc/passwd"
+        kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE)
+        for number, kind in enumerate(kinds):
+            info = tarfile.TarInfo(f"{4 + number}.txt")
+            info.type, info.linkname = kind, "0.txt" if number else "/etc/passwd"
             tar.addfile(info)
     return file.getvalue()[: 30 * BLOCK]
 

@@ -55,10 +55,12 @@ class Party:
         )
         assert self._bound.wait(LIMIT_S)
 
-    def work(self, root, name, keys=None, address=None):
+    def work(self, root, name, keys=None, address=None, handler=None):
         """Start a worker that reads below a root; what ends it goes to `reasons`."""
         own = peer_keys(keys, "worker") if keys else None
-        handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
+        if handler is None:
+            build = lambda job: open_source(job, root)  # noqa: E731
+            handler = SourceHandler(None, (), 0, local=False, build=build)
 
         def run():
             reason = run_worker(

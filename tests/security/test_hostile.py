@@ -32,7 +32,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
-from counterpoise.workers.codec.frames import CodecError
+from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from tests.security.fuzz import attack, attack_sessions, state_size, to_peers
 from tests.security.hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
@@ -289,7 +289,7 @@ def test_a_worker_with_an_impossible_number_of_samples_is_refused(count, honest)
     cluster.tell(Wired(b"h", encode(WorkerHello("w9", 0, "h", 0))))
     cluster.tell(Wired(b"h", encode(WorkerReady(count, "x"))))
     assert not cluster.coordinator.state.workers
-    assert not cluster.coordinator.state.fingerprint
+    assert not cluster.coordinator.state.is_ready
 
 
 # --- on real sockets

@@ -4,10 +4,14 @@
 """
 
 import random
+import time
 
 import pytest
 
-from tests.security.served import ServedJob, try_once
+from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone
+from counterpoise.balancer.protocol.wire import encode
+from tests.security import raw_zmtp
+from tests.security.served import ServedJob, multipart, try_once
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +26,30 @@ def test_an_honest_job_is_not_changed(job, seed):
     is_well, found = try_once(job, random.Random(seed), messages=400)
     assert is_well, found
     assert found.startswith("400 messages")
+
+
+LARGE = 100 << 20
+USELESS_ITEM = encode(DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),)))
+
+
+@pytest.mark.parametrize("what", ["a header", "a payload", "half a frame", "many frames"])
+def test_a_large_frame_leaves_no_memory_behind(job, what):
+    before = job.resident_bytes()
+    frame = raw_zmtp.frame(bytes(LARGE))
+    sent = {
+        "a header": frame,
+        "a payload": multipart([USELESS_ITEM, bytes(LARGE)]),
+        "half a frame": frame[: LARGE // 2],
+        "many frames": raw_zmtp.frame(bytes(1 << 20), more=True) * 100,
+    }
+    peer = raw_zmtp.connect(job.address, what.encode())
+    peer.sendall(sent[what])
+    peer.close()
+    until = time.monotonic() + 20
+    while job.resident_bytes() > before + (16 << 20):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert job.run() == job.digest
 
 
 def test_a_balancer_that_has_ended_is_seen(job):

@@ -17,7 +17,7 @@ from ...balancer.planning.problem.options import MODES, WORK
 from ...workers.tar.cache_files import replace_file
 from ..console.reporting import emit, make_table, progress_console
 from ..inputs.cost_tables import parse_budgets
-from ..inputs.programs import Command, with_options
+from ..inputs.programs import Command, check_sizes, with_options
 from .model.pipelines import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
@@ -129,6 +129,8 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     options = _report_options(sources, given)
     with _progress() as progress:
         rows, total = _scan(sources, out, given, progress)
+        if not total:
+            raise ValueError(f"{', '.join(sources)}: there is no sample in it; give one or more")
         task = progress.add_task("plan", total=None, live="")
         report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")
@@ -143,6 +145,10 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
 
 def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
+    each = given["ranks"] * given["batch_size"]
+    microbatches = (given["samples_per_step"] or 0) // each + 1
+    check_sizes(ranks=given["ranks"], accumulate=max(given["accumulate"], microbatches))
+    check_sizes(stages=given["stages"], microbatches=2 * given["stages"])
     tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
     plan = Plan(
         ranks=given["ranks"],

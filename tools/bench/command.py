@@ -3,10 +3,8 @@
 from ..console.lazy_group import LazyGroup
 
 BENCHES = {
-    "images": ("images", "CPU time of images, from shards to batches, by pipeline."),
     "loader": ("loader", "Samples per second against torch's DataLoader."),
     "plan": ("plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
-    "start": ("start", "The first batch of a process against torch's DataLoader."),
 }
 
 command = LazyGroup(

@@ -118,29 +118,6 @@ def torchs(work: ImageWork, resize: str) -> Any:
     return DataLoader(work.dataset(resize), **work.options)
 
 
-def webdatasets(work: ImageWork, resize: str) -> Any:
-    """Return torch's loader of webdataset's samples, decoded as ours are."""
-    import webdataset
-    from torch.utils.data import DataLoader
-
-    dataset = webdataset.WebDataset(work.shards, shardshuffle=False)
-    return DataLoader(dataset.map(decoding(work, resize)), **work.options)
-
-
-def decoding(work: ImageWork, resize: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes a sample of the bytes of its members, named as webdataset names them."""
-    from ...workers import VisionLanguage
-    from ...workers.tar.members import decode_member
-
-    transform = VisionLanguage(tile_size=work.tile_size, resize=resize)
-
-    def decode(raw: Mapping[str, Any]) -> Any:
-        members = {n: decode_member(n, data) for n, data in raw.items() if not n.startswith("__")}
-        return transform({"__key__": raw["__key__"], **members})
-
-    return decode
-
-
 @contextmanager
 def copied(pattern: str, samples: int, workers: int) -> Iterator[str]:
     """Give a folder with some samples of a pattern, in a shard for each worker."""

@@ -23,11 +23,13 @@ from ..inputs.cost_tables import (
     parse_budgets,
     read_costs,
 )
+from ..inputs.programs import check_sizes
 
 # Plans an epoch of the costs, the number of which is the last argument.
 EpochPlanner = Callable[[CostTable, PlanConfig, int], EpochPlan]
+COUNT = click.IntRange(1, 10**8)
 # Samples of a microbatch, where a strategy counts them.
-COUNT = 4
+SIZE = 4
 # Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
 EXACT_FILL = 0.94
 _REPEAT_SAMPLES = 600_000
@@ -43,8 +45,8 @@ def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: in
     rows = steps_of(config)
     counted = replace(
         config, grouping=name, partition="given", budgets=tuple(None for _ in config.budgets),
-        batch_size=COUNT, accumulate=rows, accumulate_from=1,
-        samples_per_step=config.ranks * rows * COUNT,
+        batch_size=SIZE, accumulate=rows, accumulate_from=1,
+        samples_per_step=config.ranks * rows * SIZE,
     )  # fmt: skip
     return from_planner(table, counted, epoch)
 
@@ -73,7 +75,9 @@ STRATEGIES: dict[str, EpochPlanner] = {
 @click.option("--accumulate", default=16, show_default=True)
 @click.option("--mode", type=click.Choice(["window", "exact", "epoch"]), default="window")
 @click.option("--strategy", "chosen", multiple=True, type=click.Choice(list(STRATEGIES)))
-@click.option("--samples", default=100_000, show_default=True, help="Without --costs: how many.")
+@click.option(
+    "--samples", default=100_000, show_default=True, type=COUNT, help="Without --costs: how many."
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
@@ -81,6 +85,7 @@ def command(
     chosen: tuple[str, ...], samples: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare ways of grouping samples into microbatches over one epoch."""
+    check_sizes(ranks=ranks, accumulate=accumulate)
     limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
     table = read_costs(costs, tuple(limits), samples, seed)
     config = make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)

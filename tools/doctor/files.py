@@ -18,7 +18,8 @@ from ...loader.resume.ledger import (
     SamplerLedger,
     parse_ledger,
 )
-from ...workers.sources.failures import DeadLetter, read_letters
+from ...workers.sources.failures import SkippedSample, read_letters
+from ..inputs.files import parse_text
 from .figures import Finding, judge
 
 NAMED = 10
@@ -28,17 +29,21 @@ LEDGER_FIELDS = ("kind", "window_step")
 
 def examine_ledger(path: Path) -> list[Finding]:
     """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
+    ledger = parse_text(path, _parsed)
+    return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
+
+
+def _parsed(text: str) -> Ledger:
     try:
-        state = _find(json.loads(path.read_bytes()))
+        state = _find(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is not JSON that can hold a ledger ({error}); give a file with what "
+            f"not JSON that can hold a ledger ({error}); give a file with what "
             "json.dump(loader.state_dict(), file) writes"
         ) from None
     if state is None:
         raise ValueError("this JSON holds no ledger; give one that loader.state_dict() returned")
-    ledger = parse_ledger(state)
-    return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
+    return parse_ledger(state)
 
 
 def _find(content: Any) -> Any:
@@ -132,7 +137,7 @@ def examine_dead_letters(path: Path) -> list[Finding]:
         raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")
     if not letters:
         return [judge("dead letters", "none")]
-    groups: dict[tuple[str, str, str], list[DeadLetter]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[SkippedSample]] = defaultdict(list)
     for letter in letters:
         groups[letter.source, letter.kind, generalize(letter.reason)].append(letter)
     largest = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
@@ -148,7 +153,7 @@ def generalize(reason: str) -> str:
     return _DETAIL.sub("#", reason)
 
 
-def _finding(source: str, group: list[DeadLetter]) -> Finding:
+def _finding(source: str, group: list[SkippedSample]) -> Finding:
     keys = list(dict.fromkeys(letter.key for letter in group))
     named = ", ".join(keys[:NAMED_KEYS]) + (", ..." if len(keys) > NAMED_KEYS else "")
     first = group[0]

@@ -17,7 +17,8 @@ from ...sched import Costs, Program, Timeline, simulate
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
 from ...sched.simulation.measured import MeasuredStep, load_step
-from .programs import Command, Size, read_program, with_options
+from .files import parse_text
+from .programs import Command, Size, is_count, read_program, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -161,22 +162,18 @@ def _cost_source(
         return GivenTimes(times)
     if given := [name for name, time in times.items() if time is not None]:
         raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
-    return ProfiledCosts(tuple(map(_profile, paths)), tuple(map(_amounts, holds)) or ({},))
-
-
-def _profile(path: Path) -> CostProfile:
-    try:
-        return load_profile(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    profiles = tuple(parse_text(path, load_profile) for path in paths)
+    return ProfiledCosts(profiles, tuple(map(_amounts, holds)) or ({},))
 
 
 def _amounts(text: str) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for word in text.split(","):
         name, _, amount = word.partition("=")
-        if not (name and amount.isdecimal()):
-            raise ValueError(f"--holds got {word!r}; write RESOURCE=AMOUNT, such as tokens=4096")
+        if not name or not (is_count(amount) or amount == "0"):
+            raise ValueError(
+                f"--holds got {word!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
+            )
         amounts[name] = int(amount)
     return amounts
 
@@ -205,10 +202,7 @@ def is_step(target: str) -> bool:
 
 def read_step(path: Path) -> MeasuredStep:
     """Return the step that a file holds. Raises ValueError, with the path, if it holds none."""
-    try:
-        step = load_step(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    step = parse_text(path, load_step)
     if step.timeline.name:
         return step
     return replace(step, timeline=replace(step.timeline, name=path.stem))

@@ -1,4 +1,4 @@
-"""Reads costs, from an npz file or a seeded synthetic set, and plans whole epochs of them."""
+"""Reads costs, from a table or a seeded synthetic set, and plans whole epochs of them."""
 
 import time
 from dataclasses import dataclass, replace
@@ -10,6 +10,8 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from ...balancer.planning.problem.shuffle import permutation
+from .files import open_table
+from .programs import is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +30,19 @@ class CostTable:
 
 
 def read_costs(path: Path | None, resources: tuple[str, ...], samples: int, seed: int) -> CostTable:
-    """Return the npz file's arrays of those names, or `samples` synthetic ones if path is None.
+    """Return the table's columns of those names, or `samples` synthetic ones if path is None.
 
-    The file's array `source` (small integers) is used if it exists. Raises ValueError if a
-    named array is missing.
+    The table's column `source` (small integers) is used if it exists. Raises ValueError as
+    `Table.costs` does.
     """
     if path is None:
         return synthetic(samples, seed)
-    with np.load(path, allow_pickle=False) as arrays:
-        missing = [name for name in resources if name not in arrays]
-        if missing:
-            raise ValueError(f"{path} has no array {missing[0]!r}; it has {sorted(arrays)}")
-        costs = np.stack([arrays[name].astype(np.int64) for name in resources], axis=1)
-        some = "source" in arrays
-        sources = arrays["source"].astype(np.int64) if some else np.zeros(len(costs), np.int64)
-    return CostTable(resources, costs, sources)
+    table = open_table(path)
+    if "source" not in table.names:
+        costs = table.costs(resources)
+        return CostTable(resources, costs, np.zeros(len(costs), np.int64))
+    costs = table.costs((*resources, "source"))
+    return CostTable(resources, costs[:, :-1], costs[:, -1])
 
 
 def synthetic(samples: int, seed: int) -> CostTable:
@@ -64,8 +64,10 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     budgets = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value.isdigit() or not int(value):
-            raise ValueError(f"--budget got {text!r}; write RESOURCE=AMOUNT, such as tokens=4096")
+        if not name or not is_count(value):
+            raise ValueError(
+                f"--budget got {text!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
+            )
         budgets[name] = int(value)
     return budgets
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import click
 import msgspec
@@ -20,9 +19,11 @@ from ...sched.planners.stage_split_models import (
     TEXT_TOKENS,
     pair_layers,
 )
-from .programs import with_options
+from .files import open_table
+from .programs import check_sizes, is_count, with_options
 
 _POSITIVE = click.IntRange(min=1)
+MOST_LAYERS = 1000
 
 _OPTIONS = (
     click.option(
@@ -96,6 +97,9 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         if stages is None:
             raise ValueError("--model needs --stages: the pipeline stages to cut it into")
         layers = _layers(model, tp, images, tokens, encoder_speed)
+        if stages > len(layers):
+            raise ValueError(f"--stages {stages}: {model} has {len(layers)} layers, one a stage")
+        check_sizes(stages=stages, microbatches=microbatches)
         return command(setting=Setting(layers, stages, microbatches, tp), **rest)
 
     return with_options(_OPTIONS)(run)
@@ -115,6 +119,8 @@ def _layers(
             f"{', '.join(ENCODERS)} and one of {', '.join(LANGUAGES)}"
         )
     entries = read_json_file(Path(model), _LayerFile).layers
+    if (count := sum(entry.count for entry in entries)) > MOST_LAYERS:
+        raise ValueError(f"{model} has {count} layers, and {MOST_LAYERS} are planned at most")
     return tuple(layer for entry in entries for layer in [entry.cost()] * entry.count)
 
 
@@ -125,7 +131,7 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     (22, 23)
     """
     words = text.replace(",", " ").split()
-    if not words or any(not word.isdecimal() or int(word) < 1 for word in words):
+    if not words or not all(map(is_count, words)):
         raise ValueError(f"{what} got {text!r}; give numbers of 1 or more such as 22,23,24")
     return tuple(map(int, words))
 
@@ -133,20 +139,13 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
 def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
     """Return the costs of `count` samples, drawn from a data set's costs.
 
-    `path`: a folder that `counterpoise analyze` wrote, or an npz with an array of that name. Raises
-    ValueError if it does not have that resource.
+    `path`: a folder that `counterpoise analyze` wrote, or a table with a column of that name.
+    Raises ValueError if it does not have that resource.
     """
     if path.is_dir():
         path /= "index.npz"
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}; run counterpoise analyze")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if resource not in arrays:
-                raise ValueError(f"{path} has no array {resource!r}; it has {', '.join(arrays)}")
-            costs = arrays[resource]
-    except BadZipFile as error:
-        raise ValueError(f"{path} is no npz file: {error}") from None
-    if costs.ndim != 1 or costs.dtype.kind not in "iu" or not len(costs) or costs.min() < 0:
-        raise ValueError(f"{path}: {resource} must be a row of whole numbers of 0 or more")
-    return [int(cost) for cost in np.random.default_rng(seed).choice(costs, count)]
+    costs = open_table(path).costs([resource])[:, 0]
+    found: list[int] = np.random.default_rng(seed).choice(costs, count).tolist()
+    return found

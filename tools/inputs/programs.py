@@ -6,6 +6,7 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,12 @@ import click
 
 from ...sched import Program, Schedule, lower, parse_program, schedule, schedules
 from ...sched.ir.torch_csv import read_csv
+from .files import parse_text
 
 Command = Callable[..., Any]
+# Stages x microbatches of the largest pipeline that is made, checked, timed or drawn; microbatches
+# of all ranks in the largest step that is planned.
+MOST_PASSES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ def with_size(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(stages: int, microbatches: int, lowered: bool, **rest: object) -> object:
+        check_sizes(stages=stages, microbatches=microbatches)
         return command(size=Size(stages, microbatches, lowered), **rest)
 
     options = (
@@ -41,6 +47,28 @@ def with_size(command: Command) -> Command:
         click.option("--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."),
     )
     return with_options(options)(run)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError where the product of numbers is more than anything is planned or made for.
+
+    >>> check_sizes(stages=10**6, microbatches=8)
+    Traceback (most recent call last):
+    ...
+    ValueError: stages 1000000 x microbatches 8 are more than 200000: give fewer
+    """
+    if math.prod(sizes.values()) > MOST_PASSES:
+        given = " x ".join(f"{name} {value}" for name, value in sizes.items())
+        raise ValueError(f"{given} are more than {MOST_PASSES}: give fewer")
+
+
+def is_count(word: str) -> bool:
+    """Return whether a word is a whole number of 1 or more, in digits, that int64 has.
+
+    >>> [is_count(word) for word in ("12", "0", "²", "9" * 30)]
+    [True, False, False, False]
+    """
+    return word.isdecimal() and len(word) < 19 and int(word) > 0
 
 
 def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
@@ -54,6 +82,8 @@ def read_program(target: str, size: Size) -> Program:
     registered = {found.name: found for found in schedules()}
     if name in registered:
         options = _options(registered[name], words)
+        numbers = {key: max(1, each) for key, each in options.items() if type(each) is int}
+        check_sizes(stages=size.ranks, microbatches=size.microbatches, **numbers)
         program = schedule(name, ranks=size.ranks, microbatches=size.microbatches, **options)
         program = replace(program, name=target)
     elif Path(target).exists():
@@ -95,9 +125,12 @@ def _option(what: str, kind: object, value: str) -> int | str | bool:
 def _read_file(path: Path) -> Program:
     if path.suffix == ".json":
         raise ValueError(f"{path} is a measured step, which show and compare draw; give a program")
-    text = path.read_text(encoding="utf-8")
-    try:
-        program = read_csv(text) if path.suffix == ".csv" else parse_program(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    program = parse_text(path, read_csv if path.suffix == ".csv" else parse_program)
+    passes = (item for row in program.ranks for item in row)
+    largest = max((max(item.stage, item.microbatch) for item in passes), default=0)
+    if max(largest, program.stages * program.microbatches, *program.placement) > MOST_PASSES:
+        raise ValueError(
+            f"{path}: a program has at most {MOST_PASSES} stages x microbatches, and this one has "
+            f"{program.stages} x {program.microbatches}, and passes with numbers up to {largest}"
+        )
     return program if program.name else replace(program, name=path.stem)

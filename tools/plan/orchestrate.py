@@ -12,6 +12,7 @@ from ...sched.planners.orchestration.search import rigid
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
 from ..console.reporting import emit, make_table, write_plan
+from ..inputs.files import parse_text
 from ..inputs.models import draw_costs, parse_sizes
 
 
@@ -100,7 +101,7 @@ def _modules(
         raise ValueError(
             "--frozen, --recompute and --images are for named models; put them into the file"
         )
-    return read_modules(path.read_text(encoding="utf-8"))
+    return parse_text(path, read_modules)
 
 
 def _images(images: int | None, costs: Sequence[int]) -> int:

@@ -57,7 +57,13 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
 @click.command("partition")
 @with_model
 @click.option("--radius", default=3, show_default=True, help="Layers that a border may move.")
-@click.option("--keep", default=15, show_default=True, help="Candidates that are timed.")
+@click.option(
+    "--keep",
+    default=15,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Candidates that are timed.",
+)
 @click.option("--link", default=12.5, show_default=True, help="GB/s from stage to stage.")
 @click.option("--overlap", is_flag=True, help="Transfers run beside the passes.")
 @click.option(
@@ -126,7 +132,7 @@ def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], 
     return simulated_step(
         setting.layers,
         microbatches=setting.microbatches,
-        link_bytes_per_s=int(link * 10**9),
+        link_bytes_per_s=max(1, int(link * 10**9)),
         overlap=overlap,
     )
 

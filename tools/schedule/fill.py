@@ -35,9 +35,12 @@ from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
 from ...sched.simulation.cost_profile import load_profile
 from ..console.reporting import emit, make_table, progress_console
+from ..inputs.files import parse_text
+from ..inputs.programs import check_sizes
 from .compare import draw
 
 SHOWN = 8
+COUNT = click.IntRange(min=1)
 # A billion parameters gathered in bf16 and their gradients scattered in fp32, at 45 GB/s.
 GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
 
@@ -69,9 +72,11 @@ class FillOptions:
     "--contention", type=click.Path(path_type=Path), help="Its table in a cost profile (JSON)."
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="A measured step (Chrome trace).")
-@click.option("--microbatches", type=int, help="Change the number of microbatches.")
-@click.option("--pp-enc", type=int, help="Only encoder pipelines of this number of ranks.")
-@click.option("--tp-enc", type=int, help="Only encoders over this number of tensor-parallel GPUs.")
+@click.option("--microbatches", type=COUNT, help="Change the number of microbatches.")
+@click.option("--pp-enc", type=COUNT, help="Only encoder pipelines of this number of ranks.")
+@click.option(
+    "--tp-enc", type=COUNT, help="Only encoders over this number of tensor-parallel GPUs."
+)
 @click.option("--warmup", type=click.Choice(["megatron", "reduced"]), help="Only this warm-up.")
 @click.option("--whole", is_flag=True, help="Keep kernels whole.")
 @click.option("--frozen", is_flag=True, help="Do not train the encoders: no backward.")
@@ -99,11 +104,13 @@ def command(
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
     options = FillOptions(**given)
+    if not 0 <= options.slack <= 10**6:
+        raise ValueError(f"--slack {options.slack}: give milliseconds from 0 to a million")
     if options.executable and options.trace is not None:
         raise ValueError("--executable plans simulated steps; leave out --trace")
     if out is not None and options.trace is not None:
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
-    setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
+    setup = parse_text(profile, load_setup) if profile else case_setup(case)
     setup = _changed(setup, options)
     if dump_profile:
         click.echo(dump_setup(setup))
@@ -150,10 +157,11 @@ def chosen_report(chosen: Chosen) -> dict[str, object]:
 def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
     """Return the job with the changes that the options ask for."""
     if options.contention is not None:
-        measured = load_profile(options.contention.read_text("utf-8")).contention
+        measured = parse_text(options.contention, load_profile).contention
         setup = replace(setup, contention=measured)
     if options.microbatches is not None:
         setup = replace(setup, microbatches=options.microbatches)
+    check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
     if options.frozen:
         encoders = {
             width: tuple(replace(stack, trainable=False) for stack in row)
@@ -245,7 +253,7 @@ def _fill_each(
 
 def _traced(setup: FillSetup, trace: Path) -> Host:
     """Return the host with a measured step's gaps; the encoders' kernels come from the profile."""
-    gaps = read_trace(trace.read_text("utf-8"))
+    gaps = parse_text(trace, read_trace)
     if len(gaps.ranks) != setup.stages or len(gaps.need_ns) != setup.microbatches:
         raise ValueError(
             f"{trace} has {len(gaps.ranks)} devices and {len(gaps.need_ns)} microbatches, the "

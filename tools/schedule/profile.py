@@ -156,7 +156,8 @@ def run_until_measured(command: Sequence[str], folder: Path, steps: int) -> list
 
 def measured_steps(folder: Path) -> list[Path]:
     """Return the files of a folder's measured steps, by number."""
-    return sorted(folder.glob("step-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+    found = (path for path in folder.glob("step-*.json") if path.stem[5:].isdecimal())
+    return sorted(found, key=lambda path: int(path.stem[5:]))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ import array
 import contextlib
 import ctypes
 import fcntl
+import functools
 import mmap
 import os
 import socket
@@ -88,6 +89,7 @@ class Mapping:
             _unmap(self.address, self.size)
 
 
+@functools.cache
 def why_no_memory_files() -> str:
     """Return why memory files cannot be had here, "" if they can."""
     if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):

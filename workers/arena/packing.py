@@ -7,7 +7,7 @@ CPU tensor goes the way that multiprocessing and torch have for it.
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -57,8 +57,6 @@ class _Beside:
 
 class _Packer(pickle.Pickler):
     """Pickles one object. It must not be in a cycle: its tensors would live until one is sought."""
-
-    dispatch_table = _REDUCERS
 
     def __init__(self, stream: io.BytesIO, sender: Sender | None, beside: _Beside) -> None:
         super().__init__(stream, 5, buffer_callback=beside.add)
@@ -112,6 +110,7 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.requires_grad
         and not tensor.is_nested
+        and not tensor.is_nested
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
@@ -160,13 +159,17 @@ def _sharing(
     return empty.set_(storage, place, shape, steps)
 
 
-def pack(thing: Any, sender: Sender | None) -> tuple[memoryview, list[Piece]]:
+def pack(
+    thing: Any, sender: Sender | None, reducers: Mapping[Any, Any] = _REDUCERS
+) -> tuple[memoryview, list[Piece]]:
     """Return an object's pickle, and the bytes beside it; raises what pickling raises.
 
-    sender: whose tensors need not be copied.
+    sender: whose tensors need not be copied; reducers: how to pickle what is no ordinary tensor.
     """
     stream, beside = io.BytesIO(), _Beside()
-    _Packer(stream, sender, beside).dump(thing)
+    packer = _Packer(stream, sender, beside)
+    packer.dispatch_table = reducers
+    packer.dump(thing)
     return stream.getbuffer(), beside.pieces
 
 

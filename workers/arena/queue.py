@@ -21,6 +21,7 @@ from typing import Any
 
 from . import frames
 from .layout import Packet, Packets
+from .malloc import release_freed_memory
 from .memory import received_descriptors
 from .packing import unpack
 from .receiver import Receiver
@@ -97,7 +98,7 @@ class ArenaQueue:
             # Waited for first: to read where nothing is there yet is the dearer way to find out.
             if not self._wait(deadline if block else 0.0):
                 if worker is not None:
-                    worker.rest()
+                    release_freed_memory()
                 raise queue.Empty
             self.receive()
 

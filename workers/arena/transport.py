@@ -1,7 +1,6 @@
 """Chooses how batches and samples of a loader's workers come to the trainer."""
 
-import functools
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from .memory import why_no_memory_files
 
@@ -26,23 +25,12 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
             'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
             "leave transport"
         )
-    why_not = why_no_arena() if transport == "arena" else ""
+    why_not = why_no_memory_files() if transport == "arena" else ""
     if why_not:
         raise ValueError(f'transport="{transport}" cannot be had: {why_not}; leave transport')
     return transport
 
 
-def uses_arena(loader: Any) -> bool:
-    """Return whether a plain loader's batches lie in shared memory; else torch carries them."""
-    return not why_inline(getattr(loader, "transport", "auto"))
-
-
 def why_inline(transport: Transport) -> str:
     """Return why nothing is put into shared memory, "" if it is."""
-    return 'transport="inline" was given' if transport == "inline" else why_no_arena()
-
-
-@functools.cache
-def why_no_arena() -> str:
-    """Return why there is no arena in this process, "" if there is one."""
-    return why_no_memory_files()
+    return 'transport="inline" was given' if transport == "inline" else why_no_memory_files()

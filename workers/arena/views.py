@@ -45,11 +45,6 @@ def watched_view(mapping: Mapping, length: int, ended: Ended) -> Any:
     return memory
 
 
-def views_alive() -> int:
-    """Return the number of views in this process."""
-    return len(_alive)
-
-
 def _end(view: Any, _finalizing: Any = sys.is_finalizing) -> None:
     # While the interpreter ends, what `ended` refers to may be gone, and nobody waits for it.
     if not _finalizing():
@@ -66,11 +61,7 @@ def _before_fork() -> None:
 
 def _in_child() -> None:
     for view in list(_alive.values()):
-        view.ended = _say_nothing
-
-
-def _say_nothing(_: bool) -> None:
-    """Do nothing: the slot is the parent's."""
+        view.ended = lambda _: None  # the slot is the parent's
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_child)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from .layout import LEAST_IN_SLOT
-from .malloc import keep_freed_memory, release_freed_memory
+from .malloc import keep_freed_memory
 from .packing import is_ordinary
 from .sender import Sender
 
@@ -24,17 +24,9 @@ class Worker:
     def __init__(self, wrapper: type, number: int) -> None:
         self.sender = Sender()
         self.tasks: Any = None  # the ArenaQueue that its tasks come by
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._wrapper = wrapper
         self._number = number
-
-    def is_here(self) -> bool:
-        """Return whether this is its process, and no child of it."""
-        return self._process == os.getpid()
-
-    def rest(self) -> None:
-        """Return freed memory to the kernel: no task has come for some seconds."""
-        release_freed_memory()
 
     def failed(self, thing: Any) -> Any:
         """Return a message with the exception being handled in place of a batch."""
@@ -47,7 +39,7 @@ _worker: Worker | None = None
 
 def this_worker() -> Worker | None:
     """Return what this process has as a worker, None in any other process."""
-    return _worker if _worker is not None and _worker.is_here() else None
+    return _worker if _worker is not None and _worker.process == os.getpid() else None
 
 
 class Beginning:

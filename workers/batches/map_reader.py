@@ -33,7 +33,7 @@ class NumberedIndex:
 
 # Asks for nothing: the first task of a worker whose turn has not come.
 NOT_YOUR_TURN = NumberedIndex(-1, None)
-# What a worker says it works on while it loads several samples at a time, in threads.
+# What a worker says it works on while it loads several samples at a time.
 SEVERAL = -1
 
 
@@ -71,9 +71,12 @@ class MapReader(Dataset[Any]):
         self._sleep = sleep
         # Where the worker says which sample it works on, plus 1; None: nobody asks.
         self.progress: Any = None
+        # In place of a worker that died with several in work: only so is it known of which.
+        self._one_at_a_time = False
 
     def go_over(self) -> None:
         """Load the state that the dataset had after an iteration that is over."""
+        self._one_at_a_time = bool(self.progress) and self.progress[reader_number()] == SEVERAL
         if self._start.of(reader_number()).over:
             self._load()
 
@@ -93,9 +96,9 @@ class MapReader(Dataset[Any]):
             return LoadedBatch(-1, None, empty=True)
         number, indices = _unnumbered(asked)
         if self._on_error == "raise":
-            if self.progress is not None and not getattr(self.dataset, "__getitems__", None):
-                return LoadedBatch(number, [self._watched(index) for index in indices])
-            return LoadedBatch(number, _load_together(self.dataset, indices))
+            if self._loads_together:
+                return LoadedBatch(number, self._watched_together(indices))
+            return LoadedBatch(number, [self._watched(index) for index in indices])
         found = self._together(indices)
         samples = [each for each in found if not isinstance(each, SkippedSample)]
         holes = tuple(each for each in found if isinstance(each, SkippedSample))
@@ -123,22 +126,35 @@ class MapReader(Dataset[Any]):
         """Return the state of the dataset."""
         return ReaderPosition(dataset=state_of(self.dataset))
 
+    @property
+    def _loads_together(self) -> bool:
+        """Return whether the dataset is asked for the samples of a batch at once, as by torch."""
+        return not self._one_at_a_time and bool(getattr(self.dataset, "__getitems__", None))
+
     def _watched(self, index: Any) -> Any:
         """Return a sample, and say meanwhile which one it is."""
-        if self.progress is None or type(index) is not int:
-            return self._get(self.dataset, index)
+        mark = index + 1 if type(index) is int else 0
+        return self._noted(lambda: self._get(self.dataset, index), mark)
+
+    def _watched_together(self, indices: Sequence[Any]) -> Any:
+        return self._noted(lambda: self.dataset.__getitems__(indices), SEVERAL)
+
+    def _noted(self, load: Callable[[], Any], mark: int) -> Any:
+        """Load, and say meanwhile what is in work."""
+        if self.progress is None:
+            return load()
         worker = reader_number()
-        self.progress[worker] = index + 1
+        self.progress[worker] = mark
         try:
-            return self._get(self.dataset, index)
+            return load()
         finally:
             self.progress[worker] = 0
 
     def _together(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Load a batch at once if the dataset can do that; if it fails, load one by one."""
-        if getattr(self.dataset, "__getitems__", None):
+        if self._loads_together:
             try:
-                found: Sequence[Any] = self.dataset.__getitems__(indices)
+                found: Sequence[Any] = self._watched_together(indices)
             except Exception:
                 return [self._one(index) for index in indices]
             if not any(isinstance(each, SampleError) for each in found):
@@ -174,10 +190,3 @@ def _is_no_task(asked: Any) -> bool:
 
 def _unnumbered(asked: Any) -> tuple[int, Any]:
     return (asked.number, asked.index) if isinstance(asked, NumberedIndex) else (-1, asked)
-
-
-def _load_together(dataset: Any, indices: Any) -> Any:
-    """Load a batch as torch's fetcher does."""
-    if getattr(dataset, "__getitems__", None):
-        return dataset.__getitems__(indices)
-    return [dataset[index] for index in indices]

@@ -6,27 +6,28 @@
 
 The header is small and can be packed by msgpack. There are two forms: `fields` for what the
 workers' sources give (a dict of arrays, numbers and text), which is read without pickle and can
-come from anywhere; and `object` for anything else, which must not leave the machine.
+come from anywhere; and `object` for anything else, which must not leave the machine: a pickle, with
+the bytes of arrays and ordinary tensors beside it (`arena/packing.py`).
 """
 
+import copyreg
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 
-from .fields import Buffer, CodecError, bytes_in, decode_fields, encode_fields, holds_fields
-from .objects import decode_object, encode_object
-
-__all__ = [
-    "Buffer",
-    "CodecError",
-    "decode",
-    "decode_packed",
-    "encode",
-    "encode_packed",
-    "holds_fields",
-    "payload_of",
-]
+from ..arena.packing import pack, unpack
+from .fields import (
+    Buffer,
+    CodecError,
+    aligned,
+    bytes_in,
+    decode_fields,
+    encode_fields,
+    holds_fields,
+    padded,
+)
 
 Header = dict[str, Any]
 
@@ -43,8 +44,23 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
     if holds_fields(value):
         layout, buffers = encode_fields(value)  # type: ignore[arg-type]
         return {"fields": layout}, buffers
-    sizes, buffers = encode_object(value)
+    try:
+        sizes, buffers = _encode_object(value)
+    except Exception as error:
+        for name, field in value.items() if isinstance(value, dict) else ():
+            if not _can_be_sent(field):
+                what = f"field {name!r} is a {type(field).__name__}"
+                raise TypeError(f"{what}, which no process can send: {error}") from error
+        raise
     return {"object": sizes}, buffers
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        _encode_object(value)
+    except Exception:
+        return False
+    return True
 
 
 def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
@@ -69,7 +85,7 @@ def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
         case {"object": sizes, **rest} if not rest:
             if not allow_object:
                 raise CodecError("a pickled object is not taken from another host; send fields")
-            return decode_object(sizes, bytes_in(payload))
+            return _decode_object(sizes, bytes_in(payload))
     raise CodecError("a header has one of 'fields' and 'object'")
 
 
@@ -88,3 +104,27 @@ def payload_of(buffers: Sequence[Buffer]) -> bytearray:
     bytearray(b'cat')
     """
     return bytearray().join(buffers)
+
+
+def _encode_object(value: object) -> tuple[list[int], list[Buffer]]:
+    """Return the sizes of the pickle and its buffers, and the buffers that make the payload.
+
+    Raises what pickle raises for what it cannot pickle.
+    """
+    pickled, pieces = pack(value, None, copyreg.dispatch_table)
+    contents = [pickled, *(piece.data for piece in pieces)]
+    return [len(content) for content in contents], aligned(contents)
+
+
+def _decode_object(sizes: Sequence[int], payload: memoryview) -> object:
+    """Return the object; its arrays and tensors are views of the payload, writable if it is."""
+    parts, end = list[memoryview](), 0
+    for size in sizes:
+        start = padded(end) if size else end
+        end = start + size
+        parts.append(payload[start:end])
+    if not payload.readonly:
+        return unpack(parts[0], parts[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
+        return unpack(parts[0], parts[1:])

@@ -11,7 +11,8 @@ import numpy as np
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
-from ..codec.frames import encode_packed, holds_fields
+from ..codec.fields import holds_fields
+from ..codec.frames import encode_packed
 from ..sources.costs import checked_key
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import (

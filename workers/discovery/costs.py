@@ -76,7 +76,8 @@ class FoundWork:
     def describe(self) -> str:
         """Return what was found in words, without what is no resource."""
         padded = [f"{each.name} padded{_to(each)}" for each in self.found if each.work == "padded"]
-        parts = [*padded, *_listed(self._names("packed"), "add up", "adds up")]
+        packed = self._names("packed")
+        parts = [*padded, *(f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in packed)]
         unknown = self.unrecognised
         if unknown:
             parts.append(f"{' and '.join(unknown)} not recognised, planned as adding up")
@@ -89,10 +90,6 @@ class FoundWork:
 def _to(each: ResourceWork) -> str:
     multiple = f" to multiples of {each.multiple}" if each.multiple > 1 else ""
     return multiple + (f", at most {each.limit}" if each.limit is not None else "")
-
-
-def _listed(names: Iterable[str], many: str, one: str) -> list[str]:
-    return [f"{name} {many if name.endswith('s') else one}" for name in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def form_of(value: object, depth: int = 0) -> Form:
         return "mapping"
     if isinstance(value, list | tuple):
         return _form_of_items(value, depth)
-    if is_array(value):
+    if shape_of(value) is not None:
         return "numbers"
     if is_image(value):
         return "image"
@@ -86,7 +86,7 @@ def size_of(value: Any, kind: Kind) -> int | None:
     if kind == "image":
         return value.size[0] * value.size[1] if is_image(value) else None
     if kind == "tiles":
-        shape = tuple(value.shape) if is_array(value) else ()
+        shape = shape_of(value) or ()
         return int(shape[0]) if len(shape) == TILE_AXES else None
     return _numbers_in(value, 0)
 
@@ -102,15 +102,24 @@ def _numbers_in(value: Any, depth: int) -> int | None:
         ]
         known = [size for size in inner if size is not None]
         return sum(known) if len(known) == len(inner) else None
-    if not is_array(value):
+    if shape_of(value) is None:
         return None
     count = getattr(value, "numel", None)
     return int(count()) if callable(count) else int(value.size)
 
 
-def is_array(value: Any) -> bool:
-    """Return whether a value is an array or tensor, of numpy, torch or another library."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, np.generic)
+def shape_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the shape of an array or tensor, of numpy, torch or another library; None: no array.
+
+    >>> shape_of(np.zeros((2, 3))), shape_of([1]), shape_of(np.float32(1))
+    ((2, 3), None, None)
+    """
+    if isinstance(value, np.generic) or not hasattr(value, "dtype"):
+        return None
+    try:
+        return tuple(value.shape) if hasattr(value, "shape") else None
+    except RuntimeError:  # torch's nested tensors have none, unless they are jagged
+        return ()
 
 
 def is_image(value: Any) -> bool:
@@ -278,11 +287,10 @@ def _is_of_positions(values: Sequence[Any], items: int | None) -> bool:
 
 def _kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
     """Return a leaf's kind: "tiles" for stacks of tiles of one shape, under the name of those."""
-    stacks = [v for v in values if is_array(v) and len(v.shape) == TILE_AXES]
+    stacks = [shape for shape in map(shape_of, values) if shape and len(shape) == TILE_AXES]
     are_tiles = path[-1:] == (TILES,) and len(stacks) == len(values)
-    alike = len({tuple(v.shape[1:]) for v in stacks}) == 1
-    kind: Kind = "tiles" if are_tiles and alike else form
-    return kind
+    alike = all(shape[1:] == stacks[0][1:] for shape in stacks)
+    return "tiles" if are_tiles and alike else form
 
 
 def _names(parts: Sequence[Mapping[Any, Any]]) -> list[Any]:

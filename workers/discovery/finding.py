@@ -187,11 +187,8 @@ def _column_of(
     if (alone or each.field.last == TOKEN_IDS) and _is_integer(types.get(LENGTH)):
         return LENGTH, True
     is_top = len(each.field.path) == 1 and each.field.kind == "numbers"
-    return (
-        (each.field.name, False)
-        if is_top and _is_list_of_numbers(types.get(each.field.name))
-        else None
-    )
+    is_there = is_top and _is_list_of_numbers(types.get(each.field.name))
+    return (each.field.name, False) if is_there else None
 
 
 def _size(value: Any) -> int:

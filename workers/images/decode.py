@@ -9,7 +9,8 @@ animation the first frame is taken.
 Every mode becomes RGB: depths are scaled without wrapping, alpha is composited on white. Integers
 and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535; `I` and `F` by
 the smallest usual range that holds their values (F: 1, 255; both: 65535), else by their own minimum
-and maximum.
+and maximum. Only finite values decide: infinite ones become white and black, NaN is taken for 0, or
+the end of the range next to it. An image without finite values is an error.
 """
 
 import io
@@ -66,17 +67,20 @@ def _scaled(image: Image.Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _by_range(values: Floats, mode: str) -> Floats:
-    """Return values in 0..255."""
-    finite: Floats = np.nan_to_num(values, nan=0.0)
-    low, high = float(finite.min()), float(finite.max())
-    usual = (1.0, 255.0, 65535.0) if mode == "F" else (65535.0,)
-    for top in usual:
+    """Return values in 0..255, in place; the range is that of the finite ones."""
+    finite = np.isfinite(values)
+    low = float(values.min(initial=np.inf, where=finite))
+    high = float(values.max(initial=-np.inf, where=finite))
+    if low > high:
+        raise ImageError("no pixel has a finite value: all are infinite or NaN")
+    for top in (1.0, 255.0, 65535.0) if mode == "F" else (65535.0,):
         if low >= 0 and high <= top:
-            finite *= 255 / top
-            return finite.round()
-    finite -= low
-    finite *= 255 / max(high - low, 1e-300)
-    return finite.round()
+            low, high = 0.0, top
+            break
+    np.nan_to_num(values, copy=False, nan=0.0, posinf=high, neginf=low).clip(low, high, out=values)
+    values -= low
+    values *= 255 / max(high - low, 1e-300)
+    return values.round()
 
 
 T = TypeVar("T")
@@ -176,15 +180,6 @@ def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[in
     if found is not None and found[0] * found[1] <= max_pixels:
         return found
     return open_image(file, max_pixels).size
-
-
-def decode_image(
-    data: bytes | BinaryIO,
-    target: tuple[int, int] | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
-    """Return an image file as upright RGB, as `OpenedImage.decode` does."""
-    return open_image(data, max_pixels).decode(target)
 
 
 def _plain_size(file: BinaryIO) -> tuple[int, int] | None:

@@ -34,7 +34,9 @@ def serving_address(balancer: str, asked: str, has_keys: bool, is_insecure: bool
     try:
         check_open_address(address, has_keys or is_insecure)
     except ValueError:
-        raise NotServedError("there are no keys, and --insecure was not given") from None
+        raise NotServedError(
+            "there are no keys, and --insecure was not given, so samples go through the balancer"
+        ) from None
     return address
 
 

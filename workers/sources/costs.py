@@ -131,10 +131,12 @@ def sample_nbytes(sample: Any) -> int:
     >>> sample_nbytes({"pixels": np.zeros((2, 3), np.uint8), "text": "abc", "label": 1})
     17
     """
-    if hasattr(sample, "nbytes"):
-        return int(sample.nbytes)
     if isinstance(sample, str):
-        return len(sample.encode())
+        return len(sample.encode("utf-8", "surrogatepass"))
+    try:
+        return int(sample.nbytes)
+    except (AttributeError, TypeError, RuntimeError):  # torch's sparse tensors do not say
+        pass
     if isinstance(sample, bytes | bytearray):
         return len(sample)
     if isinstance(sample, Mapping):

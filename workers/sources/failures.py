@@ -17,7 +17,7 @@ import os
 import stat
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -54,6 +54,7 @@ def checked_on_error(on_error: str, no_refill: str = "") -> OnError:
 Kind = Literal["data", "io", "code"]
 T = TypeVar("T")
 _ERROR_CHARACTERS = 1000
+LONGEST_REASON = 2000
 
 
 class DataChangedError(OSError):
@@ -99,6 +100,15 @@ class SkippedSample:
         if isinstance(error, SampleError):
             return cls(error.key, error.reason, "data", error.source or source)
         return cls(key, reason_of(error), kind_of(error), source)
+
+    def line(self) -> str:
+        """Return the sample as one line of JSON, a dead letter.
+
+        >>> SkippedSample("a", "no text", "data", "x.tar").line()
+        '{"key": "a", "source": "x.tar", "reason": "no text", "kind": "data"}'
+        """
+        first = {"key": self.key, "source": self.source}
+        return json.dumps({**first, "reason": self.reason[:LONGEST_REASON], "kind": self.kind})
 
 
 def load_with_retries(
@@ -182,25 +192,6 @@ def _located(error: OSError, source: str, tries: int) -> OSError:
 
 
 logger = logging.getLogger(__name__)
-LONGEST_REASON = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A sample that was given up: its key and source, the reason, and the kind of failure."""
-
-    key: str
-    source: str
-    reason: str
-    kind: str
-
-    def line(self) -> str:
-        """Return the letter as one line of JSON.
-
-        >>> DeadLetter("a", "x.tar", "no text", "data").line()
-        '{"key": "a", "source": "x.tar", "reason": "no text", "kind": "data"}'
-        """
-        return json.dumps({**asdict(self), "reason": self.reason[:LONGEST_REASON]})
 
 
 def checked_path(path: str | Path | None) -> str | None:
@@ -225,7 +216,7 @@ directory): give the path of a file in a folder that exists and may be written t
     return os.fspath(path)
 
 
-def record_letter(path: str | Path, letter: DeadLetter) -> None:
+def record_letter(path: str | Path, letter: SkippedSample) -> None:
     """Append a dead letter; one that cannot be written goes to the log, and the run goes on.
 
     Who leaves samples out wants the run to go on, and a full disk says nothing against the samples.
@@ -236,7 +227,7 @@ def record_letter(path: str | Path, letter: DeadLetter) -> None:
         logger.warning("%s cannot be written (%s): %s", path, error.strerror, letter.line())
 
 
-def append_letter(path: str | Path, letter: DeadLetter) -> None:
+def append_letter(path: str | Path, letter: SkippedSample) -> None:
     """Append a dead letter to a file, which is made if need be; OSError if it is not whole."""
     handle = _open_to_append(path)
     try:
@@ -250,7 +241,7 @@ def append_letter(path: str | Path, letter: DeadLetter) -> None:
         os.close(handle)
 
 
-def read_letters(path: str | Path) -> list[DeadLetter]:
+def read_letters(path: str | Path) -> list[SkippedSample]:
     """Return all whole dead letters of a file, the oldest first; none if there is no such file."""
     try:
         data = Path(path).read_bytes()
@@ -260,16 +251,16 @@ def read_letters(path: str | Path) -> list[DeadLetter]:
     return [letter for letter in letters if letter is not None]
 
 
-def _parsed(line: bytes) -> DeadLetter | None:
+def _parsed(line: bytes) -> SkippedSample | None:
     """Return the letter of a line; None for a torn one, and for what is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    names = {field.name for field in fields(DeadLetter)}
+    names = {field.name for field in fields(SkippedSample)}
     if not isinstance(found, dict) or found.keys() != names:
         return None
-    return DeadLetter(**found) if all(isinstance(v, str) for v in found.values()) else None
+    return SkippedSample(**found) if all(isinstance(v, str) for v in found.values()) else None
 
 
 def _open_to_append(path: str | Path) -> int:

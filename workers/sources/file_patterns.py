@@ -6,6 +6,7 @@ lie below it once symbolic links are followed, and relative patterns start there
 
 import glob
 import itertools
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +14,8 @@ from pathlib import Path
 from braceexpand import braceexpand  # comes with webdataset
 
 Pattern = str | Path | Sequence[str | Path]
-KEPT = (
-    ".npz",
-    ".costs",
-)  # indexes and costs are kept beside the shards; `folder/*` does not mean them
+# Indexes and costs are kept beside the shards; `folder/*` does not mean them.
+KEPT = (".npz", ".costs")
 # A pattern is expanded before it is looked up, and may come from another host.
 MAX_NAMES = 1_000_000
 LONGEST_PATH = 4096
@@ -62,7 +61,7 @@ def _matches(text: str, root: Path | None) -> Iterator[Path]:
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
-            _bound(Path(_normal(path)), root, text)
+            _bound(Path(posixpath.normpath(path)), root, text)
         for match in _existing(path, text):
             yield match if root is None else _bound(match.resolve(), root, text)
 
@@ -153,14 +152,3 @@ def _bound(path: Path, root: Path, text: str) -> Path:
     if not path.is_relative_to(root):
         raise ValueError(f"{text!r} leaves the root {root}; name files below it")
     return path
-
-
-def _normal(path: Path) -> str:
-    """Resolve .. in the text alone, following no links."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == "..":
-            parts[1:] = parts[1:-1]
-        else:
-            parts.append(part)
-    return str(Path(*parts))

@@ -29,7 +29,7 @@ import numpy as np
 
 from .members import decode_member
 
-FORMAT = 2  # of all kept files
+FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
 
 

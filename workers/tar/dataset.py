@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import features
 
-from ..images.decode import ImageError, decode_image, image_size, is_image, look_at
+from ..images.decode import ImageError, image_size, is_image, look_at, open_image
 from ..sources.costs import checked_measure, sample_nbytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
@@ -145,7 +145,9 @@ class TarDataset:
         """
         shard, row = self._place(index)
         raw: dict[str, Any] = {"__key__": self._indexes[shard].key(row)}
-        members = self._indexes[shard].sample(row)
+        members, faults = self._indexes[shard].sample(row), self._indexes[shard].faults
+        if row in faults:
+            raise SampleError(raw["__key__"], faults[row], self.file_of(index))
         try:
             for member in members:
                 refuse_pickled(member.extension)
@@ -336,7 +338,9 @@ class TarDataset:
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
     return {
-        name: np.array(look_at(name, decode_image, value)) if is_image(name) else value
+        name: np.array(look_at(name, look_at(name, open_image, value).decode))
+        if is_image(name)
+        else value
         for name, value in raw.items()
     }
 

@@ -2,7 +2,7 @@
 
 | last part of the extension | value |
 |---|---|
-| txt text transcript | str (UTF-8) |
+| txt text transcript caption | str (UTF-8, without a byte order mark) |
 | json jsn | the JSON's value |
 | cls cls2 index count inx id | int |
 | npy | numpy array |
@@ -11,6 +11,7 @@
 | anything else | bytes |
 """
 
+import codecs
 import io
 import json
 import math
@@ -43,10 +44,14 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
     return array
 
 
+def _text(data: bytes) -> str:
+    return data.removeprefix(codecs.BOM_UTF8).decode()
+
+
 DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
+    **dict.fromkeys(("txt", "text", "transcript", "caption"), _text),
     **dict.fromkeys(("json", "jsn"), json.loads),
-    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
+    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), lambda data: int(_text(data))),
     "npy": _array,
 }
 

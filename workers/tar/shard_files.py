@@ -22,7 +22,8 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from zlib import crc32
 
 from ..sources.failures import DataChangedError
-from .index import BLOCK, Member
+from .headers import BLOCK
+from .index import Member
 
 READ_WHOLE = 1 << 15
 LARGE = 1 << 16

@@ -4,6 +4,7 @@ Probing and decoding share everything but the pixels: the same header gives the 
 text the same tokens. So a probed cost is exactly the decoded sample's.
 """
 
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -214,14 +215,29 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 def _checked_ids(tokenizer: Tokenizer, found: Any) -> np.ndarray[Any, Any]:
-    """Return token ids as int32 (n,); TypeError for a tokenizer that returns something else."""
+    """Return token ids as int32 (n,).
+
+    Raises TypeError for a tokenizer that returns no list, ValueError for one that holds no ids.
+    """
     if isinstance(found, Mapping) or hasattr(found, "input_ids"):
         raise TypeError(
             f"{type(tokenizer).__name__} returned a {type(found).__name__}, needed is a list of "
             "token ids: a Hugging Face tokenizer is given as tokenizer=lambda text: "
             "hf(text, add_special_tokens=False).input_ids"
         )
-    return np.asarray(found, np.int32)
+    try:
+        ids = np.asarray(found)
+    except (ValueError, TypeError, RuntimeError):  # lists that are not alike, a tensor elsewhere
+        ids = np.array(None)
+    if ids.ndim == 1 and not ids.size:
+        return np.empty(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < -(2**31) or ids.max() >= 2**31:
+        # A float was rounded somewhere, and another id may be nearer.
+        raise ValueError(
+            f"{type(tokenizer).__name__} returned {found!r:.80}, needed is a flat list of token "
+            "ids: whole numbers (no floats, no batch of one) below 2**31"
+        )
+    return ids.astype(np.int32, copy=False)
 
 
 def _image_id(given: int | None, tokenizer: Tokenizer) -> int:
@@ -236,4 +252,4 @@ def _image_id(given: int | None, tokenizer: Tokenizer) -> int:
 
 def _given(value: int | None, tokenizer: Tokenizer, attribute: str) -> tuple[int, ...]:
     found = getattr(tokenizer, attribute, None) if value is None else value
-    return () if found is None else (int(found),)
+    return () if found is None else (operator.index(found),)

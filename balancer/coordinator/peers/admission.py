@@ -7,8 +7,10 @@ those before may be noticed late or never. A launch is a number that rises when 
 replace another one, or to be gone from its run; processes that come later belong to a later launch.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
+
+import msgspec
 
 from ...planning.problem.config import PlanConfig
 from ...protocol.job_spec import JobSpec, difference, from_json, to_json
@@ -22,6 +24,22 @@ MAX_SAMPLES = 1 << 32
 MAX_QUOTED = 1000
 # Characters of a version that a refusal quotes.
 MAX_VERSION = 40
+
+
+class DataFacts(msgspec.Struct, frozen=True):
+    """What the first worker said of the data set: all others must have the same.
+
+    count: its samples. fingerprint: of its reader; "" while nobody has said anything. said_by: that
+    worker's name.
+    """
+
+    count: int = 0
+    fingerprint: str = ""
+    said_by: str = ""
+
+    def agree_with(self, other: "DataFacts") -> bool:
+        """Return whether two workers said the same."""
+        return (self.count, self.fingerprint) == (other.count, other.fingerprint)
 
 
 def why_other_version(version: str) -> str:
@@ -41,9 +59,12 @@ def why_other_version(version: str) -> str:
 
 
 def why_rank_refused(
-    job: JobSpec | None, hello: RankHello, plan_with: Callable[[PlanConfig], Any]
+    job: JobSpec | None,
+    hello: RankHello,
+    plan_with: Callable[[PlanConfig], Any],
+    others: Iterable[RankPeer] = (),
 ) -> str:
-    """Return why a rank cannot take part in the current job (if there is one)."""
+    """Return why a rank cannot take part in the current job (if there is one) of others."""
     if reason := why_other_version(hello.version):
         return reason
     try:
@@ -55,20 +76,36 @@ def why_rank_refused(
         return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
     if job is not None and job != theirs:
         differ = difference(to_json(job), hello.job)
-        return f"this balancer serves another job: {differ:.{MAX_QUOTED}}"
+        whose = next((f", that of {o.hello.name:.80}" for o in others if o.hello.name), "")
+        return f"this balancer serves another job{whose}: {differ:.{MAX_QUOTED}}"
     return ""
 
 
-def why_worker_refused(count: int, fingerprint: str, ready: WorkerReady) -> str:
+def why_worker_refused(facts: DataFacts, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
         return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
-    if not fingerprint or (ready.count, ready.fingerprint) == (count, fingerprint):
+    is_same = (ready.count, ready.fingerprint) == (facts.count, facts.fingerprint)
+    if not facts.fingerprint or is_same:
         return ""
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "
-        f"{ready.fingerprint:.80}, {ready.count} samples; the others have {fingerprint}, {count}): "
-        "install the same versions, and give it the same data"
+        f"{ready.fingerprint:.80}, {ready.count} samples; the others have {facts.fingerprint}, "
+        f"{facts.count}, as worker {facts.said_by:.80} said, the first of them): install the same "
+        "versions, and give it the same data"
+    )
+
+
+def why_not_gone_on_in(needed: Collection[int], count: int) -> str:
+    """Return why ranks cannot go on in a worker's data, "" if they can.
+
+    needed: the numbers of samples that they go by, none where any will do.
+    """
+    if not needed or count in needed:
+        return ""
+    return (
+        f"this worker has {count} samples, and the trainer goes on in data of {min(needed)} (those "
+        "of its ledger, or of which it has had a part): give it the data of then"
     )
 
 

@@ -108,6 +108,7 @@ class WorkerPeer(msgspec.Struct):
     source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
     `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `serves` is
     where ranks pull its payloads, None if they cannot; `why_inline` why it announces no more there.
+    `was_asked_again` once it said what others do not: they may have gone.
     """
 
     peer: bytes
@@ -124,6 +125,7 @@ class WorkerPeer(msgspec.Struct):
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
     serves: PayloadServer | None = None
     why_inline: str = ""
+    was_asked_again: bool = False
 
 
 class RankPeer(msgspec.Struct):
@@ -134,7 +136,7 @@ class RankPeer(msgspec.Struct):
     took that run before the balancer started the run again. `launch` counts the launches of the
     trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
     that it waits for a microbatch. `taken` is what it has acknowledged of its run since the
-    balancer started that.
+    balancer started that. was_served: it was sent a microbatch of it.
     """
 
     peer: bytes
@@ -144,6 +146,7 @@ class RankPeer(msgspec.Struct):
     sent_at: float = 0.0
     launch: int = 0
     pinged_at: float = -math.inf
+    was_served: bool = False
     taken_until: Position = NOTHING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)

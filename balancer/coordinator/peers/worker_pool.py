@@ -12,10 +12,9 @@ come and go.
 
 from collections.abc import Callable
 
+from ..run.leases import LEASES_PER_WORKER
 from .records import WorkerPeer
 
-# Leases that a worker has at a time: one to work on, one to go on with.
-LEASES_PER_WORKER = 2
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 

@@ -164,7 +164,10 @@ class EpochRun:
             elif sample.key and sample.key != item.key:
                 # Who is right nobody knows: their data differ, and so would what is trained on.
                 who = worker.decode(errors="replace")
-                reason = f"worker {who:.{SHOWN}} calls it {item.key!r:.{SHOWN}}"
+                reason = (
+                    f"worker {who:.{SHOWN}} calls it {item.key!r:.{SHOWN}}, unlike the one that "
+                    "measured it: give all workers the same data"
+                )
                 self.failed.give_up(sample, sample.key, reason, io=True)
             else:
                 sample.key = item.key

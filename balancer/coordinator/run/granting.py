@@ -12,7 +12,8 @@ as a lease lasts that it works on this sample; or nothing was received from it f
 
 A lease has several samples, and a worker may work on several at a time in threads, so it is not
 certain which one it died of. The most likely is suspected and leased alone from then on, and
-workers work on nothing beside it, so that the next crash identifies it with certainty.
+workers work on nothing beside it and have nothing to go on with, so that the next crash identifies
+it with certainty: a worker that dies of the next sample may take the last one's result with it.
 """
 
 import math
@@ -196,7 +197,8 @@ class FailedSamples:
         A guess counts once, to have the sample leased alone; from then on only certainty counts.
         """
         sample = suspect.sample
-        if sample.crash_count and not suspect.is_certain:
+        # Several may have died of it before one of them was known to be dead.
+        if sample.failure is not None or (sample.crash_count and not suspect.is_certain):
             return
         sample.crash_count += 1
         if sample.crash_count >= MAX_CRASHES:

@@ -17,6 +17,9 @@ import msgspec
 
 from ..delivery.sample import ORDINAL, Sample
 
+# Leases that a worker has at a time: one to work on, one to go on with.
+LEASES_PER_WORKER = 2
+
 
 class GrantedLease(msgspec.Struct, eq=False):
     """A lease: its open samples by ordinal, in the order of work.
@@ -83,6 +86,14 @@ class LeaseTable:
     def count(self, worker: bytes) -> int:
         """Return how many leases a worker has."""
         return len(self._of_worker.get(worker, ()))
+
+    def count_or_full(self, worker: bytes) -> int:
+        """Return how many leases a worker has; as if it had all while it works on one alone.
+
+        What it is given besides might end it before the result of that one has left it.
+        """
+        own = self.of_worker(worker)
+        return LEASES_PER_WORKER if any(each.alone for each in own) else len(own)
 
     def count_per_worker(self) -> Counter[bytes]:
         """Return how many leases each worker has."""

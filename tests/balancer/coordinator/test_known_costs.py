@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.peers.admission import DataFacts
 from counterpoise.balancer.coordinator.run import known_costs
 from counterpoise.balancer.coordinator.run.known_costs import CostMemory, KnownCosts
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -183,8 +184,8 @@ def _one_of_two_ended(epochs: Epochs) -> None:
 
 def _another_data_set(fingerprint: str, count: int) -> Callable[[Epochs], None]:
     def change(epochs: Epochs) -> None:
-        epochs.coordinator.state.fingerprint = fingerprint
-        epochs.coordinator.state.count = epochs.count = count
+        epochs.coordinator.state.facts = DataFacts(count, fingerprint, "w")
+        epochs.count = count
 
     return change
 

@@ -4,6 +4,7 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
+from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
@@ -191,7 +192,8 @@ def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
 
 
 def test_a_worker_that_is_turned_away_is_remembered_with_the_reason(cluster):
-    cluster.join("c", fingerprint="other")
+    for _ in range(2):  # it is asked once more before it is refused
+        cluster.join("c", fingerprint="other")
     (reason,) = cluster.look().rejected_workers
     assert reason.startswith("c: this worker's data or libraries differ")
 
@@ -247,3 +249,16 @@ def test_the_quickest_message_tells_the_clock_best():
     for late_us in (400_000, 5_000, 100_000):
         clock.note(told_us=3_000_000, here_us=late_us)
     assert clock.ahead_us == 2_995_000
+
+
+def test_who_waits_is_told_of_a_worker_that_hangs_and_of_its_sample(cluster):
+    cluster.train()
+    held = next(iter(cluster.coordinator.state.run.leases))
+    last = [*held.samples][-1]
+    name = held.worker.decode()
+    for _ in range(7):
+        beat = WorkerHeartbeat(name, 0, lease=held.number, ordinal=last)
+        cluster.send(b"heartbeat." + held.worker, beat, after_s=1.0)
+    said = waiting_reason(cluster.coordinator.state)
+    where = f"sample number {held.samples[last].index} of the source"
+    assert said.endswith(f"; worker {name} has shown no result for 7 s, and works on {where}")

@@ -157,7 +157,8 @@ def join_as_predecessor_of_another(cluster: Cluster) -> None:
 
 def be_ready_with_other_data(cluster: Cluster) -> None:
     cluster.worker(b"first")
-    cluster.send(PEER, WorkerReady(21, "other"))
+    ready = WorkerReady(21, "other")
+    cluster.send(PEER, ready, ready)
 
 
 def greet_with_other_job(cluster: Cluster) -> None:

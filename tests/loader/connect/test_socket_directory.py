@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from counterpoise.balancer.server.embedded import listen_in
 from counterpoise.loader.connect.balancer_process import (
     make_socket_directory,
     remove_socket_directory,
@@ -43,6 +44,22 @@ def test_it_has_a_short_path_where_the_temporary_directory_has_none(
         directory = make_socket_directory()
         remove_socket_directory(directory)
     assert len(os.fsencode(directory)) < 107 - len("/balancer")
+
+
+def test_the_next_start_removes_those_of_processes_that_were_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        monkeypatch.setattr(tempfile, "tempdir", root)
+        made = {name: Path(make_socket_directory()) for name in ("dead", "alive", "new", "empty")}
+        with listen_in(str(made["dead"])), listen_in(str(made["new"])):
+            pass  # closed: nobody listens there any more
+        with listen_in(str(made["alive"])):
+            for name in ("dead", "alive"):
+                os.utime(made[name] / "balancer", (0, 0))
+            make_socket_directory()
+            left = {name for name, each in made.items() if each.exists()}
+    assert left == {"alive", "new", "empty"}
 
 
 def test_another_directory_is_left_alone(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from counterpoise.workers.daemon.results import Decoded
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.failures import kind_of, reason_of
 from counterpoise.workers.sources.interface import SampleError, Source
+from tests.simulation.balancer import NoMemory
 
 logger = logging.getLogger(__name__)
 _WORKER, _RANK = b"worker", b"rank"
@@ -57,7 +58,7 @@ class InProcessConnection:
         self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
         # The data set is the trainer's own object, and may say something else in each epoch.
         self._coordinator = Coordinator(self._job)
-        self._coordinator.state.costs.is_used = False
+        self._coordinator.state.costs = NoMemory()
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
@@ -69,7 +70,7 @@ class InProcessConnection:
         """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
-    def wait_ready(self) -> Ready:
+    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples and the fingerprint."""
         if self.session.ready is None:
             raise LoaderError(self.session.failure or "the job did not start")

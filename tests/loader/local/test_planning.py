@@ -93,12 +93,13 @@ def test_ranks_tell_each_other_what_they_find_though_no_more_can_be_planned() ->
     costs = [1] * COUNT
     costs[-1] = 50  # more than a budget
     board = Board(2)
+    shares: list[Any] = [Shares(board, rank) for rank in range(2)]
     ranks = [
         Planning(
             lambda: PlanAhead(feed(config(oversize="error"), costs_of(costs)), COUNT, 6),
-            describe(PLAN), Shares(board, rank), "1",
+            describe(PLAN), each, "1",
         )
-        for rank in range(2)
+        for each in shares
     ]  # fmt: skip
     for each in ranks:
         while (found := each.collect()) is None or found.error is None:

@@ -6,7 +6,9 @@ import pytest
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
-from tests.loader.restarts_data import COUNT, Deadly, Killer
+from counterpoise.loader.balanced.spare import SpareSample
+from counterpoise.workers.sources.interface import as_source
+from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
 TABLE = {"tokens": [1 + n % 7 for n in range(COUNT)]}
 
@@ -56,6 +58,21 @@ def test_with_skip_the_sample_that_kills_three_is_a_hole(cost: Any) -> None:
     assert sorted(found) == [n for n in range(COUNT) if n != 17]
 
 
+def test_no_sample_that_kills_takes_the_place_of_an_empty_microbatch() -> None:
+    made = DataLoader(
+        Deadly(bad=17), 1, shuffle=False, num_workers=2, balance="fixed", on_error="skip"
+    )
+    assert sorted(int(batch[0][0]) for batch in made) == [n for n in range(COUNT) if n != 17]
+    made.close()
+
+
+def test_a_trainer_loads_no_sample_that_has_killed_workers_in_place_of_an_empty_microbatch() -> (
+    None
+):
+    spare = SpareSample(as_source(Deadly(bad=0)), seed=0, shuffle=False)
+    assert int(spare(0, 0, holes={0})[0]) == 1
+
+
 def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None:
     with pytest.raises(LoaderError, match="'17': 3 worker processes died"):
         list(loader(Deadly(bad=17), worker_restarts=5))
@@ -66,4 +83,15 @@ def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
     made = loader(Deadly(bad=17), worker_restarts=restarts)
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         list(made)
+    made.close()
+
+
+def test_who_hangs_and_on_which_sample_is_said() -> None:
+    data = Hanging()
+    made = DataLoader(data, 2, num_workers=2, balance="fixed", shuffle=False, timeout=0.5)
+    iterator = iter(made)
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(TimeoutError, match=r"from worker \d \(pid \d+\), which works on sample 5$"):
+        next(iterator)
+    data.go_on.set()
     made.close()

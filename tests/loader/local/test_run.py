@@ -71,6 +71,9 @@ class AnyOrder:
         except Exception as error:
             return number, Failed(error)
 
+    def who_has(self, number: int) -> str:
+        return f"who has task {number}"
+
 
 def begin(
     plan: PlanConfig, data: Texts, seed: int, on_error: str = "raise",

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from counterpoise import DataLoader
 from counterpoise.loader import LoaderError
 from tests.loader.plain.stateful_data import Drawing
-from tests.loader.restarts_data import COUNT, Deadly, Killer
+from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
 
 def loader(data: Any, batch: int | None = 4, **given: Any) -> DataLoader[Any, Any]:
@@ -62,6 +62,22 @@ def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None
         list(loader(Deadly(bad=17), worker_restarts=5))
 
 
+class Together(Deadly):
+    """Loads the samples of a batch at once, as Hugging Face's data sets do."""
+
+    def __getitems__(self, indexes: list[int]) -> list[Any]:
+        return [self[index] for index in indexes]
+
+
+def test_where_samples_are_loaded_together_the_one_that_kills_is_found_one_by_one() -> None:
+    made = loader(Together(bad=17), on_error="skip")
+    rows = [int(row[0]) for batch in made for row in batch]
+    assert sorted(rows) == [n for n in range(COUNT) if n != 17]
+    assert made.left_out == 1
+    with pytest.raises(LoaderError, match="'17': 3 worker processes died"):
+        list(loader(Together(bad=17), worker_restarts=5))
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
@@ -84,3 +100,19 @@ def test_what_cannot_go_on_elsewhere_is_refused(data: Any) -> None:
 def test_what_needs_shared_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="worker_restarts=1 needs shared memory"):
         iter(loader(Deadly(), worker_restarts=1, transport="inline"))
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_who_hangs_and_on_which_samples_is_logged(
+    restarts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = Hanging()
+    iterator: Any = iter(DataLoader(data, 2, num_workers=2, worker_restarts=restarts, timeout=0.5))
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    line = caplog.records[-1].getMessage()
+    worker, _, pid = line.partition("that of worker ")[2].partition(")")[0].partition(" (pid ")
+    assert int(pid) == process_ids(iterator)[int(worker)]
+    assert line.endswith("which works on samples [4, 5]")
+    data.go_on.set()

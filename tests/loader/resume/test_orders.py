@@ -1,6 +1,7 @@
 """No position is believed in the order of another sampler, nor an iterator of another position."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,7 @@ def run(options, epochs, state=None, seed=3, workers=0, batches=0):
     """Return epochs, and some batches, of a script that seeds itself; and its state."""
     torch.manual_seed(seed)
     options = options()
-    sizes = {} if "batch_sampler" in options else {"batch_size": 4}
+    sizes: dict[str, Any] = {} if "batch_sampler" in options else {"batch_size": 4}
     loader = DataLoader(NUMBERS, num_workers=workers, **sizes, **options)
     if state is not None:
         loader.load_state_dict(state)

@@ -31,7 +31,7 @@ def test_a_record_is_read_with_its_defaults() -> None:
     ("text", "message"),
     [
         ("{", "the car is not JSON: Expecting property name"),
-        ('{"wheels": Infinity}', "the car has Infinity, which is not JSON; give finite numbers"),
+        ('{"wheels": Infinity}', "the car is not JSON: it has Infinity; give finite numbers"),
         ("3", "the car: it is 3; expected object"),
         ('{"wheels": {}}', "the car: it has no field prices"),
         ('{"wheels": {"a": [], "b": [{"size": 3}, {}]}, "prices": {}}', "wheels.b[1] has no field"),

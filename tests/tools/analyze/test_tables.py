@@ -76,7 +76,7 @@ def test_missing_columns_say_what_is_there(tmp_path: Path) -> None:
 
 
 def test_columns_of_other_lengths_and_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'tokens' has shape \(3,\), 'tiles' has \(2,\)"):
+    with pytest.raises(ValueError, match="'tokens' has 3 rows, 'tiles' has 2"):
         read_table(write(tmp_path / "a.npz", {"tiles": [1, 2], "tokens": [1, 2, 3]}))
     with pytest.raises(ValueError, match="costs must be whole numbers"):
         read_table(write(tmp_path / "b.npz", {"tokens": ["x", "y"]}))
@@ -93,7 +93,7 @@ def test_files_that_are_no_tables_are_refused_in_a_line(tmp_path: Path) -> None:
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", tokens=np.array([object()], dtype=object))
-    with pytest.raises(ValueError, match="plain arrays"):
+    with pytest.raises(ValueError, match=r"column 'tokens' cannot be read .*plain array"):
         read_table(tmp_path / "t.npz")
 
 

@@ -13,7 +13,7 @@ from counterpoise.loader.resume.balanced_position import ResumePosition, write_p
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.files import examine_dead_letters, examine_ledger
 from counterpoise.workers.sources.data_identity import KnownData
-from counterpoise.workers.sources.failures import DeadLetter, append_letter
+from counterpoise.workers.sources.failures import SkippedSample, append_letter
 
 PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
 DATA = KnownData(range(1000), 1000)
@@ -100,15 +100,15 @@ def test_what_is_no_ledger_is_refused(tmp_path, content):
 def test_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "ledger.json"
     path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(ValueError, match="is not JSON that can hold a ledger"):
+    with pytest.raises(ValueError, match=r"ledger.json: 'utf-8' codec"):
         examine_ledger(path)
 
 
 def test_letters_are_grouped_by_source_and_reason(tmp_path):
     path = tmp_path / "letters.jsonl"
     for number in range(5):
-        append_letter(path, DeadLetter(f"k{number}", "a.tar", f"image {number} is cut", "data"))
-    append_letter(path, DeadLetter("x", "b.tar", "timed out after 3 s", "io"))
+        append_letter(path, SkippedSample(f"k{number}", f"image {number} is cut", "data", "a.tar"))
+    append_letter(path, SkippedSample("x", "timed out after 3 s", "io", "b.tar"))
     first, second = examine_dead_letters(path)
     assert first.name == "a.tar (data)"
     assert first.found.startswith("5 samples (k0, k1, k2, ...)")
@@ -126,7 +126,7 @@ def test_what_is_no_dead_letter_file_is_refused(tmp_path):
 
 def test_the_command_takes_both(tmp_path):
     letters, ledger = tmp_path / "letters.jsonl", tmp_path / "ledger.json"
-    append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
+    append_letter(letters, SkippedSample("k", "cut", "data", "a.tar"))
     ledger.write_text(
         json.dumps(
             write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0, "")), DATA)
@@ -151,7 +151,7 @@ ODD: dict[str, list[object]] = {
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_letters_are_shown_or_passed_over(tmp_path, odd):
     path = tmp_path / "letters.jsonl"
-    append_letter(path, DeadLetter("good", "b.tar", "cut", "data"))
+    append_letter(path, SkippedSample("good", "cut", "data", "b.tar"))
     names = ("key", "source", "reason", "kind")
     with path.open("a") as file:
         file.write(json.dumps(dict(zip(names, ODD[odd], strict=True))) + "\n")

@@ -18,7 +18,7 @@ from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, Finding
 from counterpoise.tools.doctor.job import examine_job
 from counterpoise.tools.services.keygen import command as keygen
-from counterpoise.workers.sources.failures import DeadLetter, append_letter
+from counterpoise.workers.sources.failures import SkippedSample, append_letter
 
 GIB = 2**30
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_asked_is_told_apart() -> None:
 
 def test_warnings_count_where_that_is_asked_for(tmp_path: Path) -> None:
     letters = tmp_path / "letters.jsonl"
-    append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
+    append_letter(letters, SkippedSample("k", "cut", "data", "a.tar"))
     assert report("--dead-letter", str(letters))[0] == 0
     assert report("--dead-letter", str(letters), "--strict")[0] == 1
 

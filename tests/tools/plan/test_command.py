@@ -72,11 +72,11 @@ def test_samples_come_from_costs_or_from_an_analysis(tmp_path: Path) -> None:
         drawn = run(*SMALL, "--data", str(tmp_path / name))["seconds_per_iteration"]
         assert 0.9 * plain < drawn < 1.5 * plain
     costs = str(tmp_path / "costs.npz")
-    assert "no array 'words'" in refused(*SMALL, "--data", costs, "--resource", "words")
+    assert "no column 'words'" in refused(*SMALL, "--data", costs, "--resource", "words")
     assert "whole numbers" in refused(*SMALL, "--data", costs, "--resource", "other")
     assert "no index.npz" in refused(*SMALL, "--data", str(tmp_path / "empty"))
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 cut off")
-    assert "no npz file" in refused(*SMALL, "--data", str(tmp_path / "broken.npz"))
+    assert "broken.npz cannot be read" in refused(*SMALL, "--data", str(tmp_path / "broken.npz"))
     analysis = str(tmp_path / "analysis")
     assert "it has tiles" in refused(*SMALL, "--data", analysis, "--resource", "words")
 

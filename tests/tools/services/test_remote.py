@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from counterpoise.loader import LoaderError, RemoteDataset
+from counterpoise.loader.resume.ledger import with_digest
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.costs import bad_cost
@@ -151,7 +154,9 @@ def test_another_job_at_the_same_time_is_refused_and_the_first_goes_on(address, 
     first = make(balancer=address)
     steps = first.steps()
     next(steps)
-    with pytest.raises(LoaderError, match=r"serves another job: plan\.seed: 0 here, 4 there"):
+    with pytest.raises(
+        LoaderError, match=r"serves another job, that of process 0 .*: plan\.seed: 0 here, 4 there"
+    ):
         take(make(balancer=address, seed=4))
     assert [step.number for step in steps] == sorted({step for step, *_ in local})[1:]
     first.close()
@@ -318,6 +323,57 @@ def test_a_worker_with_another_root_ends_no_job(processes, address, root, local,
     assert take(make(balancer=address), after_step) == local
     late[0].wait_for("cannot do this job: ")
     late[0].wait_for("this worker cannot do what others can")
+
+
+@pytest.fixture
+def stale(processes, root, tmp_path):
+    """A balancer's address, whose first worker has half of the data, and that worker."""
+    (tmp_path / "copy").mkdir()
+    shard = min(root.glob("*.tar"))
+    shutil.copy(shard, tmp_path / "copy")
+    address = f"ipc://{tmp_path}/balancer"
+    processes("balancer", "--listen", address).wait_for("listening on")
+    return address, start_worker(processes, address, tmp_path / "copy")
+
+
+def two_ranks(address, **given):
+    """Two loaders, each a rank of its own."""
+    own = [make(balancer=address, virtual_ranks=None, rank=r, ranks=2, **given) for r in (0, 1)]
+    return own, [iter(each.steps()) for each in own]
+
+
+def test_after_a_stale_worker_has_gone_the_right_one_serves_all_ranks(
+    processes, root, local, stale
+):
+    address, first = stale
+    loaders, iterators = two_ranks(address)
+    first.wait_for("serving 30 samples")
+    first.end(signal.SIGKILL)
+    start_worker(processes, address, root)
+    with ThreadPoolExecutor(2) as pool:
+        found = [
+            each for own in pool.map(list, iterators) for step in own for each in of_step(step)
+        ]
+    for loader in loaders:
+        loader.close()
+    assert sorted(found) == sorted(local)
+
+
+def test_beside_a_ledger_a_stale_worker_is_refused_and_all_ranks_end_in_time(stale):
+    address, first = stale
+    loaders, _ = two_ranks(address, timeout=3.0)
+    for loader in loaders:
+        loader.load_state_dict(with_digest(loader.state_dict() | {"samples": SAMPLES}))
+    with ThreadPoolExecutor(2) as pool:
+        ended = [pool.submit(list, loader.steps()) for loader in loaders]
+    assert first.process.wait(LIMIT_S) == 2
+    for each in ended:
+        with pytest.raises(
+            TimeoutError, match=r"worker .* was refused: this worker has 30 samples"
+        ):
+            each.result()
+    for loader in loaders:
+        loader.close()
 
 
 def test_a_supervised_balancer_that_is_killed_is_there_again(processes, root, local, tmp_path):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.workers.codec.fields import holds_fields
 from counterpoise.workers.codec.frames import (
     decode_packed,
     encode,
     encode_packed,
-    holds_fields,
     payload_of,
 )
 from tests.workers.codec.values import same

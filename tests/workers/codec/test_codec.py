@@ -96,10 +96,10 @@ def test_the_memory_format_stays():
     assert back.stride() == images.stride()
 
 
-def test_an_expanded_tensor_becomes_its_elements():
+def test_an_expanded_tensor_stays_one():
     (back,) = there_and_back([torch.arange(3).expand(1000, 3)])
-    assert back.shape == (1000, 3)
-    assert back.is_contiguous()
+    assert back.tolist() == [[0, 1, 2]] * 1000
+    assert back.stride() == (0, 1)
 
 
 def test_other_tensors_travel_too():
@@ -124,3 +124,12 @@ def test_own_classes_travel_as_objects():
     record = there_and_back(Record(torch.ones(2), "ones"))
     assert record.name == "ones"
     assert record.tensor.tolist() == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_back(layout):
+    parts = [torch.arange(2.0), torch.arange(3.0)]
+    found = there_and_back({"x": torch.nested.nested_tensor(parts, layout=layout)})["x"]
+    assert found.layout == layout
+    assert all(map(torch.equal, found.unbind(), parts))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from counterpoise.workers.discovery import FoundCosts, find_costs
 from tests.imports import ROOT
@@ -58,6 +60,26 @@ def test_sizes_are_elements_characters_bytes_pixels_and_tiles() -> None:
     assert [find_costs(tiled).measure(s)["tiles"] for s in tiled] == [
         len(s["pixel_values"]) for s in tiled
     ]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("name", ["x", "pixel_values"])
+@pytest.mark.parametrize("layout", ["strided", "jagged", "sparse_coo"])
+@pytest.mark.parametrize("shape", [(2,), (3, 8, 8)])
+def test_elements_of_nested_and_sparse_tensors_count(
+    name: str, layout: str, shape: tuple[int, ...]
+) -> None:
+    def made(rows: int) -> torch.Tensor:
+        if layout == "sparse_coo":
+            return torch.ones(rows, *shape).to_sparse()
+        parts = [torch.ones(rows, *shape), torch.ones(1, *shape)]
+        return torch.nested.nested_tensor(parts, layout=getattr(torch, layout))
+
+    found = find_costs([{name: made(rows)} for rows in (1, 2, 5)])
+    (size,) = found.measure({name: made(4)}).values()
+    rows = 4 if layout == "sparse_coo" else 5
+    are_tiles = (name, shape, layout) == ("pixel_values", (3, 8, 8), "sparse_coo")
+    assert size == (rows if are_tiles else rows * math.prod(shape))
 
 
 def test_label_tokens_are_counted_as_workers_count_them() -> None:

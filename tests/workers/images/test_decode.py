@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
 
-from counterpoise.workers.images.decode import ImageError, decode_image, image_size, is_image
+from counterpoise.workers.images.decode import ImageError, image_size, is_image, open_image
 
 
 def _saved(image, format="PNG", **options):  # noqa: A002
@@ -25,6 +25,10 @@ def _turned(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
+
+
+def decode_image(data, target=None, **options):
+    return open_image(data, **options).decode(target)
 
 
 def _levels(data, **options):
@@ -115,11 +119,27 @@ def test_sixteen_bits_are_scaled_and_never_wrap(values):
         (np.array([[0.0, 255.0, 2.0]], np.float32), [0, 255, 2]),
         (np.array([[-5.0, 5.0, np.nan]], np.float32), [0, 255, 128]),
         (np.array([[3e9, 3e9, 3e9]], np.float32), [0, 0, 0]),
+        (np.array([[0.0, 0.5, np.inf]], np.float32), [0, 128, 255]),
+        (np.array([[0.0, 255.0, np.inf]], np.float32), [0, 255, 255]),
+        (np.array([[1.0, 255.0, -np.inf]], np.float32), [1, 255, 0]),
+        (np.array([[70000.0, 70010.0, np.nan]], np.float32), [0, 255, 0]),
+        (np.array([[-9.0, -5.0, np.nan]], np.float32), [0, 255, 255]),
+        (np.array([[-9.0, np.inf, -np.inf]], np.float32), [0, 0, 0]),
+        (np.array([[-3.4e38, 3.4e38, np.nan]], np.float32), [0, 255, 128]),
+        (np.array([[0.5, 0.5, np.nan]], np.float32), [128, 128, 0]),
     ],
 )
 def test_deeper_images_are_scaled_by_their_range(values, wanted):
     pixels = _levels(_saved(Image.fromarray(values), "TIFF"))[0, :, 0].astype(int)
     assert np.abs(pixels - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("values", [[np.nan], [np.inf, -np.inf], [np.inf, np.nan]])
+def test_an_image_of_no_finite_value_is_an_error(values):
+    data = _saved(Image.fromarray(np.array([values], np.float32)), "TIFF")
+    assert image_size(data) == (len(values), 1)
+    with pytest.raises(ImageError, match="no pixel has a finite value"):
+        decode_image(data)
 
 
 @pytest.mark.parametrize("format", ["GIF", "PNG", "WEBP", "TIFF"])

@@ -8,10 +8,10 @@ import pytest
 
 from counterpoise.loader import DataLoader
 from counterpoise.workers import SampleError, TarDataset
-from counterpoise.workers.sources.failures import DeadLetter, append_letter, read_letters
+from counterpoise.workers.sources.failures import SkippedSample, append_letter, read_letters
 from counterpoise.workers.sources.interface import source_name
 
-LETTERS = [DeadLetter(f"k{n}", "a.tar", "no text", "data") for n in range(4)]
+LETTERS = [SkippedSample(f"k{n}", "no text", "data", "a.tar") for n in range(4)]
 PLAIN: dict[str, Any] = {"num_workers": 0}
 BALANCED: dict[str, Any] = {"balance": "balanced", "shuffle": False}
 KINDS = [PLAIN, {"num_workers": 1}, BALANCED, BALANCED | {"num_workers": 1}]

@@ -4,7 +4,6 @@ import pytest
 
 from counterpoise.workers.sources.failures import (
     RETRIES,
-    DeadLetter,
     SkippedSample,
     append_letter,
     load_with_retries,
@@ -83,7 +82,7 @@ def test_a_sample_error_names_its_own_key():
 def test_letters_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "dead.jsonl"
     assert read_letters(path) == []
-    letters = [DeadLetter(f"k{n}", "a.tar", "no\ntext é", "data") for n in range(3)]
+    letters = [SkippedSample(f"k{n}", "no\ntext é", "data", "a.tar") for n in range(3)]
     for letter in letters:
         append_letter(path, letter)
     assert read_letters(path) == letters
@@ -91,4 +90,4 @@ def test_letters_are_read_as_they_were_written(tmp_path):
 
 
 def test_a_letter_is_bounded(tmp_path):
-    assert len(DeadLetter("k", "s", "x" * 10_000_000, "data").line()) < 3000
+    assert len(SkippedSample("k", "x" * 10_000_000, "data", "s").line()) < 3000

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from counterpoise.workers.sources.costs import bad_cost, sample_nbytes
 from counterpoise.workers.sources.interface import (
@@ -198,3 +199,15 @@ def test_fingerprints_tell_datasets_apart():
 def test_sources_are_opened_without_torch(name):
     code = f"import sys, counterpoise.workers.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_what_has_no_bytes_of_its_own_is_a_few_and_no_error():
+    class Odd:
+        def nbytes(self) -> int:
+            return 5
+
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert sample_nbytes([torch.eye(3).to_sparse(), Odd()]) == 16
+    assert sample_nbytes(nested) == 20
+    assert sample_nbytes("\ud800") == 3  # half a character, which JSON may hold

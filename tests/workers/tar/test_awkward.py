@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from counterpoise.workers.sources.failures import (
-    DeadLetter,
     SkippedSample,
     append_letter,
     load_with_retries,
@@ -52,7 +51,7 @@ def test_exactly_the_broken_ones_are_dead_lettered(awkward, manifest, transform,
                 )
             except Exception as error:
                 skipped = SkippedSample.from_error(error, key)
-                letter = DeadLetter(key, str(path), skipped.reason, skipped.kind)
+                letter = SkippedSample(key, skipped.reason, skipped.kind, str(path))
                 append_letter(tmp_path / "dead.jsonl", letter)
                 continue
             if names[key].endswith(".txt"):

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import build, registered
+from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.token_layout import ByteTokenizer
 from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 
@@ -112,6 +114,19 @@ def test_a_broken_image_is_named_with_its_member(data):
             use({"__key__": "a", "img1.jpg": data, "txt": "x"})
 
 
+@pytest.mark.parametrize(
+    ("side", "told"), [(60000, "DecompressionBombError"), (2000, "2000x2000 is over the limit")]
+)
+def test_a_bomb_is_named_with_its_sample_member_and_shard(shard, picture, side, told):
+    header = picture(8, 8, "BMP")
+    bomb = header[:18] + side.to_bytes(4, "little") * 2 + header[26:]
+    path = shard("a.tar", {"k.img1.bmp": bomb, "k.txt": "x"})
+    dataset = TarDataset(path, VisionLanguage(**SMALL, max_pixels=1 << 20))
+    for action in (dataset.load, dataset.probe):
+        with pytest.raises(SampleError, match=rf"sample 'k' of .*a\.tar: img1\.bmp: {told}"):
+            action(0)
+
+
 def test_the_users_tokenizer_and_ids_are_used():
     transform = VisionLanguage(
         tokenizer=lambda text: [len(word) for word in text.split()],
@@ -205,3 +220,72 @@ def test_a_tokenizer_that_returns_no_ids_is_refused_with_the_form_that_does():
     for use in (transform.fingerprint, lambda: transform({"__key__": "a", "txt": "words"})):
         with pytest.raises(TypeError, match=r"returned a dict.*add_special_tokens=False"):
             use()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [1.0, 2.0],
+        [1, 2.5],
+        np.array([1.0]),
+        torch.tensor([1.0]),
+        [float("nan")],
+        np.array([[1, 2]]),
+        [[1], [2, 3]],
+        [1, None],
+        ["1"],
+        "12",
+        7,
+        None,
+        {1, 2},
+        iter([1]),
+        np.array([True]),
+        np.array([1], object),
+        [1 << 31],
+        np.array([1 << 40]),
+        [1 << 70],
+        torch.ones(1, requires_grad=True),
+    ],
+    ids=lambda found: type(found).__name__,
+)
+def test_what_is_no_list_of_ids_is_an_error_that_names_sample_and_tokenizer(found):
+    transform = VisionLanguage(tokenizer=lambda _: found, image_token_id=9)
+    for use in (transform, transform.probe):
+        with pytest.raises(
+            SampleError, match=r"sample 'a': function returned .*flat list of token"
+        ):
+            use({"__key__": "a", "txt": "words"})
+    with pytest.raises(ValueError, match="flat list of token ids: whole numbers"):
+        transform.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [[1, 2], (1, 2), np.array([1, 2], np.uint64), torch.tensor([1, 2]), [np.int8(1), np.int8(2)]],
+    ids=lambda found: type(found).__name__,
+)
+def test_ids_may_come_in_any_integers(found):
+    transform = VisionLanguage(tokenizer=lambda _: found, image_token_id=9)
+    ids = transform({"__key__": "a", "txt": "words"})["input_ids"]
+    assert (ids.tolist(), ids.dtype) == ([1, 2], np.int32)
+
+
+def test_a_text_may_have_no_tokens():
+    transform = VisionLanguage(tokenizer=lambda _: [], image_token_id=9, eos_token_id=3)
+    assert transform({"__key__": "a", "txt": "words"})["input_ids"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "images", "told"),
+    [
+        ("see <image>", 0, "1 <image> placeholders for 0 images"),
+        ("<image> and <image>", 1, "2 <image> placeholders for 1 images"),
+        ("<image>", 2, "1 <image> placeholders for 2 images"),
+    ],
+)
+def test_marks_that_do_not_fit_the_images_name_the_sample(picture, text, images, told):
+    raw = {"__key__": "a", "txt": text, **{f"{n}.png": picture() for n in range(images)}}
+    transform = VisionLanguage(**SMALL)
+    for use in (transform, transform.probe):
+        with pytest.raises(SampleError, match=f"sample 'a': {told}"):
+            use(raw)

@@ -158,14 +158,17 @@ Json = dict[str, Any]
 Load = dict[str, int]
 # Ranks simulated of each plan; the slowest of them sets the step's time.
 RANKS_SIMULATED = 4
+# Tokens or tiles of a sample: the times of attention on more are no 64-bit nanoseconds.
+MOST_MODELLED = 2**24
 
 
 def pipeline_figures(forecast: Forecast, model: Model, machine: PipelineMachine) -> Json:
     """Return speed, idle time and memory of every schedule, for the random and the balanced plan.
 
-    A step takes as long as the slowest of its ranks. {} without tokens, or with too few samples.
+    A step takes as long as the slowest of its ranks. {} without tokens, with too few samples, or
+    with some so long that no model has times for them.
     """
-    if "tokens" not in forecast.table.resources:
+    if "tokens" not in forecast.table.resources or forecast.table.costs.max() > MOST_MODELLED:
         return {}
     count = 2 * machine.stages
     loads = {name: _loads(forecast, name, count) for name in ("random", "balanced")}

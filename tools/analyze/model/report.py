@@ -83,7 +83,7 @@ def make_report(
     plan can be made with these options.
     """
     if not len(rows):
-        first = [f"{one.key}: {one.reason}" for one in rows.failures[:3]]
+        first = [f"{one.source}, {one.key:.80}: {one.reason}" for one in rows.failures[:3]]
         raise ValueError(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
@@ -167,10 +167,8 @@ def _fit_step(plan: Plan, count: int) -> Plan:
     if plan.samples:
         accumulate = max(1, round(plan.samples / (plan.ranks * plan.batch_size)))
         return replace(plan, accumulate=accumulate)
-    accumulate = plan.accumulate
-    while accumulate > 1 and plan.ranks * accumulate * plan.batch_size > count:
-        accumulate -= 1
-    return replace(plan, accumulate=accumulate)
+    most = max(1, count // (plan.ranks * plan.batch_size))
+    return replace(plan, accumulate=min(plan.accumulate, most))
 
 
 def _given_budgets(table: CostTable, options: ReportOptions) -> tuple[int, ...]:

@@ -9,9 +9,7 @@ into the npz array `sources`) and `nbytes` (decoded bytes). A value that is miss
 or not a whole number makes its row unreadable; the other rows stay.
 """
 
-import importlib
 import json
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy.typing as npt
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.costs import MAX_COST, bad_cost
 from ....workers.tar.cache_files import Arrays, read_or_remove, write_arrays
+from ...inputs.files import Column, Table, open_table
 
 FailureKind = Literal["unreadable", "truncated", "shard"]
 # A file's name is a hash of all that its rows depend on, so its stamp need not describe a shard.
@@ -189,13 +188,10 @@ def load_rows(path: Path) -> Rows | None:
     )
 
 
-SUFFIXES = (".npz", ".jsonl", ".parquet")
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OTHER_COLUMNS = ("key", "source", "nbytes")
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, Column]
 Fits = npt.NDArray[np.bool_]
-# The largest integer up to which a float holds every integer.
-LARGEST_WHOLE_FLOAT = 2**53
 
 
 def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
@@ -203,52 +199,58 @@ def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
 
     resources: the columns that hold costs, by default those of DEFAULT_RESOURCES that exist.
     """
-    columns, unreadable = _READERS[path.suffix](path)
-    return _rows(path, columns, _resources(path, columns, resources), unreadable)
+    table = open_table(path)
+    wanted = _resources(table, resources)
+    others = (name for name in OTHER_COLUMNS if name in table.names)
+    columns = table.columns([*wanted, *others])
+    names = columns.get("key")
+    fitting = {name: _fitting(path, name, columns[name]) for name in wanted}
+    lines = [Failure(f"line {n}", path.name, "unreadable", why) for n, why in table.bad_lines]
+    failures = (*lines, *_unusable_rows(path, columns, fitting, names))
+    usable = np.flatnonzero(np.all(list(fitting.values()), axis=0))
+    if not len(usable):
+        return no_rows(failures)
+    return Rows(
+        resources=wanted,
+        costs=np.stack([columns[name][usable].astype(np.int64) for name in wanted], axis=1),
+        nbytes=_nbytes(path, columns.get("nbytes"), usable),
+        **_sources(table, columns.get("source"), usable),
+        keys=() if names is None else tuple(map(str, names[usable].tolist())),
+        failures=failures,
+    )
 
 
-def _resources(path: Path, columns: Columns, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    has = ", ".join(sorted(columns)) or "none"
-    if missing := [name for name in wanted if name not in columns]:
-        raise ValueError(f"{path} has no column {missing[0]!r}; it has {has}")
-    found = wanted or tuple(name for name in DEFAULT_RESOURCES if name in columns)
+def _resources(table: Table, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    path = table.path
+    if {"stamp", "member_ends"} <= {*table.names}:
+        shard = path.name.removesuffix(".index.npz")
+        raise ValueError(
+            f"{path} is the index of {shard}: it has positions of samples, no costs; analyze "
+            f"{shard} itself"
+        )
+    if table.bad_lines and not table.names:
+        number, why = table.bad_lines[0]
+        raise ValueError(
+            f"{path}: no line is a JSON object; line {number} is {why}: write one for each "
+            'sample, such as {"tokens": 5}'
+        )
+    found = wanted or tuple(name for name in DEFAULT_RESOURCES if name in table.names)
     if not found:
         raise ValueError(
-            f"{path} has none of the columns {', '.join(DEFAULT_RESOURCES)}; it has {has}: "
+            f"{path} has none of the columns {', '.join(DEFAULT_RESOURCES)}; it has {table.has}: "
             "say which are costs with --resource NAME"
         )
     return found
 
 
-def _rows(
-    path: Path, columns: Columns, resources: tuple[str, ...], unreadable: list[Failure]
-) -> Rows:
-    count = len(columns[resources[0]])
-    _check_shapes(path, columns, resources)
-    others = {n: columns[n] for n in OTHER_COLUMNS if n in columns and columns[n].shape == (count,)}
-    names = others.get("key")
-    fitting = {name: _fitting(path, name, columns[name]) for name in resources}
-    failures = [*unreadable, *_unusable_rows(path, columns, fitting, names)]
-    usable = np.flatnonzero(np.all(list(fitting.values()), axis=0))
-    if not len(usable):
-        return no_rows(failures)
-    source_of, sources = _sources(path, columns, others, usable)
-    nbytes = others["nbytes"] if "nbytes" in others else np.full(count, -1)
-    keys = tuple(map(str, names[usable].tolist())) if names is not None else ()
-    costs = np.stack([columns[name][usable].astype(np.int64) for name in resources], axis=1)
-    known = np.where(np.isnan(nbytes.astype(float)), -1, nbytes)[usable].astype(np.int64)
-    return Rows(resources, costs, known, source_of, sources, keys, tuple(failures))
-
-
-def _check_shapes(path: Path, columns: Columns, resources: tuple[str, ...]) -> None:
-    """Raise ValueError unless all resources have one number per row."""
-    count = len(columns[resources[0]])
-    for name in resources:
-        if columns[name].shape != (count,):
-            raise ValueError(
-                f"{path}: column {name!r} has shape {columns[name].shape}, "
-                f"{resources[0]!r} has {(count,)}; give one number per row"
-            )
+def _nbytes(path: Path, column: Column | None, usable: npt.NDArray[np.intp]) -> Int64:
+    """Return the bytes of samples, -1 where they are not known."""
+    if column is None:
+        return np.full(len(usable), -1)
+    if column.dtype.kind not in "iuf":
+        raise ValueError(f"{path}: column 'nbytes' holds {column.dtype}; give whole numbers")
+    known = (column >= 0) & (column <= MAX_COST)
+    return np.where(known, column, -1)[usable].astype(np.int64)
 
 
 def _unusable_rows(
@@ -275,90 +277,14 @@ def _fitting(path: Path, name: str, column: npt.NDArray[Any]) -> Fits:
     return fits & (column == np.floor(column)) if column.dtype.kind == "f" else fits
 
 
-def _sources(
-    path: Path, columns: Columns, others: Columns, usable: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    if "source" not in others:
-        return np.zeros(len(usable), np.int64), (path.stem,)
-    values, number = np.unique(others["source"][usable].astype(str), return_inverse=True)
-    names = values.tolist()
+def _sources(table: Table, column: Column | None, usable: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """Return the fields `source_of` and `sources` of rows."""
+    if column is None:
+        return {"source_of": np.zeros(len(usable), np.int64), "sources": (table.path.stem,)}
+    values, number = np.unique(column[usable], return_inverse=True)
     # An index that analyze wrote has numbers, and their names in an array of its own.
-    if "sources" in columns and all(name.isdigit() for name in names):
-        known = columns["sources"]
-        names = [str(known[int(n)]) if int(n) < len(known) else n for n in names]
-    elif all(name.isdigit() for name in names):
-        names = [f"source {name}" for name in names]
-    return number.astype(np.int64).reshape(-1), tuple(names)
-
-
-def _npz(path: Path) -> tuple[Columns, list[Failure]]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if "stamp" in arrays and "member_ends" in arrays:
-                shard = path.name.removesuffix(".index.npz")
-                raise ValueError(
-                    f"{path} is the index of {shard}: it has positions of samples, no costs; "
-                    f"analyze {shard} itself"
-                )
-            return dict(arrays), []
-    except (zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise ValueError(f"{path} is not an npz file ({error}); write it again") from None
-    except ValueError as error:
-        if "pickle" in str(error).lower():
-            raise ValueError(
-                f"{path} is not an npz file of plain arrays ({error}); save numbers and text only"
-            ) from None
-        raise
-
-
-def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
-    """Return a column for every name in any line; a line without that name has NaN."""
-    rows, bad = list[dict[str, Any]](), list[Failure]()
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                row = f"not JSON ({error})"
-            # One bad line is a failure with its number; the other lines are still of use.
-            if isinstance(row, dict):
-                rows.append(row)
-            else:
-                reason = row if isinstance(row, str) else "not a JSON object"
-                bad.append(Failure(f"line {number}", path.name, "unreadable", reason))
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _column([row.get(name) for row in rows]) for name in names}, bad
-
-
-def _column(values: list[Any]) -> npt.NDArray[Any]:
-    if all(type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT for value in values):
-        return np.array(values, np.int64)
-    if all(isinstance(value, str) for value in values):
-        return np.array(values, str)
-    numeric = (isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    pairs = zip(values, numeric, strict=True)
-    return np.array([float(value) if is_number else float("nan") for value, is_number in pairs])
-
-
-def _parquet(path: Path) -> tuple[Columns, list[Failure]]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise ValueError(
-            f"{path}: reading parquet needs pyarrow; pip install 'counterpoise[parquet]'"
-        ) from None
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a parquet file ({error}); write it again") from None
-    return {
-        name: table.column(name).to_numpy()
-        if not str(table.schema.field(name).type).endswith("string")
-        else np.array([str(value) for value in table.column(name).to_pylist()])
-        for name in table.column_names
-    }, []
-
-
-_READERS = {".npz": _npz, ".jsonl": _jsonl, ".parquet": _parquet}
+    known: Any = table.column("sources") if "sources" in table.names else ()
+    names = list(map(str, values.tolist()))
+    if values.dtype.kind in "iu":
+        names = [str(known[n]) if 0 <= n < len(known) else f"source {n}" for n in values.tolist()]
+    return {"source_of": number.astype(np.int64).reshape(-1), "sources": tuple(names)}

@@ -16,7 +16,7 @@ from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source
 from ....workers.vision_language.transform import VisionLanguage
-from .rows import SUFFIXES
+from ...inputs.files import SUFFIXES, is_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,11 @@ def _instance(path: str) -> Any:
     return found() if isinstance(found, type) else found
 
 
-# Tables that people have, and that are none of SUFFIXES.
-NO_SOURCES = (".csv", ".tsv", ".json")
+# Files that people have, and that are neither shards nor one of SUFFIXES.
+NO_SOURCES = (
+    ".csv", ".tsv", ".json", ".txt", ".xlsx", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".gz",
+    ".zst", ".zip", ".feather", ".arrow",
+)  # fmt: skip
 TASK_BYTES = 16 << 20
 TASK_SHARDS = 256
 TASK_ROWS = 1024
@@ -128,14 +131,14 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
         if is_import_path(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
-        if source.endswith(NO_SOURCES):
+        if source.lower().endswith(NO_SOURCES):
             raise ValueError(
                 f"{source} is neither tar shards nor a table that can be read: give costs as "
                 f"{', '.join(SUFFIXES)}, or a dataset as package.module:name"
             )
         files = _files(source, listed)
-        tasks += [ScanTask("table", (path,)) for path, _ in files if path.endswith(SUFFIXES)]
-        tasks += _tar_tasks([file for file in files if not file[0].endswith(SUFFIXES)])
+        tasks += [ScanTask("table", (path,)) for path, _ in files if is_table(path)]
+        tasks += _tar_tasks([file for file in files if not is_table(file[0])])
     return tasks
 
 
@@ -156,7 +159,7 @@ def reads_shards(source: str) -> bool:
     >>> reads_shards("a.tar"), reads_shards("costs.npz"), reads_shards("my_data:dataset")
     (True, False, False)
     """
-    return not is_import_path(source) and not source.endswith(SUFFIXES)
+    return not is_import_path(source) and not is_table(source)
 
 
 def _file_state(path: str) -> tuple[int, int]:
@@ -174,7 +177,9 @@ def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
     files = []
     with os.scandir(source) as entries:
         for entry in entries:
-            if entry.name.endswith((".tar", *SUFFIXES)) and not entry.name.endswith(".index.npz"):
+            if entry.name.endswith(".index.npz"):
+                continue
+            if entry.name.endswith(".tar") or is_table(entry.name):
                 files.append((entry.path, entry.stat().st_size))
                 if len(files) % 1000 == 0:
                     listed(len(files))

@@ -1,20 +1,16 @@
-"""`counterpoise bench images`: CPU time from JPEG shards to batches, by pipeline.
+"""CPU time from JPEG shards to batches, of ours, torch's and webdataset's pipelines.
 
 Of each pass the CPU time of a pipeline's whole process tree counts: trainer, workers and whatever
-else. `make bench NAME=decoding` compares more: decode threads, energon, and decoding by itself.
+else.
 """
 
-import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import click
 from rich.table import Table
 
-from ..console.reporting import emit, make_table, spread
-from ..demo.data import ensure_demo_data
-from .pipelines import (
+from counterpoise.tools.bench.pipelines import (
     ImagePass,
     ImagePipeline,
     ImageWork,
@@ -23,8 +19,33 @@ from .pipelines import (
     measure,
     plain,
     torchs,
-    webdatasets,
 )
+from counterpoise.tools.console.reporting import make_table, spread
+from counterpoise.tools.demo.data import ensure_demo_data
+
+
+def webdatasets(work: ImageWork, resize: str) -> Any:
+    """Return torch's loader of webdataset's samples, decoded as ours are."""
+    import webdataset
+    from torch.utils.data import DataLoader
+
+    dataset = webdataset.WebDataset(work.shards, shardshuffle=False)
+    return DataLoader(dataset.map(decoding(work, resize)), **work.options)
+
+
+def decoding(work: ImageWork, resize: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a sample of the bytes of its members, named as webdataset names them."""
+    from counterpoise.workers import VisionLanguage
+    from counterpoise.workers.tar.members import decode_member
+
+    transform = VisionLanguage(tile_size=work.tile_size, resize=resize)
+
+    def decode(raw: Mapping[str, Any]) -> Any:
+        members = {n: decode_member(n, data) for n, data in raw.items() if not n.startswith("__")}
+        return transform({"__key__": raw["__key__"], **members})
+
+    return decode
+
 
 OURS = {
     "balanced": ImagePipeline(balanced, "torch"),
@@ -35,26 +56,6 @@ TORCHS = {
     "DataLoader": ImagePipeline(torchs, "pillow"),
     "webdataset": ImagePipeline(webdatasets, "pillow"),
 }
-
-
-@click.command("images")
-@click.option("--data", metavar="PATTERN", help="Tar shards; default: the demo's own data.")
-@click.option("--samples", type=click.IntRange(8), default=128, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(data: str | None, samples: int, as_json: bool, **sizes: int) -> None:
-    r"""Compare CPU time per sample with torch's DataLoader and webdataset, on images.
-
-    \b
-    Example:
-      counterpoise bench images --data '/data/*.tar' --rounds 10 --json
-    """
-    passes = measured(data, samples, {**OURS, **TORCHS}, **sizes)
-    report = {"samples": samples, **sizes, "load_average": os.getloadavg()[0], **figures(passes)}
-    emit(report, as_json, as_table(report))
 
 
 def measured(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.tar import index as tar_index
-from counterpoise.workers.tar.index import plain_file, scan
+from counterpoise.workers.tar import headers
+from counterpoise.workers.tar.headers import plain_file
+from counterpoise.workers.tar.index import scan
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TYPES = [tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CONTTYPE]
@@ -119,6 +120,6 @@ def test_a_scan_ends_as_one_by_tarfile_alone(
     for content in (file.getvalue(), bytes(data), file.getvalue()[:cut]):
         path.write_bytes(content)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tar_index, "plain_file", lambda _: None)
+            patch.setattr(headers, "plain_file", lambda _: None)
             slow = outcome(path)
         assert outcome(path) == slow

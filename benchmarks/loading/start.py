@@ -1,4 +1,4 @@
-"""`counterpoise bench start`: times the first batch of a process, and of each epoch after it.
+"""`make bench NAME=start`: times the first batch of a process, and of each epoch after it.
 
 Each figure is of new processes that have imported torch and counterpoise: from the constructor's
 call until the first batch is there, and from later calls of iter(), with workers that start anew
@@ -22,10 +22,10 @@ from rich.table import Table
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
-from ...balancer import Balance
-from ...loader import DataLoader
-from ...workers.processes.clean_interpreter import clean_command
-from ..console.reporting import emit, rounded_spread
+from counterpoise.balancer import Balance
+from counterpoise.loader import DataLoader
+from counterpoise.tools.console.reporting import emit, rounded_spread
+from counterpoise.workers.processes.clean_interpreter import clean_command
 
 LOADERS = ("torch", "plain", "balanced")
 SAMPLES, FEATURES = 1024, 64
@@ -63,7 +63,7 @@ def _first_batch_s(loader: Any, begin: float) -> float:
     return took
 
 
-@click.command("start", epilog="Example: counterpoise bench start --repeats 10 --json")
+@click.command("start", epilog="Example: make bench NAME=start ARGS='--repeats 10 --json'")
 @click.option("--repeats", default=10, show_default=True, help="Processes of each kind.")
 @click.option("--workers", default=2, show_default=True)
 @click.option("--batch-size", default=32, show_default=True)

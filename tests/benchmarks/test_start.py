@@ -1,11 +1,11 @@
-"""`bench start`: a trial takes a batch in a new process, and the figures follow from its times."""
+"""`make bench NAME=start`: each trial is a new process, and figures follow from their times."""
 
 import json
 
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench import start
+from benchmarks.loading import start
 
 
 def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):
