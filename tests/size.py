@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 70_400,
-    WHEEL: 70_800,
-    PLAIN: 5_800,
-    BALANCED: 17_400,
-    REMOTE: 7_150,
+    PRODUCT: 71_150,
+    WHEEL: 71_560,
+    PLAIN: 5_850,
+    BALANCED: 17_450,
+    REMOTE: 7_300,
 }
 
 _LOOP = """

@@ -75,76 +75,71 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/kernels/walks:place_all: at[s] = c -> pass": (
         "stretches that were passed end before the last kernel does, so nothing more fits them"
     ),
-    f"{_FILLING}/results/drift:_guest_means: "
-    "for total, starts in zip(sums, (p.forward, p.backward), strict=True): -> "
-    "for total, starts in zip(sums, (p.forward, p.backward), strict=False):": "both are pairs",
-    f"{_FILLING}/solve/pipelines:enough: wait = int(work.release.max(initial=0)) -> "
+    f"{_FILLING}/pipelines:enough: wait = int(work.release.max(initial=0)) -> "
     "wait = int(work.release.max(initial=1))": (
         "accepted: a bisection begins a nanosecond a kernel higher"
     ),
-    f"{_FILLING}/results/replay:measured_host: "
+    f"{_FILLING}/replay:measured_host: "
     "slots = zip(host.timeline.ranks[rank], opens, closes, strict=True) -> "
     "slots = zip(host.timeline.ranks[rank], opens, closes, strict=False)": _ALIKE,
-    f"{_FILLING}/results/filled_program:_layers: for layer, end in "
+    f"{_FILLING}/filled_program:_layers: for layer, end in "
     "zip(numbers, ends[at, stage, last].tolist(), strict=True): -> for layer, end in "
     "zip(numbers, ends[at, stage, last].tolist(), strict=False):": _ALIKE,
-    f"{_FILLING}/solve/search:fill_bubbles: break -> continue": (
+    f"{_FILLING}/search:fill_bubbles: break -> continue": (
         "the step is as short as it can be, and of the others only a shorter one would be taken"
     ),
     f"{_FILLING}/plan/choose:fitting: how = Splitting(1) -> how = Splitting(2)": (
         "the size is replaced by one that fits"
     ),
-    f"{_FILLING}/solve/search:_Search._cost: total = 0 -> total = 1": (
+    f"{_FILLING}/search:_Search._cost: total = 0 -> total = 1": (
         "accepted: each microbatch costs a nanosecond more"
     ),
-    f"{_FILLING}/solve/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
+    f"{_FILLING}/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
         "each place is set, or there is no matching"
     ),
-    f"{_FILLING}/solve/validate:_memory: if held.max(initial=0) > most: -> "
+    f"{_FILLING}/validate:_memory: if held.max(initial=0) > most: -> "
     "if held.max(initial=1) > most:": "most is 1 or more",
-    f"{_FILLING}/solve/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
+    f"{_FILLING}/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
         "accepted: the bound is a nanosecond looser"
     ),
-    f"{_FILLING}/solve/search:_Search._by_microbatch: done = [0] * self.problem.microbatches -> "
+    f"{_FILLING}/search:_Search._by_microbatch: done = [0] * self.problem.microbatches -> "
     "done = [1] * self.problem.microbatches": "each is set, as each microbatch is on a pipeline",
-    f"{_FILLING}/results/replay:_Joined._chain: "
+    f"{_FILLING}/replay:_Joined._chain: "
     "self._edge(nodes[:, :, :-1].ravel(), nodes[:, :, 1:].ravel(), 0) -> pass": (
         "a pipeline's kernels on a GPU are ordered by `streams` as well"
     ),
-    f"{_FILLING}/problem/gaps:_stretches: "
+    f"{_FILLING}/gaps:_stretches: "
     "names = sorted({slot.what.kind for slot in row} - {GATHER, SCATTER}) -> "
     "names = list({slot.what.kind for slot in row} - {GATHER, SCATTER})": (
         "stretches are sorted by their start afterwards"
     ),
-    f"{_FILLING}/solve/search:_Search.candidates: "
+    f"{_FILLING}/search:_Search.candidates: "
     "rows = self._deal(range(self.problem.microbatches), [1] * self.problem.microbatches) -> "
     "rows = self._deal(range(self.problem.microbatches), [2] * self.problem.microbatches)": (
         "all cost the same"
     ),
-    f"{_FILLING}/results/replay:host_kernels_graph: "
+    f"{_FILLING}/replay:host_kernels_graph: "
     "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target < graph.passes)) -> "
     "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target <= graph.passes))": (
         "a language model's step has no barriers, so no node follows the passes"
     ),
-    f"{_FILLING}/problem/jit_place:place: if j == 0 and t < begin + release[q]: -> "
+    f"{_FILLING}/jit_place:place: if j == 0 and t < begin + release[q]: -> "
     "if j == 0 and t <= begin + release[q]:": "t is set to the value it has",
-    f"{_FILLING}/solve/bound:_Room.mirrored: "
+    f"{_FILLING}/bound:_Room.mirrored: "
     "result.sums = np.concatenate(([0], np.cumsum(result.length))) -> "
     "result.sums = np.concatenate(([1], np.cumsum(result.length)))": (
         "accepted: the bound is a nanosecond looser"
     ),
-    f"{_FILLING}/solve/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
+    f"{_FILLING}/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
     "return np.asarray(early + np.maximum(inner, 1))": "accepted: the bound is a nanosecond looser",
-    f"{_FILLING}/problem/instance:FilledSchedule.order: "
+    f"{_FILLING}/instance:FilledSchedule.order: "
     "pairs = [pair for p in self.pipelines for pair in zip(p.position, p.microbatches, "
     "strict=True)] -> pairs = [pair for p in self.pipelines for pair in zip(p.position, "
     "p.microbatches, strict=False)]": _ALIKE,
-    f"{_FILLING}/results/drift:drifted: ranks = int(kernels.rank.max()) + 1 -> "
-    "ranks = int(kernels.rank.max()) + 2": "the row that is drawn more comes last, and is not used",
-    f"{_FILLING}/results/causes:bubble_causes: "
+    f"{_FILLING}/causes:bubble_causes: "
     "for row, one in zip(rows, gaps.ranks, strict=True): -> "
     "for row, one in zip(rows, gaps.ranks, strict=False):": _ALIKE,
-    f"{_FILLING}/problem/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
+    f"{_FILLING}/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
     "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (
         "the pieces of columns that follow are padding as well"

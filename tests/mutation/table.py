@@ -77,13 +77,11 @@ TRIED = (
         (
             "bound",
             "choose",
-            "drift",
             "encoder_plans",
             "filled_program",
             "gaps",
             "instance",
             "pipelines",
-            "replay",
             "search",
             "setup",
             "validate",

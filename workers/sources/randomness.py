@@ -49,7 +49,7 @@ def held_generators(thing: Any, name: str = "", depth: int = 3) -> list[str]:
         return [name]
     if not depth or isinstance(thing, type | ModuleType):
         return []
-    if isinstance(thing, list | tuple):
+    if type(thing) in (list, tuple):  # of a class of its own, to index may load samples
         inside = [(f"{name}[{n}]", each) for n, each in enumerate(thing[:64])]
     else:
         held = getattr(thing, "__dict__", {})

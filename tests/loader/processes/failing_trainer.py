@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.loader import Balance, DataLoader, scale_loss
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 10.0
 # Those of "holes" tell each other which samples they could not use, the others label tokens.
 MANNERS = ("unused", "raise", "holes", "exit", "kill", "stop")
 WORDS = 9

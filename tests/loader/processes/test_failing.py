@@ -21,7 +21,7 @@ WHO = r"rank 1 \(process 1, host \S+, pid \d+\)(, which speaks for this host)?"
 # Label tokens may have been told a step ahead.
 LABELS = "waits for the label tokens of step [23] from"
 LOST = "LoaderError: other ranks will say nothing more: "
-LATE = "TimeoutError: no batch within 4 s: "
+LATE = "TimeoutError: no batch within 10 s: "
 ENDED, CLOSED = ", which has ended", ", which has closed its loader"
 WHY = r" \(ValueError: an image of no pixels\)"
 

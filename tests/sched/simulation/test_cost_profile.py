@@ -141,7 +141,7 @@ GOOD = {"ranks": 2, "placement": [0, 1], "passes": {"F": [{"fixed": 1}], "B": [{
         ({"passes": {"F": [{"fixed": 1.5}]}}, r"passes.F\[0\].fixed is 1.5; expected int"),
         ({"passes": {"F": [{"fixed": True}]}}, r"passes.F\[0\].fixed is true; expected int"),
         ({"passes": {"F": [{"fixed": 2**63}]}}, r"passes.F\[0\].fixed is 9223372036854775808"),
-        ({"passes": {"F": [{"fixed": float("nan")}]}}, "the cost profile has NaN"),
+        ({"passes": {"F": [{"fixed": float("nan")}]}}, "the cost profile is not JSON: it has NaN"),
         ({"passes": {"F": {"fixed": 1}}}, 'passes.F is {"fixed": 1}; expected array'),
         ({"passes": [1]}, r"passes is \[1\]; expected object"),
         (
