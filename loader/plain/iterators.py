@@ -8,10 +8,12 @@ data set with a state_dict, for an error policy that leaves samples out, and for
 come out of order.
 """
 
+import errno
 import functools
 import logging
 import mmap
 import os
+import resource
 import weakref
 from multiprocessing import process
 from typing import TYPE_CHECKING, Any
@@ -220,6 +222,7 @@ class OwnWorkers(TorchWorkersIterator):
     def __init__(self, arguments: Any) -> None:
         """Start the workers; raises what torch's iterator raises."""
         self._process = os.getpid()
+        _check_descriptors(arguments.num_workers)
         super().__init__(arguments)
 
     def _keep(self) -> None:
@@ -240,6 +243,19 @@ class OwnWorkers(TorchWorkersIterator):
     def is_own(self) -> bool:
         """Return whether the workers are this process', which is no forked child of it."""
         return self._process == os.getpid()
+
+
+def _check_descriptors(workers: int) -> None:
+    """Raise OSError if so many workers need more descriptors than may be open; else they end."""
+    held, (limit, _) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Measured: 4 for each worker, 2 to 5 for all, and some in a worker, which has these too.
+    needed = held + 4 * workers + 8
+    if 0 <= limit < needed:  # -1: unlimited
+        raise OSError(
+            errno.EMFILE,
+            f"{workers} worker processes need about {needed} open files, {held} of them open now, "
+            f"and {limit} are allowed: raise that (ulimit -n {2 * needed}), or use fewer workers",
+        )
 
 
 def _let_go(_: object) -> None:

@@ -53,9 +53,10 @@ class Sender:
     def __init__(self) -> None:
         self._process = os.getpid()
         self.token = secrets.randbits(63)
+        self.unannounced: list[OwnSlot] = []
+        self._freed_reader = self._freed_writer = -1  # as they stay if no descriptor is left
         # The receiver's end is sent with the first slots.
         self._freed_reader, self._freed_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.unannounced: list[OwnSlot] = []
         self._book = SlotBook()
         self._slots: dict[int, OwnSlot] = {}
         self._by_address: dict[int, OwnSlot] = {}
