@@ -16,6 +16,7 @@ import os
 import resource
 import weakref
 from multiprocessing import process
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -247,7 +248,8 @@ class OwnWorkers(TorchWorkersIterator):
 
 def _check_descriptors(workers: int) -> None:
     """Raise OSError if so many workers need more descriptors than may be open; else they end."""
-    held, (limit, _) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = len([*Path("/proc/self/fd").iterdir()])
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Measured: 4 for each worker, 2 to 5 for all, and some in a worker, which has these too.
     needed = held + 4 * workers + 8
     if 0 <= limit < needed:  # -1: unlimited

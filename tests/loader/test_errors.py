@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import resource
 import tarfile
 from pathlib import Path
@@ -298,8 +297,10 @@ def test_iterators_over_steps_and_batches_have_the_length_of_an_epoch():
 @pytest.mark.parametrize("balance", [None, "fixed"])
 def test_too_few_descriptors_are_an_error_that_names_the_limit(balance: Any) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = len(os.listdir("/proc/self/fd"))
-    loader: Any = DataLoader([*range(40)], batch_size=4, num_workers=8, balance=balance)
+    held = len([*Path("/proc/self/fd").iterdir()])
+    loader: Any = DataLoader(
+        [*range(40)], batch_size=4, num_workers=8, balance=balance, shuffle=False
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (held + 30, limits[1]))
     try:
         with pytest.raises(OSError, match=rf"8 worker .*, and {held + 30} are allowed: raise that"):
