@@ -29,7 +29,7 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 LIMITS = {
     PRODUCT: 71_150,
     WHEEL: 71_560,
-    PLAIN: 5_850,
+    PLAIN: 5_860,
     BALANCED: 17_450,
     REMOTE: 7_300,
 }

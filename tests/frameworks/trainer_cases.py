@@ -188,7 +188,7 @@ def loading_said_twice(folder: str) -> tuple[list[str], int]:
     def attached(loader: Any, **said: Any) -> Any:
         return cp.adapters.attach_trainer(trainer(folder, **said), loader)
 
-    fixed = {"balance": "fixed", "shuffle": True}
+    fixed: dict[str, Any] = {"balance": "fixed", "shuffle": True}
     errors = [
         error_of(lambda: attached(plain(batch_size=1), per_device_train_batch_size=4)),
         error_of(lambda: attached(plain(batch_size=1))),

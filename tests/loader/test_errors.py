@@ -282,9 +282,9 @@ def test_a_plain_loader_does_not_go_over_the_letters_of_a_path(files):
 
 
 def test_iterators_over_steps_and_batches_have_the_length_of_an_epoch():
-    loader = DataLoader(list(range(8)), batch_size=2, balance="fixed", shuffle=False)
+    loader: Any = DataLoader(list(range(8)), batch_size=2, balance="fixed", shuffle=False)
     assert len(loader.steps()) == len(iter(loader)) == len(list(loader.steps())) == 4
-    mode = DataLoader(
+    mode: Any = DataLoader(
         list(range(8)),
         balance=Balance(budgets={"tokens": 4}, samples_per_step=4, mode="epoch"),
         cost={"tokens": [1] * 8},

@@ -97,9 +97,11 @@ def test_what_it_sets_is_there_in_each_epoch(balance: Any, persistent: bool) -> 
 
 @pytest.mark.parametrize("balance", ["fixed", "auto"])
 def test_it_reaches_what_a_data_set_is_made_of(balance: Any) -> None:
+    shifted: Any = Shifted()
+    probed: Any = Probed()
     cases: list[Any] = [
-        (Subset(Shifted(), range(8)), shift), (Subset(Shifted(), range(8)), swap),
-        (ConcatDataset([Shifted()]), shift), (Subset(Probed(), range(8)), shift),
+        (Subset(shifted, range(8)), shift), (Subset(shifted, range(8)), swap),
+        (ConcatDataset([shifted]), shift), (Subset(probed, range(8)), shift),
     ]  # fmt: skip
     for dataset, init in cases:
         loader = make(dataset, balance=balance, worker_init_fn=init)
@@ -110,7 +112,8 @@ def test_it_reaches_what_a_data_set_is_made_of(balance: Any) -> None:
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 @pytest.mark.parametrize("balance", ["fixed", "auto"])
 def test_so_it_is_in_processes_that_start_clean(context: str, balance: Any) -> None:
-    for dataset in (Probed(), Subset(Probed(), range(8))):
+    probed: Any = Probed()
+    for dataset in (probed, Subset(probed, range(8))):
         loader = make(
             dataset, balance=balance, worker_init_fn=shift, multiprocessing_context=context
         )
