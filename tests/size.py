@@ -27,8 +27,8 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 71_150,
-    WHEEL: 71_560,
+    PRODUCT: 71_160,
+    WHEEL: 71_570,
     PLAIN: 5_860,
     BALANCED: 17_450,
     REMOTE: 7_300,

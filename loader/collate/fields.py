@@ -158,12 +158,14 @@ def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tup
     lengths = f"{name}_lengths"
     if name not in fields and lengths not in fields:
         return
+    # Texts stay a list, None among them.
     if any(isinstance(value, (str, bytes)) for value in values):
         if not all(value is None or isinstance(value, (str, bytes)) for value in values):
             raise _not_alike(name, values)
         if name in fields:
             yield name, values
         return
+    # numpy has no type for bfloat16 and the like: their bits go through it.
     kinds = [v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None for v in values]
     kind = kinds[0]
     if kinds.count(kind) < len(kinds):
@@ -171,6 +173,7 @@ def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tup
     if kind is not None:
         values = [v.view(BITS[kind]) if _has_bits(v) else v for v in values]
     arrays = [array_of(value, place, name) for place, value in enumerate(values)]
+    # Lists become arrays of what type their numbers have: a sample's alone does not say it.
     if all(isinstance(value, (list, tuple)) for value in values):
         arrays = _of_one_type(name, arrays)
     are_arrays = any(array.ndim for array in arrays)

@@ -247,7 +247,7 @@ class OwnWorkers(TorchWorkersIterator):
 
 
 def _check_descriptors(workers: int) -> None:
-    """Raise OSError if so many workers need more descriptors than may be open; else they end."""
+    """Raise OSError where workers need more file descriptors than the process may open."""
     held = len([*Path("/proc/self/fd").iterdir()])
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Measured: 4 for each worker, 2 to 5 for all, and some in a worker, which has these too.
