@@ -65,7 +65,7 @@ SUITES ?=
 ARGS ?=
 PEERS ?= $(VENV)/peers
 peer-suites: $(PEERS)/.installed
-	PYTHONPATH=$(PEERS)/import $(PEERS)/bin/python -m tests.peer_suites $(ARGS) "$(SUITES)"
+	PYTHONPATH=$(abspath $(PEERS))/import $(PEERS)/bin/python -m tests.peer_suites $(ARGS) "$(SUITES)"
 
 $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
