@@ -125,6 +125,8 @@ def _begin(source: Any, current: Iteration, own: torch.Generator) -> Iterator[An
             if own is torch.default_generator:
                 own.set_state(before)
                 return iter(source)
+        if current.was_drawn and own is torch.default_generator:
+            own.set_state(before)
         generator = torch.Generator().manual_seed(current.seed)
     drawing.generator = generator
     indices = iter(source)

@@ -201,9 +201,15 @@ class InlineIterator(_Counting, TorchInlineIterator):  # type: ignore[misc]
         reader = arguments.reader
         if reader is not None:
             reader.go_over()
+            state.place_generators(loader)
         super().__init__(arguments)  # draws a seed, as it did after the state was taken
         if reader is not None:
+            before = torch.get_rng_state()
             reader.restore()
+            if not self._iteration.start_batches:
+                state.place_generators(loader)
+            elif not torch.equal(before, torch.get_rng_state()):
+                state.follow_torchs_generator(loader)
             self._iteration.live = reader.position
 
     def _consumed(self) -> int:

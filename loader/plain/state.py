@@ -56,8 +56,9 @@ class Iteration:
     seed: of the shuffle; worker_seed: of the workers, as torch draws it; None while undecided.
     start: where the readers begin; readers: where they are, packed, by number; turn: the reader
     whose batch comes next; live: asks the only reader, where it is in this process.
-    generators: what `order.generators_of` returns; states: theirs when the sampler began, None
-    until then; restored: whether they are a ledger's, and torch is not to draw from them again.
+    was_drawn: whether the data set's state has set torch's generator, as it was when the order had
+    been drawn. generators: what `order.generators_of` returns; states: theirs when the sampler
+    began, None until then; restored: whether they are a ledger's, and torch is not to draw again.
     start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
     packed, by the number of the batch that comes next; drawn: how many batches it has given.
     order: what decides the sampler's order; samples: of the data set when it began; loads: how many
@@ -74,6 +75,7 @@ class Iteration:
     generators: list[torch.Generator] = field(default_factory=list)
     states: tuple[bytes, ...] | None = None
     restored: bool = False
+    was_drawn: bool = False
     start: StartPosition = field(default_factory=StartPosition)
     start_sampler: SamplerState | None = None
     begun: bool = False
@@ -136,9 +138,12 @@ class Iteration:
         )
 
     def _has_read(self) -> bool:
-        """Return whether a stream in this process has read; until then its state is an old one."""
-        began = self.start.of(0)
-        return self.live is not None and self.live().read > (0 if began.over else began.read)
+        """Return whether a stream in this process is where its state says.
+
+        Until it is read that of a data set is the one from before; an iterator's is its own.
+        """
+        at = None if self.live is None else self.live()
+        return at is not None and (at.read > 0 or at.iterator is not None)
 
     def following(self, finished: bool) -> "Iteration":
         """Return the next iteration, not begun; `finished` says that this one is at its end.
@@ -259,6 +264,8 @@ class PlainState:
         self.left_out = left_out
         self.current = Iteration()
         self._loaded = loaded
+        # Of a ledger's generators, in the iteration that goes on at it.
+        self._states: list[torch.Tensor] = []
         # What stands for torch's own generator.
         self.own_generator = torch.default_generator
         # Of a stream that is read in this process.
@@ -273,7 +280,7 @@ class PlainState:
 
     def begin(self, loader: Any) -> Iteration:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded, self._states = self._loaded, None, []
         if loaded is not None:
             self.current = Iteration(
                 start_batches=loaded.batches,
@@ -285,8 +292,7 @@ class PlainState:
                 start_sampler=loaded.sampler,
                 order=loaded.order,
             )
-            states = [unpack_state(text) for text in loaded.generators]
-            self.own_generator = take_place(states, loader)
+            self._states = [unpack_state(text) for text in loaded.generators]
             loses = loses_samples(loader.dataset)
             if any(r.read and not r.over and (loses or not r.has_state) for r in loaded.readers):
                 _log.warning(
@@ -298,7 +304,7 @@ class PlainState:
         elif self.current.begun:
             self.current = self.current.following(finished=False)
         self.current.begun = True
-        self.current.generators = generators_of(loader, self.own_generator)
+        self.place_generators(loader)
         self.current.stream = is_stream(loader.dataset)
         self.current.readers_count = max(1, loader.num_workers)
         self.current.inline = not loader.num_workers
@@ -308,6 +314,19 @@ class PlainState:
         if self.left_out is not None:
             self.left_out.begin(0 if loaded is None else loaded.left_out)
         return self.current
+
+    def place_generators(self, loader: Any) -> None:
+        """Set a ledger's generators; once more where a data set's state has set torch's own."""
+        if self._states:
+            self.own_generator = take_place(self._states, loader)
+        self.current.generators = generators_of(loader, self.own_generator)
+
+    def follow_torchs_generator(self, loader: Any) -> None:
+        """Note that a data set's state has set torch's own, as it was inside the iteration."""
+        self.current.was_drawn = True
+        if own_shuffler(drawing_sampler(loader._index_sampler)) is not None:  # its seed is known
+            self.own_generator = torch.default_generator
+            self.current.generators = generators_of(loader, self.own_generator)
 
     def finish(self, finished: Iteration) -> None:
         """Note that an iteration has come to its end: a ledger is of the next one from now on."""

@@ -67,11 +67,13 @@ class LoadedState:
     """What is known of a data set into which states were loaded.
 
     first: its state before; begun: of the iteration after the last one, its state once it had
-    given a sample, as text; None where that iteration is not the one before.
+    given a sample, as text; None where that iteration is not the one before. follows_end: whether
+    the state that was loaded last is that of an end, and nothing has been iterated since.
     """
 
     first: Any = None
     begun: str | None = None
+    follows_end: bool = False
 
 
 class Envelope(NamedTuple):

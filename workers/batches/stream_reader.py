@@ -35,6 +35,9 @@ from .tolerant_stream import Item, TolerantStream
 
 # Takes the place of a sample in the only batch of a reader whose turn has not come.
 _NOT_MY_TURN = object()
+# What next() returns at the end. Nothing here calls iter() on a data set's iterator, as `for` does:
+# a data set that is its own iterator begins anew.
+_NOTHING = object()
 
 
 class StreamReader(IterableDataset[Any]):
@@ -81,14 +84,14 @@ class StreamReader(IterableDataset[Any]):
     def _end(self, at: ReaderPosition) -> None:
         """Load the state of an iteration that is over, or has nothing more to give."""
         self._load(at.dataset)
-        # Some data sets take a state over when they are iterated.
-        waits = at.dataset is not None and _text(self._state_now()) != _text(at.dataset)
-        if at.iterator is None and at.ended and not waits:
+        if at.iterator is None and at.ended:
+            # Some data sets are at their end then, until another state is loaded.
+            self.loaded.follows_end = at.dataset is not None
             return
         before = self._source(at)
-        if not at.ended or waits:
+        if not at.ended:
             # The position was taken before the reader found that there is no more.
-            for _ in before:
+            while next(before, _NOTHING) is not _NOTHING:
                 pass
 
     def restore(self) -> None:
@@ -139,9 +142,13 @@ class StreamReader(IterableDataset[Any]):
                 "into it: let its __iter__ take that once, or state_dict() work before it"
             )
         self.dataset.load_state_dict(self.loaded.first)
-        again: Iterator[Any] = iter(self.dataset)
-        self._iterator = again
-        return again
+        return self.iterated()
+
+    def iterated(self) -> Iterator[Any]:
+        """Return the data set's iterator."""
+        found: Iterator[Any] = iter(self.dataset)
+        self._iterator = found
+        return found
 
     def _items(self, at: ReaderPosition) -> Iterator[Any]:
         items = self._source(at)
@@ -153,14 +160,15 @@ class StreamReader(IterableDataset[Any]):
 
     def _source(self, at: ReaderPosition) -> Iterator[Any]:
         """Return the data set's samples from a position on; its state has been loaded."""
-        source: Any = iter(self.dataset)
-        self._iterator = source
+        source: Any = self.iterated()
         is_own = source is self.dataset
         if at.iterator is not None and is_stateful(source):
             self._load(at.iterator) if is_own else source.load_state_dict(at.iterator)
         was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
-        if was_loaded or self.loaded.begun is not None:
-            return _Begun(self, source, was_loaded)
+        if was_loaded or self.loaded.follows_end or self.loaded.begun is not None:
+            follows_end, self.loaded.follows_end = self.loaded.follows_end, False
+            follows_end = follows_end and not was_loaded
+            return _Begun(self, source, was_loaded, follows_end)
         found: Iterator[Any] = source
         return found
 
@@ -206,11 +214,14 @@ class StreamReader(IterableDataset[Any]):
 class _Begun:
     """An iterator over a data set's samples, which looks where it has begun; see the top.
 
-    was_loaded: whether a state was loaded for it.
+    was_loaded: whether a state was loaded for it; follows_end: or that of an end, before it.
     """
 
-    def __init__(self, reader: StreamReader, source: Iterator[Any], was_loaded: bool) -> None:
+    def __init__(
+        self, reader: StreamReader, source: Iterator[Any], was_loaded: bool, follows_end: bool
+    ) -> None:
         self._reader, self._source, self._was_loaded = reader, source, was_loaded
+        self._follows_end = follows_end
         self._has_looked = False
 
     def __iter__(self) -> "_Begun":
@@ -219,10 +230,17 @@ class _Begun:
     def __next__(self) -> Any:
         if self._has_looked:
             return next(self._source)
-        found = list(itertools.islice(self._source, 1))
+        found = next(self._source, _NOTHING)
         self._has_looked = True
-        if not self._is_where_it_was(bool(found)):
-            return next(iter(found))
+        if self._follows_end and found is _NOTHING:
+            # The end was all that it took over, or it stays there.
+            self._source = self._reader.iterated()
+            found = next(self._source, _NOTHING)
+        is_at_end = self._follows_end and found is _NOTHING
+        if not self._is_where_it_was(found is not _NOTHING) and not is_at_end:
+            if found is _NOTHING:
+                raise StopIteration
+            return found
         self._source = self._reader.begin_again()
         return next(self._source)
 

@@ -207,3 +207,49 @@ def test_a_state_of_another_epoch_is_refused(make, setting):
     resumed.load_state_dict(state)
     with pytest.raises(ValueError, match=r"was in epoch 1.*call its set_epoch\(1\)"):
         list(resumed)
+
+
+class OwnIterator(IterableDataset):
+    """Its own iterator, which begins anew with each iter()."""
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == COUNT:
+            raise StopIteration
+        self.at += 1
+        return {"a": self.at - 1}
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("read", [0, 2])
+def test_a_data_set_that_is_its_own_iterator_goes_on_where_it_was(read):
+    data = OwnIterator()
+    loader = new(lambda: data, {})
+    iterator = iter(loader)
+    for _ in range(read):
+        next(iterator)
+    state = loader.state_dict()
+    list(iterator)
+    resumed = new(lambda: data, {})
+    resumed.load_state_dict(state)
+    whole = [*range(COUNT)]
+    assert epochs(resumed, 2) == [whole[2 * read :], whole]
+
+
+def test_the_state_of_an_end_is_taken_in_the_middle_of_another_epoch():
+    loader = new(Moved, {})
+    whole = epochs(new(Moved, {}), 3)
+    list(loader)
+    state = loader.state_dict()
+    resumed = new(Moved, {})
+    next(iter(resumed))
+    resumed.load_state_dict(state)
+    assert epochs(resumed, 2) == whole[1:]

@@ -226,3 +226,41 @@ def test_an_iterator_that_was_opened_before_says_that_it_is_stale(make, workers)
         next(iterator)
     assert loader.state_dict() == state
     loader.close()
+
+
+class WithTorchsState(Dataset):
+    """Draws from torch's own generator, whose state is its own."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index, int(torch.randint(1000, ()))
+
+    def state_dict(self):
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["generator"])
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("batches", [0, 3, 8])
+def test_a_data_set_whose_state_is_torchs_generator_goes_on_as_it_was(epoch, batches):
+    def loader() -> Any:
+        return DataLoader(WithTorchsState(), shuffle=True, collate_fn=list)
+
+    torch.manual_seed(5)
+    whole = loader()
+    wanted: list[Any] = [batch for _ in range(epoch) for batch in whole]
+    iterator = iter(whole)
+    wanted += [next(iterator) for _ in range(batches)]
+    if batches == 8:
+        assert list(iterator) == []
+    state = whole.state_dict()
+    rest = [*iterator, *whole, *whole]
+    torch.manual_seed(77)
+    resumed = loader()
+    resumed.load_state_dict(state)
+    found = [batch for _ in range(3) for batch in resumed]
+    assert found[: len(rest)] == rest
