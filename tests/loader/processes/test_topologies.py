@@ -35,6 +35,10 @@ def run(folder: Path, world: int) -> list[dict[str, Any]]:
     ]
     try:
         errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:  # what each has said shows who has hung
+            process.kill()
+        errors = [process.communicate()[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
