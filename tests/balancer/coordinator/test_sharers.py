@@ -110,6 +110,20 @@ def test_one_that_joins_later_gets_the_steps_before() -> None:
     assert take(cluster, A, 3) == take(cluster, B, 3) == [6, 7]
 
 
+def test_one_that_plays_two_ranks_and_joins_later_gets_what_one_of_them_has_had() -> None:
+    cluster = Cluster(TWO)
+    for peer, ranks, sharer in ((A, (0,), 0), (B, (1,), 0)):
+        cluster.send(peer, RankHello(ranks, to_json(TWO), sharer, AHEAD, f"process {sharer}"))
+    cluster.worker(count=20)
+    for peer in (A, B):
+        do(cluster, peer, StartRun(0, 0, START))
+    had = take(cluster, A, 0)  # and rank 1 has taken nothing yet
+    assert had
+    cluster.send(C, RankHello((0, 1), to_json(TWO), 1, AHEAD, "process 1"))
+    do(cluster, C, StartRun(0, 0, START))
+    assert take(cluster, C, 0) == had
+
+
 def test_one_that_has_only_said_hello_holds_up_nobody() -> None:
     cluster, _ = started(A)
     join(cluster, B, 1)
