@@ -165,9 +165,9 @@ class StreamReader(IterableDataset[Any]):
         if at.iterator is not None and is_stateful(source):
             self._load(at.iterator) if is_own else source.load_state_dict(at.iterator)
         was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
-        if was_loaded or self.loaded.follows_end or self.loaded.begun is not None:
-            follows_end, self.loaded.follows_end = self.loaded.follows_end, False
-            follows_end = follows_end and not was_loaded
+        # Of the first iteration after an end, and only of that.
+        follows_end, self.loaded.follows_end = self.loaded.follows_end and not was_loaded, False
+        if was_loaded or follows_end or self.loaded.begun is not None:
             return _Begun(self, source, was_loaded, follows_end)
         found: Iterator[Any] = source
         return found

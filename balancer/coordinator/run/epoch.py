@@ -222,10 +222,9 @@ class EpochRun:
 
     def starts_after(self, begin: StartRun, ranks: tuple[int, ...]) -> bool:
         """Return whether ranks start this run before what it (still) has for them."""
-        first, here = self.begin.start, begin.start
+        first, here, needed = self.begin.start, begin.start, self.delivery.progress.needed
         # What one of its ranks has had is gone, whatever the others still need.
-        gone = max(self.delivery.progress.needed([rank]) for rank in ranks)
-        earliest = max((first.step, first.microbatch), gone)
+        earliest = max((first.step, first.microbatch), *(needed([rank]) for rank in ranks))
         return begin.run == self.number and (here.step, here.microbatch) < earliest
 
     # --- questions
