@@ -24,9 +24,11 @@ _PILOT = 4096
 def check_sampled(balance: Balance, accumulate_from: int) -> None:
     """Raise ValueError for options that would have no effect in a sampler."""
     if balance.layout != DEFAULTS.layout:
+        named = isinstance(balance.layout, str)
+        collate = f"collate_{balance.layout}" if named else "partial(collate_samples, layout=...)"
         raise ValueError(
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
-            f"collate_fn=collate_{balance.layout} to torch's DataLoader"
+            f"collate_fn={collate} to torch's DataLoader"
         )
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(

@@ -13,6 +13,7 @@ import msgspec
 
 from ..kernels.arrays import Int64
 from .balance import DEFAULTS, Balance
+from .layout import own_layout
 from .options import (
     ATTENTION_PAIRS,
     COUNTED,
@@ -71,7 +72,9 @@ class PlanConfig:
     microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
     fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
     compares orders by, "" for ordering "given". dispatched: resources that others balance, the
-    encoder's where images travel. Everything else as in Balance.
+    encoder's where images travel. layout: a user's Layout, as text, "" for another; it decides
+    no plan, but what microbatches are: ranks must have the same, and who goes on inside a step.
+    Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -102,6 +105,7 @@ class PlanConfig:
     dispatched: tuple[str, ...] = ()
     align: str | None = None
     spares: bool = False
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -156,6 +160,7 @@ class PlanConfig:
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
             pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
             dispatched=dispatched_of(balance.dispatch, resources),
+            layout=own_layout(balance.layout),
         )
 
     @property
@@ -246,6 +251,7 @@ class PlanConfig:
             "dispatched": bool(self.dispatched),
             "align": self.align is not None,
             "spares": self.spares,
+            "layout": bool(self.layout),
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
