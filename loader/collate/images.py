@@ -150,7 +150,8 @@ def _images(
                 f"sample {place} has pixel_values {array.dtype} of shape {array.shape}, and neither"
                 " image_grid_thw nor tiles_per_image: give image_grid_thw (images, 3) beside "
                 "patches (patches, dim), tiles_per_image (images,) beside tiles (tiles, 3, S, S), "
-                "or images (images, 3, H, W) or (images, tiles, 3, H, W)"
+                "or images (images, 3, H, W) or (images, tiles, 3, H, W), or a rule of your own: "
+                "cp.Layout('mine', {'pixel_values': 'concatenate, optional'}, base=...)"
             )
     batch: Batch = {}
     if "pixel_values" in fields:

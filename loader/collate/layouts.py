@@ -117,8 +117,9 @@ def collate_samples(
         batch["pad_sequences"] = len(own.places.lengths) - own.places.samples
     known = own.made
     if by.base is not None:
-        known |= {*TEXTS, *IMAGE_FIELDS} - by.fields.keys()
-        if not IMAGE_FIELDS & by.fields.keys():
+        known |= {*TEXTS}
+        if not IMAGE_FIELDS & by.fields.keys():  # else they follow those rules, or their kind
+            known |= IMAGE_FIELDS
             batch |= own.advised(
                 "pixel_values", lambda _: collate_images(samples, dummy_tile, fields)
             )
