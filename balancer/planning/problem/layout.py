@@ -31,7 +31,7 @@ from typing import Any, Literal
 from .frozen_mapping import FrozenMapping
 
 LayoutName = Literal["torch", "padded", "packed"]
-Base = Literal["padded", "packed"]
+Base = Literal["packed", "padded"]
 BASES: tuple[Base, ...] = ("padded", "packed")
 Fill = int | float | Literal["pad_id", "next"]
 # How a field is made of another one; the other rules lay what samples have.
