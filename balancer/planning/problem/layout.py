@@ -50,9 +50,10 @@ _COMMON = {
     **dict.fromkeys(("token_type_ids", "mm_token_type_ids", "assistant_masks"), "tokens 0"),
     "mrope_position_ids": "tokens next",
     **dict.fromkeys(
-        ("image_sizes", "aspect_ratio_ids", "num_crops", "second_per_grid_ts", "audio_embed_sizes"),
+        ("image_sizes", "aspect_ratio_ids", "second_per_grid_ts", "audio_embed_sizes"),
         "concatenate, optional",
     ),
+    "num_crops": "concatenate, axes 1, optional",
     **dict.fromkeys(
         ("pixel_attention_mask", "pixel_mask", "aspect_ratio_mask", "image_pixel_values",
          "image_attention_mask"),
