@@ -81,9 +81,10 @@ def _tiles(
         batch["pixel_values"] = concatenated("pixel_values", held)
     elif "pixel_values" in fields:
         # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-        side = dummy_tile or (next(iter(tiles.values())).shape[-1] if tiles else 0)
-        none = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
-        batch["pixel_values"] = filled_tensor(none, np.uint8)
+        none = next((t for t in tiles.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8))
+        if dummy_tile:
+            none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
+        batch["pixel_values"] = filled_tensor(none, none.dtype)
     if TILES in fields:
         batch[TILES] = filled_tensor(np.concatenate([*owners, ()]), np.int32)
     return batch | _counts("images_per_sample", [*map(len, owners)], fields)
