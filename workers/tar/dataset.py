@@ -111,6 +111,14 @@ class TarDataset:
         return self._cost is not None
 
     @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody says what samples cost: cost=, the transform's probe, or headers.
+
+        A transform without a probe may make anything of a sample: then each counts as 1.
+        """
+        return self.transform is None or self._cost is not None or self._probe is not None
+
+    @property
     def thread_safe(self) -> bool:
         """Return whether threads may load samples at once: if the transform says so of itself.
 
