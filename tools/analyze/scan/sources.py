@@ -78,7 +78,7 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     return FoundSource(dataset, options.found, None)
 
 
-def open_shard(path: Path, options: ScanOptions, kind: type[Shard] = TarDataset) -> Shard:
+def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
     """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
     transform = make_transform(options)
     cost = cost_function(options)
@@ -105,7 +105,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(Path(path), options))
+                    unknown.append(open_shard(Path(path), options, TarDataset))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
