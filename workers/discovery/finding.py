@@ -227,7 +227,8 @@ def _column_of(
 def _is_of_images(feature: Any, library: Any) -> bool:
     """Return whether a column has images that are decoded when they are read, or lists of them."""
     inner: Any = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
-    return isinstance(inner, getattr(library, "Image", ())) and bool(inner.decode)
+    kind: Any = getattr(library, "Image", ())
+    return isinstance(inner, kind) and bool(inner.decode)
 
 
 def _pixels(value: Any) -> int:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from .files import MAX_BYTES, Media, MediaError, check_bytes, library, opened
+from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, library, opened
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 BLOCK = 1 << 16
@@ -94,32 +94,28 @@ def decode_audio(
 def _opened_sound(media: Media, max_bytes: int, name: str) -> Iterator[tuple[Any, int]]:
     """Give the sound file, at its beginning, and its number of samples in each channel."""
     soundfile = library("soundfile", "decoding audio")
-    # Its file is read by C code, which cannot raise: what went wrong is raised afterwards.
-    with opened(media, name, soundfile.SoundFileError) as file:
-        read = _Read(file)
-        try:
-            with soundfile.SoundFile(read) as sound:
-                if sound.samplerate not in RATES or not 1 <= sound.channels <= 64:
-                    raise MediaError(
-                        f"{sound.channels} channels at {sound.samplerate} Hz: allowed are 1 to 64 "
-                        f"at {RATES.start} to {RATES.stop - 1} Hz"
-                    )
-                if sound.frames == UNKNOWN:
-                    raise MediaError("its header does not say how long it is: write it again")
-                yield sound, _frames(sound, read, max_bytes)
-        finally:
-            if read.failed is not None:
-                raise read.failed
+    with (
+        opened(media, name, soundfile.SoundFileError) as file,
+        soundfile.SoundFile(file) as sound,
+    ):
+        if sound.samplerate not in RATES or not 1 <= sound.channels <= 64:
+            raise MediaError(
+                f"{sound.channels} channels at {sound.samplerate} Hz: allowed are 1 to 64 at "
+                f"{RATES.start} to {RATES.stop - 1} Hz"
+            )
+        if sound.frames == UNKNOWN:
+            raise MediaError("its header does not say how long it is: write it again")
+        yield sound, _frames(sound, file, max_bytes)
 
 
-def _frames(sound: Any, read: "_Read", max_bytes: int) -> int:
+def _frames(sound: Any, file: CalledFile, max_bytes: int) -> int:
     """Return the samples in each channel; of an MP3 without a length by decoding it."""
     frames = int(sound.frames)
     check_bytes(4 * frames * sound.channels, max_bytes, f"{frames:,} samples a channel")
-    if sound.format != "MP3" or _says_length(read):
+    if sound.format != "MP3" or _says_length(file):
         return frames
     frames = sum(map(len, _blocks(sound)))
-    if read.tell() < read.seek(0, io.SEEK_END) - TRAILER:
+    if file.tell() < file.seek(0, io.SEEK_END) - TRAILER:
         # libsndfile reads no further than it guesses by the first frame's bit rate.
         raise MediaError(
             "an MP3 of changing bit rate without a length (no Xing header), which cannot be read "
@@ -129,16 +125,16 @@ def _frames(sound: Any, read: "_Read", max_bytes: int) -> int:
     return frames
 
 
-def _says_length(read: "_Read") -> bool:
+def _says_length(file: CalledFile) -> bool:
     """Return whether an MP3's first frame is one that says how long the file is."""
-    at = read.tell()
-    read.seek(0)
-    head = read.read(10)
+    at = file.tell()
+    file.seek(0)
+    head = file.read(10)
     # An ID3 tag's size is in four bytes of seven bits.
-    tag = functools.reduce(lambda size, byte: size << 7 | byte, head[6:10], 10)
-    read.seek(tag if head.startswith(b"ID3") else 0)
-    first = read.read(FIRST_FRAME)
-    read.seek(at)
+    tag = functools.reduce(lambda size, byte: size << 7 | byte, head[6:10], 0)
+    file.seek(10 + tag if head.startswith(b"ID3") else 0)
+    first = file.read(FIRST_FRAME)
+    file.seek(at)
     return any(mark in first for mark in MARKS)
 
 
@@ -194,27 +190,3 @@ def _filter(old: int, new: int, zeros: int = 6, rolloff: float = 0.99) -> tuple[
     window = np.cos(times * math.pi / zeros / 2) ** 2
     kernel = np.sinc(times) * window * (cutoff / old)
     return torch.from_numpy(kernel[:, None].astype(np.float32)), width
-
-
-class _Read:
-    """A file for libsndfile, which calls it from C: errors are kept, and seeking stays inside."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.failed: OSError | None = None
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._file.read(size)
-        except OSError as error:
-            self.failed = error
-            return b""
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        try:
-            return self._file.seek(offset, whence)
-        except (OSError, ValueError):  # before the beginning, by a header that lies
-            return self._file.seek(0)
-
-    def tell(self) -> int:
-        return self._file.tell()

@@ -4,7 +4,7 @@ import importlib
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,25 +29,55 @@ def is_media(extension: str) -> bool:
     return extension.rpartition(".")[2] in VIDEO | AUDIO
 
 
+class CalledFile:
+    """A file that C code reads by calling us: what fails in a call is kept, to be raised later."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.failed: OSError | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes, none where the disk fails."""
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            self.failed = error
+            return b""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Return the new position; a place before the beginning, as damaged files name, is none."""
+        try:
+            return self._file.seek(offset, whence)
+        except (OSError, ValueError):
+            return self._file.tell()
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
+
+
 @contextmanager
-def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[BinaryIO]:
+def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[CalledFile]:
     """Give a file to read; what a decoder raises of `failures` becomes a MediaError with its name.
 
-    Errors of the disk pass as they are: they say nothing about the sample.
+    Errors of the disk are raised as they are: they say nothing about the sample.
     """
-    try:
+    with ExitStack() as closing:
         if isinstance(media, str | os.PathLike):
             name = name or str(media)
-            with Path(media).open("rb") as file:
-                yield file
-        elif isinstance(media, bytes | bytearray | memoryview):
-            yield io.BytesIO(media)
+            file: Any = closing.enter_context(Path(media).open("rb"))
         else:
-            media.seek(0)
-            yield media
-    except (MediaError, failures) as error:
-        reason = str(error) if isinstance(error, MediaError) else _reason_of(error)
-        raise MediaError(f"{name}: {reason}" if name else reason) from error
+            file = media if hasattr(media, "read") else io.BytesIO(media)
+            file.seek(0)
+        called = CalledFile(file)
+        try:
+            yield called
+        except (MediaError, failures) as error:
+            reason = str(error) if isinstance(error, MediaError) else _reason_of(error)
+            raise MediaError(f"{name}: {reason}" if name else reason) from error
+        finally:
+            if called.failed is not None:
+                raise called.failed
 
 
 def _reason_of(error: Exception) -> str:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..images.decode import MAX_PIXELS
-from .files import MAX_BYTES, Media, MediaError, check_bytes, library, opened
+from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, library, opened
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv"
 # From so far on it is faster to seek than to decode all frames on the way.
@@ -176,13 +176,15 @@ NO_TIMES = "its frames have no times: put it into a container that has them (mp4
 
 
 @contextmanager
-def _opened_container(av: Any, file: BinaryIO) -> Iterator[tuple[Any, Any]]:
+def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
     # Errors in other streams, as in metadata, are none of the pictures.
     options = {"format_whitelist": FORMATS}
     with av.open(file, options=options, metadata_errors="replace") as container:
         if not container.streams.video:
             raise MediaError("there is no video in it")
         stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise MediaError("there is no decoder for it")
         # Workers are as many as there are cores; and one thread keeps few frames.
         stream.codec_context.thread_count = 1
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
@@ -221,12 +223,11 @@ def _seconds_of(text: str) -> Fraction:
 
 
 def _frames_at(video: _Video) -> Iterator[Any]:
-    """Yield the frame that is shown at each of the rule's times.
-
-    Times are compared in half ticks of the stream: its own are rounded to ticks.
-    """
+    """Yield the frame that is shown at each of the rule's times."""
     shown, coming, ahead, seeks = video.first, video.coming, None, True
     start, tick = shown.pts, video.stream.time_base
+    # A stream's times are rounded to ticks: so much before its own a frame is shown, too.
+    early = min(Fraction(1, 2), 1 / Fraction(video.info.fps) / tick / 20)
     for number in range(video.info.frames):
         at = start + number * video.length / video.info.frames / tick
         if seeks and (at - _pts(shown)) * tick > SEEK_S:
@@ -239,7 +240,7 @@ def _frames_at(video: _Video) -> Iterator[Any]:
                 coming, ahead = _sought(video, start), None
         while True:
             ahead = ahead or next(coming, None)
-            if ahead is None or _pts(ahead) - Fraction(1, 2) > at:
+            if ahead is None or _pts(ahead) - early > at:
                 break
             shown, ahead = ahead, None
         if ahead is None:
