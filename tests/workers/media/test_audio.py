@@ -14,9 +14,10 @@ import soundfile
 
 from counterpoise.workers.media import MediaError, decode_audio, probe_audio
 from counterpoise.workers.media import audio as module
+from counterpoise.workers.media.files import CalledFile
 from tests.workers.media.making import audio, wave
 
-FORMATS = [
+FORMATS: list[tuple[str, Any]] = [
     ("WAV", {}), ("WAV", {"subtype": "FLOAT"}), ("FLAC", {}), ("MP3", {}), ("AIFF", {}),
     ("OGG", {"subtype": "VORBIS"}), ("OGG", {"subtype": "OPUS"}),
 ]  # fmt: skip
@@ -33,7 +34,8 @@ def test_what_is_probed_is_what_is_decoded(
     data = audio(kind, 20_011, rate, channels, **options)
     for wanted in (16_000, None, 24_000):
         info, found = probe_audio(data, wanted), decode_audio(data, wanted)
-        assert (found.shape, found.dtype) == ((info.samples,), np.float32)
+        assert found.shape == (info.samples,)
+        assert found.dtype == np.float32
         assert info.samples == -(-20_011 * (wanted or rate) // rate)
         assert (info.sampling_rate, info.channels) == (wanted or rate, channels)
         assert info.seconds == pytest.approx(20_011 / rate, abs=1e-3)
@@ -102,7 +104,7 @@ def test_an_mp3_without_a_length_is_measured_by_decoding() -> None:
             made.mux(stream.encode(frame))
             made.mux(stream.encode())
         data = file.getvalue()
-        assert module._says_length(module.CalledFile(io.BytesIO(data))) == (options == {})
+        assert module._says_length(CalledFile(io.BytesIO(data))) == (options == {})
         for each in (data, b"ID3\4\0\0\0\0\x02\x01" + bytes(257) + data):
             assert len(decode_audio(each, None)) == probe_audio(each, None).samples >= 200_000
 
