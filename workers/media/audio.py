@@ -23,7 +23,7 @@ BLOCK = 1 << 16
 UNKNOWN = (1 << 63) - 1
 RATES = range(1000, 1_000_000)
 # Taps x phases of a filter: rates that have no common divisor would need more.
-MAX_TAPS = 1 << 24
+MAX_TAPS = 1 << 22
 # An MP3's tag that says how long it is stands in its first frame, which is that long at most.
 FIRST_FRAME = 1 << 11
 MARKS = (b"Xing", b"Info", b"VBRI")
@@ -59,8 +59,8 @@ def probe_audio(
 
     An MP3 without a length in its first frame is decoded to be measured. Raises MediaError.
     """
-    with _opened_sound(media, max_bytes, name) as (sound, frames):
-        return _info(sound, frames, sampling_rate)
+    with _opened_sound(media, sampling_rate, max_bytes, name) as (_, _, info):
+        return info
 
 
 def decode_audio(
@@ -76,23 +76,26 @@ def decode_audio(
     sampling_rate: samples a second, None for the file's own; mono=False: (channels, samples).
     Raises MediaError for what is no sound, takes more than `max_bytes` to decode, or is cut off.
     """
-    with _opened_sound(media, max_bytes, name) as (sound, frames):
+    with _opened_sound(media, sampling_rate, max_bytes, name) as (sound, frames, info):
+        none = np.empty((0, 1 if mono else info.channels), np.float32)
         blocks = [each.mean(1, keepdims=True) if mono else each for each in _blocks(sound)]
-        samples = np.concatenate([*blocks, np.empty((0, 1 if mono else sound.channels))], 0)
+        samples = np.concatenate([none, *blocks])
         if len(samples) != frames:
             raise MediaError(
                 f"its header says {frames:,} samples, and it has {len(samples):,}: it is cut off, "
                 "or damaged"
             )
-        made = samples.T.astype(np.float32)
-        to = _info(sound, frames, sampling_rate).sampling_rate
-        made = made if to == sound.samplerate else _resampled(made, sound.samplerate, to)
+        made = np.ascontiguousarray(samples.T)
+        if info.sampling_rate != sound.samplerate:
+            made = _resampled(made, sound.samplerate, info.sampling_rate)
         return made[0] if mono else made
 
 
 @contextmanager
-def _opened_sound(media: Media, max_bytes: int, name: str) -> Iterator[tuple[Any, int]]:
-    """Give the sound file, at its beginning, and its number of samples in each channel."""
+def _opened_sound(
+    media: Media, sampling_rate: int | None, max_bytes: int, name: str
+) -> Iterator[tuple[Any, int, AudioInfo]]:
+    """Give the sound file, at its beginning, its samples in each channel, and what they become."""
     soundfile = library("soundfile", "decoding audio")
     with (
         opened(media, name, soundfile.SoundFileError) as file,
@@ -105,7 +108,11 @@ def _opened_sound(media: Media, max_bytes: int, name: str) -> Iterator[tuple[Any
             )
         if sound.frames == UNKNOWN:
             raise MediaError("its header does not say how long it is: write it again")
-        yield sound, _frames(sound, file, max_bytes)
+        frames = _frames(sound, file, max_bytes)
+        info = _info(sound, frames, sampling_rate)
+        what = f"{info.samples:,} samples a channel"
+        check_bytes(4 * info.samples * info.channels, max_bytes, what)
+        yield sound, frames, info
 
 
 def _frames(sound: Any, file: CalledFile, max_bytes: int) -> int:
@@ -149,17 +156,12 @@ def _info(sound: Any, frames: int, sampling_rate: int | None) -> AudioInfo:
     rate = own if sampling_rate is None else sampling_rate
     if rate not in RATES:
         raise ValueError(f"sampling_rate is {rate}, allowed are {RATES.start} to {RATES.stop - 1}")
-    _check_rates(own, rate)
-    return AudioInfo(-(-frames * rate // own), rate, int(sound.channels))
-
-
-def _check_rates(old: int, new: int) -> None:
-    common = math.gcd(old, new)
-    if (old // common) * (new // common) > MAX_TAPS:
+    if own * rate // math.gcd(own, rate) ** 2 > MAX_TAPS:
         raise MediaError(
-            f"{old} Hz cannot be made {new} Hz, as they have no large common divisor: give "
+            f"{own} Hz cannot be made {rate} Hz, as they have no large common divisor: give "
             "sampling_rate=None, and convert it yourself"
         )
+    return AudioInfo(-(-frames * rate // own), rate, int(sound.channels))
 
 
 def _resampled(samples: Floats, old: int, new: int) -> Floats:

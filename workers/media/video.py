@@ -28,6 +28,8 @@ FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv"
 SEEK_S = 4
 # A header's length may be longer by so many frames than what is there.
 SLACK_FRAMES = 2
+# What FFmpeg can seek to: headers that lie may name any time.
+LAST_PTS = 1 << 62
 Size = Callable[[int, int, int], tuple[int, int]]
 
 
@@ -250,7 +252,7 @@ def _frames_at(video: _Video) -> Iterator[Any]:
 
 def _sought(video: _Video, pts: int) -> Iterator[Any]:
     """Return the frames from the last key frame before a time on."""
-    video.container.seek(pts, stream=video.stream)
+    video.container.seek(min(pts, LAST_PTS), stream=video.stream)
     frames: Iterator[Any] = video.container.decode(video.stream)
     return frames
 

@@ -138,6 +138,13 @@ def test_a_header_that_lies_makes_nothing_be_allocated() -> None:
         probe_audio(audio(), max_bytes=80_043)
 
 
+def test_a_rate_that_is_raised_counts_for_the_bound() -> None:
+    slow = bytearray(audio(rate=16_000))
+    slow[24:28] = (1_000).to_bytes(4, "little")  # as if it were 16 times as long
+    with pytest.raises(MediaError, match="320,176 samples a channel are 1,280,704 bytes"):
+        decode_audio(bytes(slow), max_bytes=1 << 20)
+
+
 def test_rates_that_no_filter_can_convert_are_refused() -> None:
     data = audio(rate=15_991)
     with pytest.raises(MediaError, match=r"15991 Hz cannot be made 16000 Hz.*sampling_rate=None"):
