@@ -23,13 +23,18 @@ FORMATS: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
+OTHERS = (8_000, 22_050, 44_100)
+
+
 @pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000])
+@pytest.mark.parametrize(
+    "rate", [16_000, 48_000, *(pytest.param(rate, marks=pytest.mark.long) for rate in OTHERS)]
+)
 @pytest.mark.parametrize(("kind", "options"), FORMATS)
 def test_what_is_probed_is_what_is_decoded(
     kind: str, options: Any, rate: int, channels: int
 ) -> None:
-    if options == {"subtype": "OPUS"} and rate == 44_100:
+    if options == {"subtype": "OPUS"} and rate in (22_050, 44_100):
         pytest.skip("Opus has no such rate")
     data = audio(kind, 20_011, rate, channels, **options)
     for wanted in (16_000, None, 24_000):
@@ -168,7 +173,7 @@ def test_bytes_that_are_wrong_somewhere_never_raise_anything_else() -> None:
     rng = np.random.default_rng(0)
     for kind, options in FORMATS:
         data = np.frombuffer(audio(kind, 8_000, **options), np.uint8)
-        for _ in range(25):
+        for _ in range(15):
             damaged = data.copy()
             damaged[rng.integers(0, min(len(data), 400), 3)] = rng.integers(0, 256, 3)
             try:

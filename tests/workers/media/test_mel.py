@@ -16,7 +16,7 @@ def sound(samples: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mels", [80, 128])
-@pytest.mark.parametrize("samples", [201, 400, 16_077, 100_000, 480_000])
+@pytest.mark.parametrize("samples", [201, 16_077, 480_000])
 def test_frames_are_whispers(samples: int, mels: int) -> None:
     extractor: Any = transformers.WhisperFeatureExtractor(feature_size=mels)
     for padding, pad_to in (("longest", None), ("max_length", 480_000)):
