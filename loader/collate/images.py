@@ -48,7 +48,6 @@ def collate_images(
     has_grid = {pixels: any(grid in each for each in samples) for pixels, grid in GRIDS.items()}
     pixels = _held(samples, "pixel_values")
     if has_grid["pixel_values"]:
-        _refuse_both(samples)
         batch |= _patches(samples, "pixel_values", fields)
     elif any(map(len, pixels.values())) and not any(TILES in sample for sample in samples):
         batch |= _images(samples, pixels, fields)
@@ -126,6 +125,11 @@ def _patches(samples: Sequence[Sample], name: str, fields: Container[str]) -> Ba
 
 def _grid(place: int, sample: Sample, name: str) -> Array:
     """Return a sample's grids (images, 3); ValueError where they make another number of patches."""
+    if name == "pixel_values" and TILES in sample:
+        raise ValueError(
+            f"sample {place} has tiles_per_image, and samples of its microbatch have "
+            "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
+        )
     grid = array_of(sample.get(GRIDS[name], np.zeros((0, 3), int)), place, GRIDS[name])
     pixels = array_of(sample.get(name, ()), place, name)
     if grid.shape == (0,):
@@ -164,12 +168,3 @@ def _images(
         batch["pixel_values"] = concatenated("pixel_values", held, 0 if says else None)
     counts = [len(pixels.get(place, ())) for place in range(len(samples))]
     return batch | _counts("images_per_sample", counts, fields)
-
-
-def _refuse_both(samples: Sequence[Sample]) -> None:
-    for place, sample in enumerate(samples):
-        if TILES in sample:
-            raise ValueError(
-                f"sample {place} has tiles_per_image, and samples of its microbatch have "
-                "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
-            )

@@ -15,7 +15,7 @@ from counterpoise.loader.collate.apart import samples_of
 
 BOTH: dict[str, Any] = {"padded": collate_padded, "packed": collate_packed}
 both = pytest.mark.parametrize("base", BOTH)
-GRIDS = st.lists(st.tuples(*[st.integers(1, 3)] * 3), max_size=2)
+GRIDS: Any = st.lists(st.tuples(*[st.integers(1, 3)] * 3), max_size=2)
 
 
 def patches(count: int, first: int) -> Any:

@@ -59,7 +59,7 @@ class Mels:
 
 
 def cost(sample: dict[str, Any]) -> dict[str, int]:
-    return {"tokens": len(sample.get("input_ids", sample.get("mel")))}
+    return {"tokens": len(sample["input_ids" if "input_ids" in sample else "mel"])}
 
 
 def loader(layout: Any = PACKED, data: Any = None, **given: Any) -> DataLoader[Any, Any]:
