@@ -1,4 +1,4 @@
-"""Forecasts other values of Balance: images that travel, rows that are aligned, padded work."""
+"""Forecasts other values of Balance: images that travel, all_or_none, padded work, shapes."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.partition.aligned import mixed_rows
+from ....balancer.planning.partition.all_or_none import mixed_rows
 from ....balancer.planning.planner import make_planner
 from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig, Window
@@ -65,11 +65,11 @@ def _dispatched(found: MicroSteps, slowest: Int64) -> dict[str, float]:
     }
 
 
-ALIGNED = "tiles"
+ENTERED = "tiles"
 
 
-def alignment_figures(forecast: Forecast) -> dict[str, Any] | None:
-    """Return the figures of the plan as it is and aligned; None where all samples have images.
+def all_or_none_figures(forecast: Forecast) -> dict[str, Any] | None:
+    """Return the figures of the plan without and with all_or_none; None if all samples have images.
 
     A row, the microbatches that run side by side, is mixed where some ranks have images and others
     have none: with a sharded encoder (FSDP) such a step hangs, unless batches get a dummy tile.
@@ -77,16 +77,16 @@ def alignment_figures(forecast: Forecast) -> dict[str, Any] | None:
     the plan that `waits` of the settings asks for.
     """
     table, plan = forecast.table, forecast.plan
-    if ALIGNED not in table.resources:
+    if ENTERED not in table.resources:
         return None
-    column = table.resources.index(ALIGNED)
+    column = table.resources.index(ENTERED)
     has = table.costs[:, column] > 0
     if has.all() or not has.any():
         return None
-    aligned = micro_steps("balanced", table, replace(plan, align=ALIGNED))
+    matched = micro_steps("balanced", table, replace(plan, all_or_none=ENTERED))
     return {
         "given": _mixed(forecast.steps["balanced"], column),
-        "aligned": _mixed(aligned, column),
+        "matched": _mixed(matched, column),
     }
 
 
