@@ -38,20 +38,24 @@ class Sizing(NamedTuple):
     what Shapes has of it.
 
     >>> Sizing(multiples=((0, 8),), buckets=((0, (16, 32)),)).total(np.array([[3], [9]]))
-    (32,)
+    ((32,), (20,))
+    >>> Sizing(padded=(0,)).total(np.array([(5, 1), (3, 2)]))
+    ((10, 3), (2, 0))
     """
 
     padded: tuple[int, ...] = ()
     multiples: tuple[tuple[int, int], ...] = ()
     buckets: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
-    def total(self, rows: Int64) -> tuple[int, ...]:
-        """Return what a microbatch of samples (n, resources) costs, of every resource."""
+    def total(self, rows: Int64) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what a microbatch of samples (n, resources) costs, and what of it is padding."""
+        real = rows.sum(axis=0)
         rows = self.rounded(rows)
-        sums = rows.sum(axis=0)
+        sums = rows.sum(axis=0) if self.multiples else real.copy()
         for column in self.padded if len(rows) else ():
             sums[column] = len(rows) * rows[:, column].max()
-        return tuple(self.bucketed(sums[None])[0].tolist())
+        sums = self.bucketed(sums[None])[0]
+        return tuple(sums.tolist()), tuple((sums - real).tolist())
 
     def rounded(self, costs: Int64) -> Int64:
         """Return costs (n, resources) rounded up to multiples: the same array if there are none."""

@@ -23,7 +23,12 @@ def samples(count: int, images: int, seed: int = 0) -> np.ndarray:
 
 
 def plan(costs: np.ndarray, ranks: int, accumulate: Accumulate, **more: Any) -> GlobalBatch:
-    given = {"resources": ("tiles", "tokens"), "budgets": (None, None), "all_or_none": "tiles", **more}
+    given = {
+        "resources": ("tiles", "tokens"),
+        "budgets": (None, None),
+        "all_or_none": "tiles",
+        **more,
+    }
     config = PlanConfig(ranks, len(costs), accumulate, **given)
     (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
     return batch
