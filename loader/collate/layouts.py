@@ -51,7 +51,8 @@ from .fields import (
 # Fields that have a meaning of their own, and those that a layout makes, in either.
 KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
 MADE = frozenset({
-    "attention_mask", "position_ids", "cu_seq_lens", "max_length", "images_per_sample",
+    "attention_mask", "position_ids", "cu_seq_lens", "cu_seq_lens_padded", "max_length",
+    "pad_sequences", "images_per_sample",
 })  # fmt: skip
 # Every other one is collated by its kind alone.
 RESERVED = KNOWN_FIELDS | MADE
@@ -119,6 +120,9 @@ def collate_padded(
     pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
+    align: int = 1,
+    length: int | None = None,
+    rows: int | None = None,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
 
@@ -128,14 +132,26 @@ def collate_padded(
     zero tile that a batch without images gets, 0 for none; fields: the names of what is wanted of
     all this. Raises ValueError for samples that do not fit together.
 
+    align, length: the width is a multiple of align, or just length. rows: the number of rows; those
+    that are no samples have one pad token with attention and no label, as a row without any has no
+    softmax. pad_sequences, with length or rows, is their number.
+
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
-    texts = _padded_texts(tokens, labels, pad_id, fields)
+    width = _padded_to(max(map(len, tokens)), align, length, "the longest of its samples has")
+    added = 0 if rows is None else rows - len(tokens)
+    if added < 0:
+        raise ValueError(f"a microbatch has {len(tokens)} samples, and rows is {rows}")
+    tokens += [np.array([pad_id])] * added
+    labels += [np.array([IGNORED])] * added
+    texts = _padded_texts(tokens, labels, pad_id, fields, width)
+    is_padded = (length or rows) is not None and "pad_sequences" in fields
     return {
         **{name: torch.from_numpy(array) for name, array in texts.items()},
+        **({"pad_sequences": added} if is_padded else {}),
         **collate_images(samples, dummy_tile, fields),
         **collate_others(samples, RESERVED, fields),
     }
@@ -146,9 +162,9 @@ def _padded_texts(
     labels: Sequence[Array],
     pad_id: int,
     fields: Container[str],
+    longest: int,
 ) -> dict[str, Array]:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
-    longest = max(map(len, tokens))
     rows: dict[str, Array] = {}
     for name, values, fill in (
         ("input_ids", tokens, pad_id),
@@ -171,13 +187,27 @@ def collate_packed(
     pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
+    align: int = 1,
+    length: int | None = None,
 ) -> Batch:
-    """Concatenate samples, without padding.
+    """Concatenate samples, without padding but what `align` and `length` ask for.
 
     Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
     (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
     for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
-    images as in collate_padded. pad_id is used only for a batch without samples.
+    images as in collate_padded. pad_id is used for padding, and for a batch without samples.
+
+    align: every sample is followed by pad tokens (labels -100, positions that go on) up to a
+    multiple of it: THD kernels of context parallelism, FP8. Then cu_seq_lens says how long samples
+    are without them, and cu_seq_lens_padded int32 where each begins, as Transformer Engine's
+    cu_seqlens and cu_seqlens_padded do. Kernels that know no such gaps (flash-attention's,
+    FlexAttention's document ids) take cu_seq_lens_padded: no token of a sample attends to those
+    after it.
+
+    length: the tokens of the whole batch. What is missing is pad tokens that are a sequence of
+    their own, the last one in cu_seq_lens, as Megatron's dummy sequence is: kernels leave what no
+    sequence holds as it was in memory, and gradients become NaN. pad_sequences, then, is 1, or 0
+    where nothing was missing. Raises ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
@@ -186,32 +216,72 @@ def collate_packed(
     """
     tokens, labels = _texts(samples, pad_id)
     return {
-        **_packed_texts(tokens, labels, fields),
+        **_packed_texts(tokens, labels, fields, pad_id, align, length),
         **collate_images(samples, dummy_tile, fields),
         **collate_others(samples, RESERVED, fields),
     }
 
 
 def _packed_texts(
-    tokens: Sequence[Array], labels: Sequence[Array], fields: Container[str]
+    tokens: list[Array],
+    labels: list[Array],
+    fields: Container[str],
+    pad_id: int,
+    align: int,
+    length: int | None,
 ) -> Batch:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
-    begins = [*accumulate(lengths, initial=0)]
+    padded = [_padded_to(each, align, None, "") for each in lengths]
+    total = _padded_to(sum(padded), align, length, "its samples have")
+    if added := total - sum(padded):
+        tokens, labels = [*tokens, np.full(added, pad_id)], [*labels, np.full(added, IGNORED)]
+        lengths.append(added)
+        padded.append(added)
+    begins = [*accumulate(padded, initial=0)]
     batch: Batch = {}
-    positions = [*map(np.arange, lengths)]
-    for name, parts in (("input_ids", tokens), ("labels", labels), ("position_ids", positions)):
+    positions = [*map(np.arange, padded)]
+    for name, parts, fill in (
+        ("input_ids", tokens, pad_id),
+        ("labels", labels, IGNORED),
+        ("position_ids", positions, 0),
+    ):
         if name in fields:
-            row = empty_array((1, begins[-1]), np.int64)
-            np.concatenate(parts, out=row[0], casting="unsafe")
+            row = empty_array((1, total), np.int64)
+            for begin, end, part in zip(begins, begins[1:], parts, strict=False):
+                row[0, begin : begin + len(part)] = part
+                row[0, begin + len(part) : end] = fill
             if name == "labels":
                 row[0, begins[:-1]] = IGNORED
             batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
-        batch["cu_seq_lens"] = filled_tensor(begins, np.int32)
+        batch["cu_seq_lens"] = filled_tensor([*accumulate(lengths, initial=0)], np.int32)
+    if "cu_seq_lens_padded" in fields and align > 1:
+        batch["cu_seq_lens_padded"] = filled_tensor(begins, np.int32)
     if "max_length" in fields:
-        batch["max_length"] = max(lengths)
+        batch["max_length"] = max(padded)
+    if "pad_sequences" in fields and length is not None:
+        batch["pad_sequences"] = int(added > 0)
     return batch
+
+
+def _padded_to(tokens: int, align: int, length: int | None, who: str) -> int:
+    """Return tokens as a multiple of align, or length; ValueError where that is too short.
+
+    >>> _padded_to(17, 16, None, ""), _padded_to(17, 16, 64, "")
+    (32, 64)
+    """
+    aligned = -(-tokens // align) * align
+    if length is None:
+        return aligned
+    if length % align:
+        raise ValueError(f"length is {length} and align {align}: give a multiple of it")
+    if aligned > length:
+        raise ValueError(
+            f"a microbatch is to be padded to {length} tokens, and {who} {aligned}: give a larger "
+            "length, or a budget that keeps it"
+        )
+    return length
 
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
@@ -255,6 +325,8 @@ def _check_made(sample: Sample, place: int, tokens: int) -> None:
             "attention_mask": np.ones(tokens),
             "position_ids": np.arange(tokens),
             "cu_seq_lens": [0, tokens],
+            "cu_seq_lens_padded": [0, tokens],
+            "pad_sequences": 0,
             "images_per_sample": np.size(sample.get("tiles_per_image", ())),
         }[name]
         if not np.array_equal(array_of(sample[name], place, name), says):
