@@ -48,6 +48,8 @@ from .fields import (
     filled_tensor,
 )
 
+# What batches are padded to: one length, the first of several that is enough, or what they have.
+Length = int | Sequence[int] | None
 # Fields that have a meaning of their own, and those that a layout makes, in either.
 KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
 MADE = frozenset({
@@ -121,7 +123,7 @@ def collate_padded(
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
-    length: int | None = None,
+    length: Length = None,
     rows: int | None = None,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
@@ -188,7 +190,7 @@ def collate_packed(
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
-    length: int | None = None,
+    length: Length = None,
 ) -> Batch:
     """Concatenate samples, without padding but what `align` and `length` ask for.
 
@@ -207,7 +209,9 @@ def collate_packed(
     length: the tokens of the whole batch. What is missing is pad tokens that are a sequence of
     their own, the last one in cu_seq_lens, as Megatron's dummy sequence is: kernels leave what no
     sequence holds as it was in memory, and gradients become NaN. pad_sequences, then, is 1, or 0
-    where nothing was missing. Raises ValueError for more tokens than length.
+    where nothing was missing. Of several lengths, ascending, it is the first that is enough.
+    max_length is the length then, so that batches of one length are alike for what is compiled.
+    Raises ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
@@ -228,7 +232,7 @@ def _packed_texts(
     fields: Container[str],
     pad_id: int,
     align: int,
-    length: int | None,
+    length: Length,
 ) -> Batch:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
@@ -259,21 +263,23 @@ def _packed_texts(
     if "cu_seq_lens_padded" in fields and align > 1:
         batch["cu_seq_lens_padded"] = filled_tensor(begins, np.int32)
     if "max_length" in fields:
-        batch["max_length"] = max(padded)
+        batch["max_length"] = max(padded) if length is None else total
     if "pad_sequences" in fields and length is not None:
         batch["pad_sequences"] = int(added > 0)
     return batch
 
 
-def _padded_to(tokens: int, align: int, length: int | None, who: str) -> int:
+def _padded_to(tokens: int, align: int, length: Length, who: str) -> int:
     """Return tokens as a multiple of align, or length; ValueError where that is too short.
 
-    >>> _padded_to(17, 16, None, ""), _padded_to(17, 16, 64, "")
-    (32, 64)
+    >>> _padded_to(17, 16, None, ""), _padded_to(17, 16, 64, ""), _padded_to(17, 16, (16, 48), "")
+    (32, 64, 48)
     """
     aligned = -(-tokens // align) * align
     if length is None:
         return aligned
+    if not isinstance(length, int):
+        length = next((each for each in length if each >= aligned), length[-1])
     if length % align:
         raise ValueError(f"length is {length} and align {align}: give a multiple of it")
     if aligned > length:

@@ -8,7 +8,7 @@ it is work: a sample costs its length rounded up, and a microbatch costs the buc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,15 @@ class Shapes:
 
     multiples: Mapping[str, int] = field(default_factory=dict)
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def of_tokens(self) -> dict[str, Any]:
+        """Return the arguments align and length of collate_packed and collate_padded.
+
+        >>> Shapes({"tokens": 16}, {"tokens": (32, 64)}).of_tokens()
+        {'align': 16, 'length': (32, 64)}
+        """
+        named = {"align": self.multiples.get(TOKENS), "length": self.buckets.get(TOKENS)}
+        return {name: value for name, value in named.items() if value}
 
 
 class Sizing(NamedTuple):
