@@ -386,7 +386,9 @@ def hf_kwargs(batch: Mapping[str, Any]) -> dict[str, Any]:
             "one of layout 'packed' (Balance(layout='packed') or collate_packed); a padded batch "
             "goes to the model with its attention_mask instead"
         )
-    ends, longest = batch["cu_seq_lens"], batch["max_length"]
+    # Where samples are aligned these kernels know no gaps: padding is a part of its sample.
+    ends = batch.get("cu_seq_lens_padded", batch["cu_seq_lens"])
+    longest = batch["max_length"]
     return {
         "position_ids": batch["position_ids"],
         "cu_seq_lens_q": ends,

@@ -317,7 +317,7 @@ def test_shapes_that_cannot_be_are_refused(options: dict[str, Any], says: str) -
 
 
 def test_shapes_of_what_samples_do_not_cost_are_refused() -> None:
-    with pytest.raises(ValueError, match="align names tokens, but samples cost length"):
+    with pytest.raises(ValueError, match="align .or cp. names tokens, but samples cost length"):
         DataLoader(
             Texts(), balance=Balance(cp=2), shuffle=True, cost={"length": LENGTHS}, virtual_ranks=1
         )

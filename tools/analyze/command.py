@@ -141,6 +141,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     more += [] if found is None else [_padded(found), _advice(found)]
     mixed = report["all_or_none"] and report["all_or_none"]["given"]["mixed"]
     more += [_all_or_none(report["all_or_none"])] if mixed else []
+    more += [_shapes(report["shapes"])] if report["shapes"] else []
     emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 
@@ -286,6 +287,16 @@ def _all_or_none(found: Json) -> Table:
         one = found[name]
         shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
         table.add_row(label, *shares)
+    return table
+
+
+def _shapes(found: Json) -> Table:
+    """Return what it costs to pad samples to a multiple, and microbatches to few lengths."""
+    title = "padding of tokens in packed microbatches, and work over time, by shapes"
+    table = make_table(title, "balanced", "padding", "efficiency")
+    for name, one in found.items():
+        shares = (f"{100 * one[key]:.1f} %" for key in ("padding", "efficiency"))
+        table.add_row(name or "as it is", *shares)
     return table
 
 

@@ -123,7 +123,7 @@ class PlanConfig:
             self.all_or_none, self.grouping, self.partition, self.ordering, bool(self.padded),
             self.dispatched, self.resources,
         )  # fmt: skip
-        of_columns(self.resources, "align", dict(self.multiples))
+        of_columns(self.resources, "align (or cp)", dict(self.multiples))
         of_columns(self.resources, "buckets", dict(self.buckets))
         _check_batch_size(self)
         _check_step_size(self)
