@@ -5,11 +5,13 @@ BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from .frozen_mapping import FrozenMapping
+from .layout import Layout, LayoutName, as_layout
 from .options import (
     COUNTED,
     ENCODER,
@@ -19,7 +21,6 @@ from .options import (
     Counts,
     Dispatch,
     GroupingName,
-    LayoutName,
     Mode,
     OrderingName,
     Oversize,
@@ -38,40 +39,9 @@ from .options import (
 from .pipeline_costs import check_ordering
 from .shapes import Shapes, check_shapes, resolve_shapes
 
-V = TypeVar("V")
 VERSION = 1
 # The options that are copied, so that a Balance stays what was checked.
 _MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
-
-
-class FrozenMapping(Mapping[str, V]):
-    """An immutable, hashable mapping; equal to any mapping of equal items.
-
-    >>> FrozenMapping({"tiles": 9}) == {"tiles": 9}
-    True
-    >>> hash(FrozenMapping({"tiles": 9})) == hash(FrozenMapping({"tiles": 9}))
-    True
-    """
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, V]) -> None:
-        self._items = dict(items)
-
-    def __getitem__(self, name: str) -> V:
-        return self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._items)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,7 +98,7 @@ class Balance:
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
-    layout: "torch" (collate_fn makes the batch), "padded" or "packed".
+    layout: "torch" (collate_fn makes the batch), "padded", "packed", or a Layout of your own.
     label_tokens: the resource that counts the tokens with a label, by which a loss per token is
         divided; None: "label_tokens", where samples cost that. Loaders compare it with the labels
         that samples of the first steps have. "batch": loaders count them in the batches that
@@ -165,7 +135,7 @@ class Balance:
     fixed: bool = False
     oversize: Oversize = "alone"
     seed: int = 0
-    layout: LayoutName = "torch"
+    layout: LayoutName | Layout = "torch"
     pad_id: int = 0
     dummy_tile: int = 0
     label_tokens: str | None = None
@@ -204,7 +174,9 @@ class Balance:
     def resolved_work(self) -> Work:
         """The work that is planned: `work`, else what the layout makes of it."""
         sums = self.grouping == "isf" or self.mode == "epoch"
-        return self.work or ("padded" if self.layout == "padded" and not sums else "packed")
+        layout = as_layout(self.layout)
+        pads = layout is not None and layout.pads
+        return self.work or ("padded" if pads and not sums else "packed")
 
     @property
     def shapes(self) -> Shapes:
@@ -233,6 +205,8 @@ class Balance:
         """Return a JSON object with every option and "version", for `from_json`."""
         options = {name: getattr(self, name) for name in OPTIONS}
         options |= {name: dict(options[name]) for name in _MAPPINGS if options[name] is not None}
+        if isinstance(self.layout, Layout):
+            options["layout"] = self.layout.to_dict()
         return json.dumps({"version": VERSION, **options}, indent=2)
 
     @classmethod
@@ -256,6 +230,8 @@ class Balance:
             raise ValueError(
                 f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
             )
+        if isinstance(given.get("layout"), dict):
+            given["layout"] = Layout.from_dict(given["layout"])
         return cls(**given)
 
     def save(self, path: str | Path) -> None:
@@ -290,6 +266,20 @@ def as_balance(balance: "Balance | str") -> Balance:
         f"balance is {balance!r}, allowed are a Balance or the name of a grouping: "
         f"{', '.join(map(repr, GROUPINGS))}{more}"
     )
+
+
+def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
+    """Return a balance's budget for each resource, None for no limit; ValueError for others.
+
+    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
+    (None, 4096)
+    """
+    if unknown := [name for name in balance.budgets if name not in resources]:
+        raise ValueError(
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
+            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
+        )
+    return tuple(balance.budgets.get(name) for name in resources)
 
 
 def _check_auto(balance: Balance) -> None:

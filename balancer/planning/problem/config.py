@@ -12,8 +12,9 @@ from typing import Literal
 import msgspec
 
 from ..kernels.arrays import Int64
-from .balance import DEFAULTS, Balance
+from .balance import DEFAULTS, Balance, budgets_of
 from .costs import check_resources
+from .layout import own_layout
 from .options import (
     ATTENTION_PAIRS,
     COUNTED,
@@ -73,7 +74,9 @@ class PlanConfig:
     fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
     compares orders by, "" for ordering "given". dispatched: resources that others balance, the
     encoder's where images travel. multiples, buckets: what samples and microbatches of a resource
-    are padded to (shapes.Shapes). Everything else as in Balance.
+    are padded to (shapes.Shapes). layout: a user's Layout, as text, "" for another; it decides no
+    plan, but what microbatches are: ranks must have the same, and who goes on inside a step.
+    Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -106,6 +109,7 @@ class PlanConfig:
     spares: bool = False
     multiples: tuple[tuple[str, int], ...] = ()
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -164,6 +168,7 @@ class PlanConfig:
             dispatched=dispatched_of(balance.dispatch, resources),
             multiples=tuple(sorted(balance.shapes.multiples.items())),
             buckets=tuple(sorted(balance.shapes.buckets.items())),
+            layout=own_layout(balance.layout),
         )
 
     @property
@@ -270,26 +275,13 @@ class PlanConfig:
             "spares": self.spares,
             "multiples": bool(self.multiples),
             "buckets": bool(self.buckets),
+            "layout": bool(self.layout),
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         import hashlib  # here: it loads OpenSSL, which would delay each start
 
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
-    """Return a balance's budget for each resource, None for no limit; ValueError for others.
-
-    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
-    (None, 4096)
-    """
-    if unknown := [name for name in balance.budgets if name not in resources]:
-        raise ValueError(
-            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
-            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
-        )
-    return tuple(balance.budgets.get(name) for name in resources)
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
+from .layout import Layout, LayoutName
 from .pipeline_costs import SCHEDULES, is_pipeline
 
 GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
@@ -16,7 +17,6 @@ Waits = Literal["microbatch", "step"]
 Work = Literal["packed", "padded"]
 Counts = Literal["equal", "free"]
 Dispatch = Literal["samples", "images"]
-LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
 GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
@@ -130,7 +130,10 @@ OPTIONS: Mapping[str, Check] = {
     "fixed": (lambda value: type(value) is bool, "are True and False"),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
-    "layout": _one_of(LAYOUTS),
+    "layout": (
+        lambda value: isinstance(value, Layout) or _one_of(LAYOUTS)[0](value),
+        f"{_one_of(LAYOUTS)[1]}, or a cp.Layout",
+    ),
     "pad_id": (lambda value: type(value) is int, "is an integer"),
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,

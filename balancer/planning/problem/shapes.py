@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..kernels.arrays import Int64
+from .layout import Layout, LayoutName, as_layout
 
-# The resource that max_shapes and cp are about, and what each layout can pad.
+# The resource that max_shapes and cp are about, and that layouts can pad.
 TOKENS = "tokens"
-PADDED_BY: Mapping[str, tuple[str, ...]] = {"packed": (TOKENS,), "padded": (TOKENS,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +129,20 @@ def resolve_shapes(
 
 
 def check_shapes(
-    shapes: Shapes, layout: str, grouping: str, oversize: str, padded: bool, counts: bool
-) -> None:
+    shapes: Shapes, layout: LayoutName | Layout, grouping: str, oversize: str, padded: bool,
+    counts: bool,
+) -> None:  # fmt: skip
     """Raise ValueError where other options of a Balance contradict its shapes.
 
     padded: whether work is. counts: whether grouping counts samples.
     """
+    by = as_layout(layout)
     for what, names in (("align", shapes.multiples), ("buckets", shapes.buckets)):
-        can = PADDED_BY.get(layout, tuple(names))
-        if others := [name for name in names if name not in can]:
+        others = [name for name in names if by is not None and not (by.base and name == TOKENS)]
+        if others:
             raise ValueError(
-                f"{what} pads {others[0]}, and layout {layout!r} can pad {', '.join(can)} only: "
+                f"{what} pads {others[0]}, and layout {by.name if by else ''!r} pads "
+                f"{'tokens alone' if by and by.base else 'nothing, as it has no base'}: "
                 + (
                     f"leave {others[0]} out"
                     if what == "align"
@@ -149,11 +152,11 @@ def check_shapes(
             )
     if not shapes.buckets:
         return
-    if padded:
+    if padded or (by is not None and by.base != "packed"):
         raise ValueError(
             "buckets, max_shapes and fixed are of microbatches whose samples are concatenated, and "
-            "work is 'padded', where both rows and their length vary: use layout 'packed' (or work "
-            "'packed'), or align={'tokens': 128}, which leaves few lengths"
+            "work or layout is 'padded', where both rows and their length vary: use layout "
+            "'packed', or align={'tokens': 128}, which leaves few lengths"
         )
     if counts or grouping == "auto":
         raise ValueError(
