@@ -18,6 +18,7 @@ from counterpoise.loader import (
     DataLoader,
     collate_packed,
     collate_padded,
+    hf_kwargs,
 )
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
@@ -272,6 +273,15 @@ def test_padded_rows_are_aligned_and_cost_what_they_hold(grouping: Any) -> None:
             assert info.costs["tokens"] == batch["input_ids"].numel()
             real = info.costs["tokens"] - info.padding["tokens"]
             assert real == batch["attention_mask"].sum()
+
+
+def test_varlen_kernels_get_borders_without_gaps() -> None:
+    rows = [{"input_ids": np.arange(1, 18)}, {"input_ids": np.arange(1, 4)}]
+    batch = collate_packed(rows, align=16, length=(32, 64))
+    given = hf_kwargs(batch)
+    assert batch["cu_seq_lens"].tolist() == [0, 17, 20, 36]
+    assert given["cu_seq_lens_q"].tolist() == given["cu_seq_lens_k"].tolist() == [0, 32, 48, 64]
+    assert given["max_length_q"] == 64
 
 
 def test_collate_functions_pad_to_the_first_length_that_is_enough() -> None:
