@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from counterpoise.balancer import PlanConfig, Window, make_planner
+from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.loader import (
     Balance,
     BalancedBatchSampler,
@@ -43,7 +44,7 @@ def random_setting(seed: int) -> tuple[Balance, PlanConfig, np.ndarray]:
         options[shaped] = True if shaped == "fixed" else int(draw.integers(1, 9))
     if shaped != "fixed" and draw.integers(2):
         options["budgets"] = {"tiles": 40, **options["budgets"]}
-    mode = str(draw.choice(["exact", "exact", "window", "epoch"]))
+    mode: Any = str(draw.choice(["exact", "exact", "window", "epoch"]))
     if mode == "exact":
         options |= {"waits": str(draw.choice(["microbatch", "step"]))}
         options |= {"counts": "equal"} if draw.integers(5) == 0 else {}
@@ -89,7 +90,7 @@ def check_setting(seed: int) -> None:
         assert len(shapes) <= (balance.max_shapes or (1 if balance.fixed else len(buckets)))
 
 
-def check_microbatch(balance: Balance, config: PlanConfig, rows: np.ndarray) -> set[int]:
+def check_microbatch(balance: Balance, config: PlanConfig, rows: Int64) -> set[int]:
     """Compare a microbatch's batch with what it was planned to cost; return its length."""
     lengths, multiple = rows[:, 1].tolist(), balance.shapes.multiples["tokens"]
     costs, padding = config.sizing.total(rows)
@@ -98,7 +99,7 @@ def check_microbatch(balance: Balance, config: PlanConfig, rows: np.ndarray) -> 
     assert (padding[0], padding[2]) == (0, 0)
     assert costs[1] - padding[1] == sum(lengths)
     samples = [{"input_ids": np.full(n, 7), "labels": np.full(n, 7)} for n in lengths]
-    batch = collate_packed(samples, **balance.shapes.of_tokens())
+    batch: dict[str, Any] = collate_packed(samples, **balance.shapes.of_tokens())
     total = batch["input_ids"].shape[1]
     assert total % multiple == 0
     if not samples:
@@ -106,7 +107,7 @@ def check_microbatch(balance: Balance, config: PlanConfig, rows: np.ndarray) -> 
     assert total == costs[1]
     for name in ("labels", "position_ids"):
         assert batch[name].shape == (1, total)
-    ends = batch["cu_seq_lens"]
+    ends: torch.Tensor = batch["cu_seq_lens"]
     begins = batch.get("cu_seq_lens_padded", ends)
     real, room = ends.diff().tolist(), begins.diff().tolist()
     filling = batch.get("pad_sequences", 0)
@@ -257,7 +258,7 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
 
 @pytest.mark.parametrize("grouping", ["balanced", "fixed"])
 def test_padded_rows_are_aligned_and_cost_what_they_hold(grouping: Any) -> None:
-    sizes = {"budgets": {"tokens": 2048}} if grouping == "balanced" else {}
+    sizes: dict[str, Any] = {"budgets": {"tokens": 2048}} if grouping == "balanced" else {}
     balance = Balance(
         grouping=grouping, layout="padded", align={"tokens": 8}, cp=6, accumulate=2,
         samples_per_step=16 if sizes else None, **sizes,
@@ -292,7 +293,7 @@ def test_collate_functions_pad_to_the_first_length_that_is_enough() -> None:
         collate_packed(rows, align=16, length=(16, 32))
 
 
-SIZED = {"budgets": {"tokens": 4096}, "oversize": "refuse"}
+SIZED: dict[str, Any] = {"budgets": {"tokens": 4096}, "oversize": "refuse"}
 
 
 @pytest.mark.parametrize(
