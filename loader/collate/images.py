@@ -4,7 +4,8 @@
     (tiles, 3, S, S)     tiles_per_image integer (images,): image k has the next of them
     (patches, dim)       image_grid_thw  integer (images, 3): image k has the next t x h x w
     (images, ..)         neither         each is an image; its axes are filled up with 0 to the
-                                         largest where a field beside it says what is real (SIZES)
+                                         largest where a field beside it says what is real (SIZES),
+                                         and may be (patches, dim) only there
 
 pixel_values_videos (patches, dim) go with video_grid_thw. Samples may lack all of these. A batch
 has them concatenated, and images_per_sample and videos_per_sample int32 (B,).
@@ -29,7 +30,10 @@ COUNTS = {"pixel_values": "images_per_sample", "pixel_values_videos": "videos_pe
 TILES = "tiles_per_image"
 IMAGE_FIELDS = frozenset({*GRIDS, *GRIDS.values(), TILES})
 # Of an image's pixels these say which are its own.
-SIZES = ("image_sizes", "pixel_attention_mask", "pixel_mask", "aspect_ratio_ids")
+SIZES = (
+    "image_sizes", "pixel_attention_mask", "pixel_mask", "aspect_ratio_ids", "spatial_shapes",
+    "image_position_ids",
+)  # fmt: skip
 
 
 def collate_images(
@@ -77,9 +81,10 @@ def _tiles(
         batch["pixel_values"] = concatenated("pixel_values", held)
     elif "pixel_values" in fields:
         # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-        side = dummy_tile or (next(iter(tiles.values())).shape[-1] if tiles else 0)
-        none = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
-        batch["pixel_values"] = filled_tensor(none, np.uint8)
+        none = next((t for t in tiles.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8))
+        if dummy_tile:
+            none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
+        batch["pixel_values"] = filled_tensor(none, none.dtype)
     if TILES in fields:
         batch[TILES] = filled_tensor(np.concatenate([*owners, ()]), np.int32)
     return batch | _counts("images_per_sample", [*map(len, owners)], fields)
@@ -144,8 +149,9 @@ def _images(
     samples: Sequence[Sample], pixels: Mapping[int, Array], fields: Container[str]
 ) -> Batch:
     held = {place: array for place, array in pixels.items() if len(array)}
+    says = any(name in sample for name in SIZES for sample in samples)
     for place, array in held.items():
-        if array.ndim not in (4, 5):
+        if array.ndim not in ((3, 4, 5) if says else (4, 5)):
             raise ValueError(
                 f"sample {place} has pixel_values {array.dtype} of shape {array.shape}, and neither"
                 " image_grid_thw nor tiles_per_image: give image_grid_thw (images, 3) beside "
@@ -155,7 +161,6 @@ def _images(
             )
     batch: Batch = {}
     if "pixel_values" in fields:
-        says = any(name in sample for name in SIZES for sample in samples)
         batch["pixel_values"] = concatenated("pixel_values", held, 0 if says else None)
     counts = [len(pixels.get(place, ())) for place in range(len(samples))]
     return batch | _counts("images_per_sample", counts, fields)

@@ -164,8 +164,8 @@ class _Collation:
                 f"field {name!r} comes as {kinds_of(values)}, and has no rule in layout "
                 f"{self.by.name!r}: {_advice(self.by, name, _fitting(values))}"
             )
-        if len(values) < len(self.samples) and not rule.optional:
-            missing = [place for place in range(len(self.samples)) if place not in values]
+        missing = [place for place in range(len(self.samples)) if place not in values]
+        if missing and not (rule.optional or self._goes_with_images(rule, values, missing)):
             raise ValueError(
                 f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
                 "give it to every sample, or to none"
@@ -175,6 +175,18 @@ class _Collation:
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
         return dict(collate_field(name, values, len(self.samples), rule, self.fields))
+
+    def _goes_with_images(
+        self, rule: Rule, values: Mapping[int, Any], missing: Sequence[int]
+    ) -> bool:
+        """Return whether a field says something of images, and is missing where there are none."""
+        pictured = ["pixel_values" in sample for sample in self.samples]
+        return (
+            rule is BY_KIND
+            and any(pictured)
+            and not any(pictured[place] for place in missing)
+            and all(np.ndim(value) for value in values.values())
+        )
 
     def _lay_per_token(self, name: str, rule: Rule, values: Mapping[int, Any]) -> Batch:
         assert self.places is not None  # Layout has no such rule without a base

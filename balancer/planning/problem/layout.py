@@ -31,7 +31,7 @@ from typing import Any, Literal
 from .frozen_mapping import FrozenMapping
 
 LayoutName = Literal["torch", "padded", "packed"]
-Base = Literal["padded", "packed"]
+Base = Literal["packed", "padded"]
 BASES: tuple[Base, ...] = ("padded", "packed")
 Fill = int | float | Literal["pad_id", "next"]
 # How a field is made of another one; the other rules lay what samples have.
@@ -50,9 +50,10 @@ _COMMON = {
     **dict.fromkeys(("token_type_ids", "mm_token_type_ids", "assistant_masks"), "tokens 0"),
     "mrope_position_ids": "tokens next",
     **dict.fromkeys(
-        ("image_sizes", "aspect_ratio_ids", "num_crops", "second_per_grid_ts", "audio_embed_sizes"),
+        ("image_sizes", "aspect_ratio_ids", "second_per_grid_ts", "audio_embed_sizes"),
         "concatenate, optional",
     ),
+    "num_crops": "concatenate, axes 1, optional",
     **dict.fromkeys(
         ("pixel_attention_mask", "pixel_mask", "aspect_ratio_mask", "image_pixel_values",
          "image_attention_mask"),

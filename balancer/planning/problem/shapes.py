@@ -59,6 +59,8 @@ class Sizing(NamedTuple):
     def total(self, rows: Int64) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what a microbatch of samples (n, resources) costs, and what of it is padding."""
         real = rows.sum(axis=0)
+        if not any(self):  # most plans: it is asked for each microbatch
+            return tuple(real.tolist()), (0,) * len(real)
         rows = self.rounded(rows)
         sums = rows.sum(axis=0) if self.multiples else real.copy()
         for column in self.padded if len(rows) else ():
