@@ -45,6 +45,13 @@ from .local.workers import WorkerStart
 from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
+from .streams.settings import (
+    StreamSettings,
+    checked_balance,
+    is_packed_stream,
+    refuse_for_streams,
+    settings_of_stream,
+)
 
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
@@ -96,6 +103,11 @@ def read_arguments(
     **others: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
+    if is_packed_stream(dataset):
+        return _read_for_stream(
+            batch_size, shuffle, checked_balance(as_balance(balance)),
+            RankArguments(rank, ranks, virtual_ranks, process_group, topology), fields, others,
+        )  # fmt: skip
     order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
     wanted = with_seed(as_balance(balance), order)
     is_remote = isinstance(dataset, RemoteDataset)
@@ -106,6 +118,30 @@ def read_arguments(
         shuffle=checked_shuffle(order.shuffle, wanted.mode),
         ranks=with_rank(places, order),
         follows=order.follows,
+        fields=checked_fields(fields),
+        **others,
+    )
+
+
+def _read_for_stream(
+    batch_size: int | None,
+    shuffle: bool | None,
+    balance: Balance,
+    ranks: RankArguments,
+    fields: Any,
+    others: dict[str, Any],
+) -> BalancedArguments:
+    names = {"balancer": None, "keys": None, "key": None, "growing_data": False}
+    names |= {"decode_threads": 1, "worker_restarts": 0}
+    meant = {name: others[name] for name, default in names.items() if others[name] != default}
+    if others["on_error"] == "skip":  # then workers are replaced unless it is said otherwise
+        meant.pop("worker_restarts", None)
+    refuse_for_streams(batch_size, shuffle, **meant)
+    return BalancedArguments(
+        balance=balance,
+        shuffle=False,
+        ranks=ranks,
+        follows=None,
         fields=checked_fields(fields),
         **others,
     )
@@ -310,6 +346,11 @@ class BalancedSettings:
             transport=given.transport,
         )
         return factory.connect
+
+
+def stream_settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> StreamSettings:
+    """Return what `settings_of` does, of a loader over a stream."""
+    return settings_of_stream(loader, given, _takes_nothing)
 
 
 def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:

@@ -234,13 +234,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def num_steps(self) -> int:
         """Optimizer steps in an epoch; TypeError where the plan decides it (modes but "exact")."""
         balanced = self._need_balance("num_steps")
-        if balanced.plan.mode != "exact":
-            raise TypeError(f"in mode {balanced.plan.mode!r} the number of steps is not known")
+        if why := balanced.why_no_steps:
+            raise TypeError(why)
         return balanced.plan.steps_of(self._count())
 
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
-        if isinstance(dataset := self.dataset, RemoteDataset):
+        if is_stream(dataset := self.dataset) or isinstance(dataset, RemoteDataset):
             return self._need_balance("a count").count()
         return len(dataset)  # type: ignore[arg-type]
 

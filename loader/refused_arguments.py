@@ -49,7 +49,7 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
 
 
 def refuse_no_samples(dataset: Any, balance: object) -> None:
-    """Raise ValueError for paths in place of a data set, and for a stream that is to be balanced.
+    """Raise ValueError for paths in place of a data set, and for an iterator to be balanced.
 
     A text has a length and letters, so that a loader would go over these.
     """
@@ -61,14 +61,16 @@ def refuse_no_samples(dataset: Any, balance: object) -> None:
             f"{shown} names files, and is no data set: for tar shards give cp.TarDataset({shown}), "
             "for others a data set that reads them"
         )
-    is_stream = isinstance(dataset, IterableDataset | IterDataPipe)
-    is_stream = is_stream or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"))
+    # An IterableDataset is packed as it comes: streams/settings.py says what of.
+    is_stream = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    is_stream = isinstance(dataset, IterDataPipe) or is_stream
     if balance is not None and is_stream and not hasattr(dataset, "__getitems__"):
         raise ValueError(
-            f"balance= needs a map-style dataset, and a {type(dataset).__name__} is a stream: for "
-            'shards of webdataset give cp.TarDataset("shards/*.tar", transform), which has any '
-            "sample by its index (docs/migration.md); for others a data set with len() and "
-            "dataset[i], or leave balance"
+            f"balance= needs a map-style dataset, or a stream that is an IterableDataset, and got "
+            f"a {type(dataset).__name__}: for shards of webdataset give "
+            'cp.TarDataset("shards/*.tar", transform), which has any sample by its index '
+            "(docs/migration.md); for others a data set with len() and dataset[i], an "
+            "IterableDataset whose __iter__ iterates over this, or leave balance"
         )
 
 

@@ -86,6 +86,7 @@ ORDER = (
     "loader.balanced",
     "loader.plain",
     "loader.local",
+    "loader.streams",
     "loader.connect",
     "loader.auto",
     "loader.adapters",

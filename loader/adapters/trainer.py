@@ -229,13 +229,13 @@ class OwnEpochs:
 
 def with_known_epochs(loader: Any, max_steps: int) -> Any:
     """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
-    if loader._balanced.plan.mode == "exact":
+    why = loader._balanced.why_no_steps
+    if not why:
         return loader
     if max_steps <= 0:
         raise ValueError(
-            f"in mode {loader._balanced.plan.mode!r} the number of steps in an epoch is not known "
-            "beforehand, and Trainer needs it for num_train_epochs: give "
-            'TrainingArguments(max_steps=...), or Balance(mode="exact") to the loader'
+            f"{why} beforehand, and Trainer needs it for num_train_epochs: give "
+            "TrainingArguments(max_steps=...)"
         )
     return OwnEpochs(loader)
 
@@ -245,7 +245,7 @@ def ledger_callback(loader: Any) -> Any:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
-    is_exact = loader._balanced.plan.mode == "exact"
+    is_exact = not loader._balanced.why_no_steps
 
     class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Trainer saves what state() returns in trainer_state.json under the class' name."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import structs
-
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
@@ -72,6 +70,7 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
+    beginning_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see walking.py.
@@ -100,6 +99,12 @@ class BalancedLoader:
     def plan(self) -> PlanConfig:
         """The configuration of the plan, for all ranks."""
         return self.job.plan
+
+    @property
+    def why_no_steps(self) -> str:
+        """Why the number of steps in an epoch is not known beforehand; "" if it is."""
+        is_exact = self.plan.mode == "exact"
+        return "" if is_exact else f"in mode {self.plan.mode!r} the number of steps is not known"
 
     @property
     def left_out(self) -> int:
@@ -148,7 +153,7 @@ class BalancedLoader:
         """Choose the epoch that the next iteration runs; a position within another is dropped."""
         if epoch != self.epoch:
             self._left_out_before = self.left_out
-            self.epoch, self.position, self._resume = epoch, START, None
+            self.epoch, self.position, self._resume = epoch, self.beginning_of_epoch, None
             self._loaded = None
             untouched = self._untouched
             self._leave(f"epoch {epoch} was chosen")
@@ -160,11 +165,11 @@ class BalancedLoader:
         The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
-        self.position, self._resume = self._resume or START, None
+        self.position, self._resume = self._resume or self.beginning_of_epoch, None
         self._left_out_before = None
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
-            at = beginning(at)
+            at = at.beginning()
         # An iterator before this one may be collected at any moment from here on: what it would
         # end is this one's.
         self._running = 0
@@ -288,18 +293,23 @@ class BalancedLoader:
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
-        if not (self.plan.empty_microbatches or batch.weights.step_samples):
-            # Nothing of the step can be handed out, on any rank.
-            if batch.rank == 0 and batch.microbatch == 0:
-                logger.warning(
-                    "step %d of epoch %d is left out: of its %d samples fewer can be used than it "
-                    "has microbatches, and collate_fn cannot make a batch of no samples",
-                    batch.step, self.epoch, len(batch.step_holes),
-                )  # fmt: skip
+        if self._passes_over(batch):
             return PassedOver(after)
         fetched = self._deliver(kept, after)
         self._over_budget.take_batch(fetched.batch, fetched.info)
         return fetched
+
+    def _passes_over(self, batch: Any) -> bool:
+        """Return whether nothing of a microbatch's step can be handed out, on any rank."""
+        if self.plan.empty_microbatches or batch.weights.step_samples:
+            return False
+        if batch.rank == 0 and batch.microbatch == 0:
+            logger.warning(
+                "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
+                "microbatches, and collate_fn cannot make a batch of no samples",
+                batch.step, self.epoch, len(batch.step_holes),
+            )  # fmt: skip
+        return True
 
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
@@ -312,7 +322,8 @@ class BalancedLoader:
             )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = len(self.position.holes) + in_no_step
-        self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
+        self.epoch, self.position = self.epoch + 1, self.beginning_of_epoch
+        self._left_out_before = left_out
         self.finish(generation)
 
     def finish(self, generation: int) -> None:
@@ -389,11 +400,3 @@ class BalancedLoader:
         batch = self.batches.collated(samples, info)
         tokens = count_label_tokens_of(batch, samples) if self.job.counts_batches else None
         return Made(batch, labels=labels, label_tokens=tokens)
-
-
-def beginning(at: ResumePosition) -> ResumePosition:
-    """Return the position of a step's first microbatch; what was handed out of it comes again."""
-    place = at.place
-    if not place.microbatch and not at.served:
-        return at
-    return replace(at, place=structs.replace(place, microbatch=0), served=0)
