@@ -42,16 +42,10 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
+from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
-from .streams.settings import (
-    StreamSettings,
-    checked_balance,
-    is_packed_stream,
-    refuse_for_streams,
-    settings_of_stream,
-)
 
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
@@ -104,10 +98,13 @@ def read_arguments(
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     if is_packed_stream(dataset):
-        return _read_for_stream(
-            batch_size, shuffle, checked_balance(as_balance(balance)),
-            RankArguments(rank, ranks, virtual_ranks, process_group, topology), fields, others,
-        )  # fmt: skip
+        from .streams.settings import checked_balance  # here: other loops need nothing of streams
+
+        places = RankArguments(rank, ranks, virtual_ranks, process_group, topology)
+        wanted = checked_balance(as_balance(balance), batch_size, shuffle, others)
+        return BalancedArguments(
+            wanted, False, fields=checked_fields(fields), follows=None, ranks=places, **others
+        )
     order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
     wanted = with_seed(as_balance(balance), order)
     is_remote = isinstance(dataset, RemoteDataset)
@@ -123,37 +120,19 @@ def read_arguments(
     )
 
 
-def _read_for_stream(
-    batch_size: int | None,
-    shuffle: bool | None,
-    balance: Balance,
-    ranks: RankArguments,
-    fields: Any,
-    others: dict[str, Any],
-) -> BalancedArguments:
-    names = {"balancer": None, "keys": None, "key": None, "growing_data": False}
-    names |= {"decode_threads": 1, "worker_restarts": 0}
-    meant = {name: others[name] for name, default in names.items() if others[name] != default}
-    if others["on_error"] == "skip":  # then workers are replaced unless it is said otherwise
-        meant.pop("worker_restarts", None)
-    refuse_for_streams(batch_size, shuffle, **meant)
-    return BalancedArguments(
-        balance=balance,
-        shuffle=False,
-        ranks=ranks,
-        follows=None,
-        fields=checked_fields(fields),
-        **others,
-    )
-
-
-def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "BalancedSettings":
+def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     """Return the settings of the balanced loader behind `loader`, made when its ranks are needed.
+
+    They are BalancedSettings, or StreamSettings.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
     that contradict each other, or that the data cannot meet. balance="auto" reads no sample here,
     and finds its resources later.
     """
+    if is_packed_stream(loader.dataset):
+        from .streams.settings import settings_of_stream
+
+        return settings_of_stream(loader, given, _takes_nothing(given.collate_fn))
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     checked_path(given.dead_letter)
@@ -346,11 +325,6 @@ class BalancedSettings:
             transport=given.transport,
         )
         return factory.connect
-
-
-def stream_settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> StreamSettings:
-    """Return what `settings_of` does, of a loader over a stream."""
-    return settings_of_stream(loader, given, _takes_nothing)
 
 
 def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:

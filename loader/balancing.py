@@ -6,11 +6,10 @@ from typing import Any
 from ..balancer.planning.problem.last_step import microbatches_of
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
-from .assembly import BalancedArguments, settings_of, stream_settings_of
+from .assembly import BalancedArguments, settings_of
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches
-from .late import LateBalancedLoader, LateStreamLoader
-from .streams.settings import is_packed_stream
+from .late import LateBalancedLoader
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
@@ -19,10 +18,6 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
     making batches of the loader themselves.
     """
-    if is_packed_stream(loader.dataset):
-        stream = LateStreamLoader(stream_settings_of(loader, given))
-        loader.__dict__.update(stand_ins(loader, stream.follow_epoch))
-        return stream
     way = LateBalancedLoader
     if given.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it

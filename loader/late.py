@@ -9,7 +9,6 @@ from typing import Any
 
 from ..balancer.planning.problem.options import Counts, Waits
 from .assembly import BalancedSettings
-from .streams.settings import StreamSettings
 from .balanced.followed_costs import MeasuredCosts
 from .balanced.microbatches import BalancedLoader
 from .step.ranks import Place, check_same_place
@@ -20,7 +19,7 @@ class LateBalancedLoader:
 
     _is_made_at_once = True
 
-    def __init__(self, settings: BalancedSettings | StreamSettings) -> None:
+    def __init__(self, settings: BalancedSettings) -> None:
         self._settings, self._arguments = settings, settings.given.ranks
         # The user's sampler, whose epoch is read at each iteration.
         self._follows = settings.given.follows
@@ -141,6 +140,8 @@ class LateBalancedLoader:
         self._epoch = epoch
         if self._follows is not None:
             self._follows.set_epoch(epoch)
+        if callable(choose := getattr(self._settings, "choose_epoch", None)):  # a stream's own
+            choose(epoch)
         if self._loader is not None:
             self._loader.set_epoch(epoch)
 
@@ -160,14 +161,3 @@ class LateBalancedLoader:
         """End the loader's processes, if any were started."""
         if self._loader is not None:
             self._loader.close()
-
-
-class LateStreamLoader(LateBalancedLoader):
-    """Makes the loader of a stream, whose epoch is chosen too, where it has set_epoch()."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs, of the stream, too."""
-        super().set_epoch(epoch)
-        dataset = self._settings.dataset
-        if callable(set_epoch := getattr(dataset, "set_epoch", None)):
-            set_epoch(epoch)

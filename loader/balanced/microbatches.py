@@ -70,7 +70,7 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
-    beginning_of_epoch: ResumePosition = START
+    start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see walking.py.
@@ -153,9 +153,8 @@ class BalancedLoader:
         """Choose the epoch that the next iteration runs; a position within another is dropped."""
         if epoch != self.epoch:
             self._left_out_before = self.left_out
-            self.epoch, self.position, self._resume = epoch, self.beginning_of_epoch, None
-            self._loaded = None
-            untouched = self._untouched
+            self.epoch, self.position, self._resume = epoch, self.start_of_epoch, None
+            self._loaded, untouched = None, self._untouched
             self._leave(f"epoch {epoch} was chosen")
             self._untouched = untouched
 
@@ -165,7 +164,7 @@ class BalancedLoader:
         The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
-        self.position, self._resume = self._resume or self.beginning_of_epoch, None
+        self.position, self._resume = self._resume or self.start_of_epoch, None
         self._left_out_before = None
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
@@ -240,9 +239,9 @@ class BalancedLoader:
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
-    def _tell_what_will_be_left_out(self, count: int) -> None:
+    def _tell_what_will_be_left_out(self) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
-        plan, rest = self.plan, count % self.plan.samples_per_step
+        plan, rest = self.plan, self.count() % self.plan.samples_per_step
         if self._told is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
@@ -254,7 +253,7 @@ class BalancedLoader:
             logger.warning(
                 "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
                 "microbatches of a step, and collate_fn cannot make a batch of no samples",
-                rest, count, plan.least_microbatches,
+                rest, self.count(), plan.least_microbatches,
             )  # fmt: skip
 
     def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
@@ -263,7 +262,7 @@ class BalancedLoader:
             source = self.open()
             self._take_costs(at, source)
             source.recover(at.start(self.epoch, self._costs))
-            self._tell_what_will_be_left_out(self.count())
+            self._tell_what_will_be_left_out()
             return source.next(self.timeout_s)
         except ComesAgainError:
             raise
@@ -322,7 +321,7 @@ class BalancedLoader:
             )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = len(self.position.holes) + in_no_step
-        self.epoch, self.position = self.epoch + 1, self.beginning_of_epoch
+        self.epoch, self.position = self.epoch + 1, self.start_of_epoch
         self._left_out_before = left_out
         self.finish(generation)
 
@@ -342,8 +341,7 @@ class BalancedLoader:
     def _leave(self, why: str) -> None:
         """Leave the iterators behind that were opened before."""
         self._generation += 1
-        self._untouched = -1
-        self._left_by = why
+        self._untouched, self._left_by = -1, why
 
     def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""

@@ -2,20 +2,19 @@
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ...balancer.protocol.parts import EpochPosition
 from ...workers.sources.labels import IGNORED
-from ..balanced.arrivals import Fetched, Kept, LocalArrival
+from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
 from ..balanced.step_infos import info_of
 from ..resume.balanced_position import ResumePosition
 from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
-from ..step.errors import ComesAgainError, LoaderError
 from ..step.info import StepInfo
-from .loop import STREAM_START, StreamLoop, StreamPosition, at_step
+from .loop import STREAM_START, StreamPosition, at_step
 from .pack_loader import PackLoader, StreamPlace
 from .reader import Pack
 
@@ -26,8 +25,11 @@ NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
 class StreamLoader(BalancedLoader):
     """Microbatches of one rank's stream. packs: gives them, one at a time."""
 
+    # Each rank has a ledger of its own.
+    ledger_per_rank: ClassVar[bool] = True
+
     packs: PackLoader
-    beginning_of_epoch: ResumePosition = STREAM_START
+    start_of_epoch: ResumePosition = STREAM_START
     position: ResumePosition = STREAM_START
 
     @property
@@ -47,18 +49,8 @@ class StreamLoader(BalancedLoader):
             self.position = replace(self.position, stream=source.place)
         return generation
 
-    def receive(self, at: ResumePosition) -> LocalArrival | None:
-        """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
-        try:
-            source: Any = self.open()
-            source.recover(at.start(self.epoch, ""))
-            found: LocalArrival | None = source.next(self.timeout_s)
-        except ComesAgainError:
-            raise
-        except LoaderError:
-            self.close()
-            raise
-        return found
+    def _tell_what_will_be_left_out(self) -> None:
+        """Do nothing: nobody knows."""
 
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return this rank's ledger of what has been handed out; see BalancedLoader.state_dict."""
@@ -118,23 +110,20 @@ class StreamLoader(BalancedLoader):
         has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
         info = replace(info, costs=MappingProxyType(dict(pack.costs)), images=has_images)
         batch = pack.batch
-        if not info.keys and not self.compares_batches and isinstance(batch, dict):
+        labels = batch.get("labels") if isinstance(batch, dict) and not info.keys else None
+        if isinstance(labels, torch.Tensor) and not self.compares_batches:
             # A framework counts the labels of batches, and this one weighs nothing.
-            if isinstance(labels := batch.get("labels"), torch.Tensor):
-                batch["labels"] = torch.full_like(labels, IGNORED)
+            batch["labels"] = torch.full_like(labels, IGNORED)
         return Fetched(self.batches.finished(batch, info), info, after)
-
-
-def connect(settings: Any) -> StreamLoop:
-    """Return the loop of some LoopSettings."""
-    return StreamLoop(settings)
 
 
 def _check_readers(ledger: StreamLedger, own: dict[str, int]) -> None:
     """Raise ValueError for a ledger of another rank, or of other numbers of ranks or workers."""
     other = [name for name, value in own.items() if getattr(ledger, name) != value]
     if other:
-        pairs = "; ".join(f"{name} was {getattr(ledger, name)} and is {own[name]}" for name in other)
+        pairs = "; ".join(
+            f"{name} was {getattr(ledger, name)} and is {own[name]}" for name in other
+        )
         raise ValueError(
             f"a stream's ledger is of one rank and its workers, each of which was at a place of "
             f"its own ({pairs}): save state_dict() on every rank, and resume each with its own, "

@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import get_worker_info
 
 from ...workers.arena.transport import Transport
-from ...workers.batches.envelope import loses_samples
+from ...workers.batches.envelope import is_stateful, loses_samples
 from ..plain.iterators import InlineIterator, WorkersIterator
 from ..plain.order import states_of
 from ..plain.state import Iteration, PlainState
+from ..step.errors import LoaderError
 from .reader import PackedStream
 
 logger = logging.getLogger(__name__)
@@ -45,18 +47,21 @@ class PackLoader(TorchDataLoader[Any]):
     ) -> None:
         """Take torch's settings of `like`, the user's loader; packs: that a step takes."""
         workers = like.num_workers
-        begin = partial(_begin, stream, like.worker_init_fn) if workers else None
         # A step's packs are held in any case before its first one is handed out.
         ahead = max(like.prefetch_factor or 1, -(-packs // max(1, workers)))
         super().__init__(
-            stream, batch_size=None, num_workers=workers, collate_fn=stream.collate,
+            stream, batch_size=None, num_workers=workers, collate_fn=_as_it_is,
             pin_memory=like.pin_memory, pin_memory_device=like.pin_memory_device,
-            timeout=like.timeout, worker_init_fn=begin, generator=like.generator,
+            timeout=like.timeout, generator=like.generator,
+            worker_init_fn=partial(_begin, stream.dataset, like.worker_init_fn),
             multiprocessing_context=like.multiprocessing_context,
             persistent_workers=like.persistent_workers, prefetch_factor=ahead if workers else None,
         )  # fmt: skip
         self.transport = transport
         self._state = PlainState()
+        # The iteration that was begun last, also when it is at its end.
+        self._iteration = self._state.current
+        self._data = stream.dataset
 
     def _get_iterator(self) -> Any:
         if not self.num_workers:
@@ -68,9 +73,9 @@ class PackLoader(TorchDataLoader[Any]):
         """Return an iterator over the packs from a place on; None: of the next epoch."""
         if at is not None:
             self.load(self.ledger(at))
-        iterator, current = iter(self), self._state.current
-        if current.states is None:  # of the generators, before anything else draws from them
-            current.states = states_of(current.generators)
+        iterator, self._iteration = iter(self), self._state.current
+        if self._iteration.states is None:  # before anything else draws from the generators
+            self._iteration.states = states_of(self._iteration.generators)
         return iterator
 
     def end(self) -> None:
@@ -84,42 +89,65 @@ class PackLoader(TorchDataLoader[Any]):
 
     def place(self, left_out: int) -> StreamPlace:
         """Return the place before the pack that comes next."""
-        here = copy.copy(self._state.current)
+        here = copy.copy(self._iteration)
         here.readers, here.waiting, here.generators = {**here.readers}, [], []
         if here.live is not None:
             here.readers[0], here.live = here.live().pack(), None
         return StreamPlace(here, left_out=left_out)
 
     def ledger(self, at: StreamPlace | None) -> dict[str, Any]:
-        """Return the ledger of a place; None: of the next epoch, or of a ledger just loaded."""
-        if at is None or at.iteration is None:
-            return self._state.state_dict(self) if at is None or at.ledger is None else at.ledger
-        there = PlainState()
-        there.current = at.iteration
-        return there.state_dict(self)
+        """Return the ledger of a place; None: of the next epoch."""
+        if at is not None and at.ledger is not None:
+            return at.ledger
+        state = self._state
+        if at is not None and at.iteration is not None:
+            state = PlainState()
+            state.current = at.iteration
+        return state.state_dict(self)
 
     def load(self, ledger: dict[str, Any]) -> None:
         """Let the next iteration begin at a ledger; ValueError if it cannot."""
         self._state.load_state_dict(self, ledger)
         self._iterator = None  # persistent workers are elsewhere in the data
 
+    def check_way_back(self, at: StreamPlace | None) -> None:
+        """Raise LoaderError where the stream cannot be read again from a place on.
+
+        In this process a data set that keeps its place has moved on.
+        """
+        is_kept = not self.num_workers and is_stateful(self._data) and at is not None
+        if is_kept and not any(each["dataset"] for each in _begins_of(self.ledger(at))):
+            raise LoaderError(
+                "an exception has left the first step of this iteration half read, and the stream "
+                "keeps its place, which is further: call iter() again"
+            )
+
     def tell_read_again(self, ledger: dict[str, Any]) -> None:
         """Log that a stream without a state is read again, up to where a ledger is."""
-        stream: Any = self.dataset
-        begun = [each["iterator"] for each in ledger["readers"] if each["iterator"]]
-        places = [each["from"] for each in begun if each["read"] or each["from"]["read"]]
-        has_state = all(at["iterator"] is not None or at["dataset"] is not None for at in places)
-        if places and (loses_samples(stream.dataset) or not has_state):
+        begins = _begins_of(ledger)
+        has_state = all(each["iterator"] or each["dataset"] for each in begins)
+        if begins and (loses_samples(self._data) or not has_state):
             logger.warning(
                 "%s has no state_dict(), nor has its iterator, or a shuffle buffer is not in it: "
                 "what was handed out is read again from the beginning, and is the same only if the "
                 "stream gives the same samples in the same order again",
-                type(stream.dataset).__name__,
+                type(self._data).__name__,
             )
 
 
-def _begin(stream: PackedStream, init_fn: Callable[[int], None] | None, number: int) -> None:
+def _begins_of(ledger: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return where the readers that have read something begin, if they go on at a ledger."""
+    states = [each["iterator"] for each in ledger["readers"] if each["iterator"]]
+    return [state["from"] for state in states if state["read"] or state["from"]["read"]]
+
+
+def _as_it_is(pack: Any) -> Any:
+    """Return a pack, which was collated when it was made: so it can be made again."""
+    return pack
+
+
+def _begin(dataset: Any, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Be a worker_init_fn: show the user's data set in place of ours, and run the user's own."""
-    stream.show_dataset()
+    object.__setattr__(get_worker_info(), "dataset", dataset)
     if init_fn is not None:
         init_fn(number)

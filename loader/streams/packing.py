@@ -116,9 +116,7 @@ class _Taken:
 
 def _size(costs: Costs, limits: Limits) -> int:
     """Return how much of the budgets a sample takes, in whole numbers, as machines differ else."""
-    return sum(
-        cost * _SCALE // most for cost, most in zip(costs, limits.budgets, strict=True)
-    )
+    return sum(cost * _SCALE // most for cost, most in zip(costs, limits.budgets, strict=True))
 
 
 def _unlike(waiting: Sequence[Costs], place: int, limits: Limits) -> int:
@@ -132,12 +130,12 @@ def _unlike(waiting: Sequence[Costs], place: int, limits: Limits) -> int:
     )
 
 
-class Window:
+class PackWindow:
     """The samples that wait to be packed, each with its number in the stream and what it costs.
 
     most_bytes: of all of them; one is always held.
 
-    >>> window = Window(Limits((10,), (False,)))
+    >>> window = PackWindow(Limits((10,), (False,)))
     >>> for number, tokens in enumerate((6, 5, 2, 3, 4)):
     ...     window.add(number, (tokens,), f"sample {number}")
     >>> window.take(), window.numbers
@@ -176,12 +174,9 @@ class Window:
         for place in reversed(places):
             del self.numbers[place], self._costs[place], self._held[place]
         self._bytes -= sum(nbytes for _, nbytes in found)
-        self._begin_reading()
+        self.begin_reading()
         return [sample for sample, _ in found]
 
-    def restored(self) -> None:
-        """Note that what was added was held before: it was taken in a state, after a pack."""
-        self._begin_reading()
-
-    def _begin_reading(self) -> None:
+    def begin_reading(self) -> None:
+        """Note that what is held was read before the pack that comes next."""
         self._read = [0] * len(self.limits.budgets)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
@@ -24,14 +23,16 @@ from ...workers.sources.failures import OnError, SkippedSample
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
+from ..plain.torch_names import TorchExceptionWrapper
 from ..step.labels import count_label_tokens_of
-from .packing import Limits, Window, load_of
+from .packing import Limits, PackWindow, load_of
 
-Collate = Callable[[list[Any]], Any]
 Cost = Callable[[Any], Mapping[str, int]]
 # The state of the data set is kept for every so many samples: so many more are read again.
 MARK_EVERY = 64
+TILE_AXES = 4
 _NOTHING = object()
+_wrapped: Any = TorchExceptionWrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class PackSettings:
     limits: Limits
     resources: tuple[str, ...]
     cost: Cost | None
-    collate: Collate
+    collate: Callable[[list[Any]], Any]
     takes_empty: bool
     oversize: str = "alone"
     label_tokens: str | None = None
@@ -60,6 +61,7 @@ class Pack(NamedTuple):
     costs: in all resources. holes: samples that were left out since the pack before. mark: of the
     first pack, what tells the first sample from others. is_end: there are no more; the batch is
     then of one sample that was in a pack before, or None where a batch of none can be made.
+    error: what collate has raised, in place of the batch: the same pack comes next.
     """
 
     batch: Any
@@ -69,20 +71,22 @@ class Pack(NamedTuple):
     holes: Sequence[SkippedSample]
     mark: str = ""
     is_end: bool = False
+    error: Any = None
 
 
-class Chosen(NamedTuple):
-    """The samples of a pack, with name, costs and sample of each; as in Pack."""
+class Held(NamedTuple):
+    """A sample that waits, and its number among those that its reader has read."""
 
-    samples: list[tuple[str, dict[str, int], Any]]
-    holes: tuple[SkippedSample, ...]
-    mark: str = ""
-    is_end: bool = False
+    number: int
+    key: str
+    costs: dict[str, int]
+    sample: Any
 
 
 def own_costs(sample: Any) -> dict[str, int]:
     """Return what a sample costs by what it holds: its tokens, and its tiles if it has some.
 
+    >>> import numpy as np
     >>> own_costs({"input_ids": [5, 6, 7], "pixel_values": np.zeros((2, 3, 4, 4))})
     {'tokens': 3, 'tiles': 2}
     """
@@ -92,19 +96,16 @@ def own_costs(sample: Any) -> dict[str, int]:
             "without input_ids; give DataLoader(cost=...), a function from a sample to its costs, "
             'such as lambda sample: {"tokens": len(sample["tokens"])}'
         )
-    costs = {"tokens": len(sample["input_ids"])}
-    if len(np.shape(sample.get("pixel_values"))) == len(("tiles", "channels", "height", "width")):
-        costs["tiles"] = len(sample["pixel_values"])
-    return costs
+    tiles: Any = sample.get("pixel_values")
+    found = {"tiles": len(tiles)} if getattr(tiles, "ndim", 0) == TILE_AXES else {}
+    return {"tokens": len(sample["input_ids"]), **found}
 
 
 class PackedStream(IterableDataset[Any]):
     """Packs of a data set's samples; each worker packs what it reads."""
 
     def __init__(self, dataset: Any, settings: PackSettings) -> None:
-        self.dataset = dataset
-        self.settings = settings
-        self.loaded = LoadedState()
+        self.dataset, self.settings, self.loaded = dataset, settings, LoadedState()
 
     def __repr__(self) -> str:
         return repr(self.dataset)
@@ -112,83 +113,85 @@ class PackedStream(IterableDataset[Any]):
     def __iter__(self) -> "PackIterator":
         return PackIterator(self)
 
-    def collate(self, chosen: Chosen) -> Pack:
-        """Return the pack of some samples: torch's fetcher asks for this."""
-        settings, samples = self.settings, [sample for *_, sample in chosen.samples]
-        if chosen.is_end and (settings.takes_empty or not samples):
-            return Pack(None, (), {}, 0, chosen.holes, is_end=True)
-        batch = settings.collate(samples)
-        costs = [costs for _, costs, _ in chosen.samples]
-        if settings.label_tokens is None:
-            label_tokens = count_label_tokens_of(batch, samples)
-        else:
-            label_tokens = sum(each[settings.label_tokens] for each in costs)
-        sums = {name: sum(each.get(name, 0) for each in costs) for each in costs for name in each}
-        limits, names = settings.limits, settings.resources
-        loads = load_of([tuple(each[name] for name in names) for each in costs], limits.padded)
-        return Pack(
-            batch,
-            tuple(key for key, *_ in chosen.samples),
-            sums | dict(zip(names, loads, strict=True)),
-            label_tokens,
-            chosen.holes,
-            chosen.mark,
-            chosen.is_end,
-        )
-
-    def show_dataset(self) -> None:
-        """Let get_worker_info() have the user's data set, as in any other loop."""
-        info: Any = get_worker_info()
-        if info is not None:
-            object.__setattr__(info, "dataset", self.dataset)
-
 
 class PackIterator:
     """One iteration over a PackedStream, in one reader: a worker, or the trainer."""
 
     def __init__(self, stream: PackedStream) -> None:
         self._stream, self._settings = stream, stream.settings
-        self._window = Window(stream.settings.limits, most_bytes=stream.settings.most_bytes)
+        self._window = PackWindow(stream.settings.limits, most_bytes=stream.settings.most_bytes)
+        # Where to begin, how many items to read again there, and which of these wait (as bits);
+        # `_from` stays what it is, the others are None once that is done.
         self._from: dict[str, Any] = _as_dict(ReaderPosition())
-        # To be read again, and which of these wait; None once that is done.
         self._again: tuple[int, int] | None = (0, 0)
-        self._reader: StreamReader | None = None
+        self._reader: Any = None
         self._items: Iterator[Any] = iter(())
         # Items that were read since `_from`, and the data set's positions after some of them.
         self._read = 0
         self._marks: deque[tuple[int, bytes]] = deque()
         self._holes: list[SkippedSample] = []
-        self._last: tuple[str, dict[str, int], Any] | None = None
-        self._first_mark = ""
+        self._mark = ""
+        # The samples of the pack that comes next, until it has been collated.
+        self._due: list[Held] | None = None
+        self._last: Held | None = None
         self._is_at_end = self._has_told_end = False
 
     def __iter__(self) -> "PackIterator":
         return self
 
-    def __next__(self) -> Chosen:
+    def __next__(self) -> Pack:
         """Return the next pack; after the last one that there are no more."""
+        if self._due is None:
+            self._due = self._next_samples()
+        try:
+            pack = self._collated(self._due)
+        except Exception as raised:
+            in_worker = get_worker_info() is not None
+            error = _wrapped(where=f"in reader {reader_number()}") if in_worker else raised
+            return Pack(None, (), {}, 0, (), error=error)
+        self._due, self._holes, self._mark = None, [], ""
+        return pack
+
+    def _next_samples(self) -> list[Held]:
         if self._again is not None:
             self._begin(*self._again)
         while not self._is_at_end and self._window.wants():
             self._read_one()
         if self._window.numbers:
-            return self._chosen(self._window.take())
+            return self._window.take()
         if self._has_told_end:
             raise StopIteration
         self._has_told_end = True
-        return self._chosen([] if self._last is None else [self._last], is_end=True)
+        return [] if self._last is None else [self._last]
 
-    def _chosen(self, samples: list[Any], is_end: bool = False) -> Chosen:
-        holes, self._holes = tuple(self._holes), []
-        mark, self._first_mark = self._first_mark, ""
-        return Chosen(samples, holes, mark, is_end)
+    def _collated(self, held: list[Held]) -> Pack:
+        settings, samples = self._settings, [each.sample for each in held]
+        if self._has_told_end:
+            has_batch = bool(samples) and not settings.takes_empty
+            batch = settings.collate(samples) if has_batch else None
+            return Pack(batch, (), {}, 0, tuple(self._holes), is_end=True)
+        batch, label = settings.collate(samples), settings.label_tokens
+        costs = [each.costs for each in held]
+        sums = {name: sum(each.get(name, 0) for each in costs) for each in costs for name in each}
+        limited = [tuple(each[name] for name in settings.resources) for each in costs]
+        loads = load_of(limited, settings.limits.padded)
+        return Pack(
+            batch,
+            tuple(each.key for each in held),
+            sums | dict(zip(settings.resources, loads, strict=True)),
+            sums[label] if label is not None else count_label_tokens_of(batch, samples),
+            tuple(self._holes),
+            self._mark,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return from where to read, how much of it again, and which of those samples wait."""
         if self._again is not None:
             read, waits = self._again
             return {"from": self._from, "read": read, "waits": f"{waits:x}"}
-        numbers = self._window.numbers
+        # A pack that could not be collated is due: its samples wait, too.
+        due = () if self._has_told_end else (each.number for each in self._due or ())
+        numbers = sorted((*self._window.numbers, *due))
         # One sample is read again in any case: a rank that is at its end may need it.
         oldest = min([*numbers[:1], self._read - 1])
         while len(self._marks) > 1 and self._marks[1][0] <= oldest:
@@ -205,16 +208,14 @@ class PackIterator:
 
     def _begin(self, read: int, waits: int) -> None:
         """Open the stream, and read again what was read since `_from`."""
-        number, at = reader_number(), ReaderPosition(**self._from)
-        start = StartPosition((*[ReaderPosition()] * number, at))
-        settings, stream = self._settings, self._stream
+        at, settings = ReaderPosition(**self._from), self._settings
+        start = StartPosition((*[ReaderPosition()] * reader_number(), at))
         self._reader = StreamReader(
-            stream.dataset, settings.collate, None, False, settings.on_error, start, False,
-            stream.loaded,
+            self._stream.dataset, settings.collate, None, False, settings.on_error, start, False,
+            self._stream.loaded,
         )  # fmt: skip
-        self._again = None
-        self._items = iter(self._reader)
-        self._marks.append((0, ReaderPosition(**self._from).pack()))
+        self._again, self._items = None, iter(self._reader)
+        self._marks.append((0, at.pack()))
         while self._read < read and not self._is_at_end:
             self._read_one(is_known=True, waits=bool(waits >> self._read & 1))
         if self._read < read:
@@ -222,64 +223,56 @@ class PackIterator:
                 f"the ledger says that {read} samples of this stream follow its position, and it "
                 f"has only {self._read}: resume with the same stream, or begin the epoch again"
             )
-        self._window.restored()
+        self._window.begin_reading()
 
     def _read_one(self, is_known: bool = False, waits: bool = True) -> None:
         """Read an item; is_known: one that was read before, and `waits` in the window or not."""
-        item, reader = next(self._items, _NOTHING), self._reader
-        if item is _NOTHING or reader is None:
+        item = next(self._items, _NOTHING)
+        if item is _NOTHING:
             self._is_at_end = True
             return
         number, self._read = self._read, self._read + 1
-        reader.count(1)
-        sample, holes = (item.sample, item.holes) if isinstance(item, Item) else (item, ())
-        if holes and not is_known:
+        self._reader.count(1)
+        sample, holes, is_found = item, list[SkippedSample](), True
+        if isinstance(item, SampleError):
+            raise item
+        if isinstance(item, Item):
+            sample, holes, is_found = item.sample, [*item.holes], item.found
+        if is_found and (hole := self._take(number, sample, waits)) is not None:
+            holes.append(hole)
+        if not is_known:
             self._holes += holes
-        if not isinstance(item, Item) or item.found:
-            self._take(number, sample, is_known, waits)
-        if self._read - self._marks[-1][0] >= MARK_EVERY:
-            self._marks.append((self._read, reader.position().pack()))
+            if number == self._from["read"] == 0 and is_found:
+                self._mark = digest([content_of(sample)])
+        # Before the first sample a data set may still state the end of another iteration. That
+        # sample is in the first pack, so that nobody goes on before it.
+        if self._read == 1 or self._read - self._marks[-1][0] >= MARK_EVERY:
+            self._marks.append((self._read, self._reader.position().pack()))
 
-    def _take(self, number: int, sample: Any, is_known: bool, waits: bool) -> None:
-        settings = self._settings
+    def _take(self, number: int, sample: Any, waits: bool) -> SkippedSample | None:
+        """Hold a sample, if it is to wait; return why it is left out, None if it is not."""
+        settings, limits = self._settings, self._settings.limits
         name = sample.get("__key__") if isinstance(sample, Mapping) else None
-        key = name if isinstance(name, str) else f"{reader_number()}:{number + self._before}"
+        place = f"{reader_number()}:{self._from['read'] + number}"
+        key = name if isinstance(name, str) else place
         try:
             costs = self._costs(sample, key)
         except SampleError as error:
             if settings.on_error == "raise":
                 raise
-            self._leave_out(SkippedSample(key, error.reason, "data", error.source), is_known)
-            return
-        limited = tuple(costs[name] for name in settings.resources)
-        if not settings.limits.allow(limited) and settings.oversize != "alone":
-            over = ", ".join(
-                f"{costs[name]:,} {name} of {most:,}"
-                for name, most in zip(settings.resources, settings.limits.budgets, strict=True)
-                if costs[name] > most
-            )
-            if settings.oversize == "error":
-                raise ValueError(
-                    f"sample {key!r} is over budget ({over}), and oversize is 'error': give larger "
-                    "budgets, or oversize 'alone' or 'refuse'"
-                )
-            why = f"over budget ({over}), and oversize is 'refuse'"
-            self._leave_out(SkippedSample(key, why, "data"), is_known)
-            return
-        self._last = key, costs, sample
-        if not number and not is_known:
-            self._first_mark = digest([content_of(sample)])
+            return SkippedSample(key, error.reason, "data", error.source)
+        limited = tuple(costs[each] for each in settings.resources)
+        if settings.oversize != "alone" and not limits.allow(limited):
+            named = zip(settings.resources, limited, limits.budgets, strict=True)
+            over = ", ".join(f"{n:,} {each} of {most:,}" for each, n, most in named if n > most)
+            why = f"over budget ({over}), and oversize is {settings.oversize!r}"
+            if settings.oversize == "refuse":
+                return SkippedSample(key, why, "data")
+            raise ValueError(f"sample {key!r} is {why}: give larger budgets, or another oversize")
+        self._last = Held(number, key, costs, sample)
         if waits:
             self._window.add(number, limited, self._last, sample_nbytes(sample))
-
-    @property
-    def _before(self) -> int:
-        """The items that this iteration has read before the position that it began at."""
-        return int(self._from["read"])
-
-    def _leave_out(self, hole: SkippedSample, is_known: bool) -> None:
-        if not is_known:
-            self._holes.append(hole)
+        return None
 
     def _costs(self, sample: Any, key: str) -> dict[str, int]:
         """Return what a sample costs; ValueError where a resource with a budget is not known."""

@@ -1,12 +1,11 @@
 """Makes the balanced loop over a stream of a DataLoader's arguments, and refuses what has none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset, IterDataPipe
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
@@ -18,7 +17,7 @@ from ...workers.sources.interface import source_name
 from ..collate.chosen import BatchMaker
 from ..step.ranks import Place
 from .loader import StreamLoader
-from .loop import LoopSettings, StreamLoop
+from .loop import StreamLoop
 from .pack_loader import PackLoader
 from .packing import Limits
 from .reader import PackedStream, PackSettings
@@ -32,17 +31,19 @@ OPTIONS = (
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
 
-def is_packed_stream(dataset: Any) -> bool:
-    """Return whether a balanced loop packs a data set as a stream: it has no samples by index."""
-    return (
-        isinstance(dataset, IterableDataset)
-        and not isinstance(dataset, IterDataPipe)
-        and not hasattr(dataset, "__getitems__")
-    )
+# Arguments of a DataLoader that have no meaning for one, and their defaults.
+WITHOUT_MEANING = {
+    "balancer": None, "keys": None, "key": None, "growing_data": False, "decode_threads": 1,
+}  # fmt: skip
 
 
-def checked_balance(balance: Balance) -> Balance:
-    """Return a Balance by which a stream can be packed; ValueError where it asks for more."""
+def checked_balance(
+    balance: Balance, batch_size: int | None, shuffle: bool | None, others: Mapping[str, Any]
+) -> Balance:
+    """Return a Balance by which a stream can be packed; ValueError where more is asked for.
+
+    others: a DataLoader's arguments that torch's does not have.
+    """
     if not balance.budgets:
         raise ValueError(
             "a stream is packed within budgets, as samples that have not come yet cannot be "
@@ -54,19 +55,6 @@ def checked_balance(balance: Balance) -> Balance:
             "accumulate is 'auto', and a stream does not say how many samples a step has: give "
             "the number of packs that each rank has in a step, Balance(accumulate=4), say"
         )
-    for name in (each.name for each in fields(Balance)):
-        given, default = getattr(balance, name), getattr(DEFAULTS, name)
-        if name not in OPTIONS and given != default and (name, given) != ("counts", "free"):
-            raise ValueError(
-                f"{name} is {given!r}, and a stream is packed as it comes, on each rank by itself: "
-                f"leave {name} (of a Balance it has {', '.join(OPTIONS)}), or give a map-style "
-                "dataset"
-            )
-    return balance
-
-
-def refuse_for_streams(batch_size: int | None, shuffle: bool | None, **given: Any) -> None:
-    """Raise ValueError for arguments that have no meaning for a stream; None: not given."""
     if batch_size not in (None, 1):
         raise ValueError(
             f"batch_size is {batch_size}, and budgets decide how many samples of a stream a "
@@ -78,34 +66,46 @@ def refuse_for_streams(batch_size: int | None, shuffle: bool | None, **given: An
             "shuffle=True, and a stream has an order of its own: leave shuffle, and let the stream "
             "shuffle (data.shuffle(buffer_size=...) of Hugging Face and webdataset)"
         )
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name} is given, and has no meaning for a stream, which this rank's own workers "
-                f"read: leave {name}, or give a map-style dataset"
-            )
+    given = {each.name: getattr(balance, each.name) for each in fields(Balance)}
+    meant = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
+    meant = {name: value for name, value in meant.items() if name not in OPTIONS}
+    if balance.counts == "free":  # as it is
+        del meant["counts"]
+    meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
+    if others["worker_restarts"] and others["on_error"] == "raise":  # else that is the default
+        meant["worker_restarts"] = others["worker_restarts"]
+    for name, value in meant.items():
+        raise ValueError(
+            f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "
+            f"workers: leave {name}, or give a map-style dataset (options of a Balance that a "
+            f"stream has: {', '.join(OPTIONS)})"
+        )
+    return balance
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """All that a balanced loop over a stream is made of, but its ranks.
 
-    given: the DataLoader's arguments that torch's does not have; like: a torch's DataLoader with
-    those that it has.
+    given: the DataLoader's arguments that torch's does not have. collate: makes a batch of no
+    samples, None where it cannot.
     """
 
     given: Any
-    like: TorchDataLoader[Any]
+    dataset: Any
+    packs: PackLoader
     batches: BatchMaker
-    takes_empty: bool
-    resources: tuple[str, ...]
+    collate: Callable[[list[Any]], Any] | None
+    drop_last: bool
+    timeout_s: float | None
 
-    @property
-    def dataset(self) -> Any:
-        """The stream."""
-        return self.like.dataset
+    def choose_epoch(self, epoch: int) -> None:
+        """Choose the stream's epoch, if it has any."""
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(epoch)
 
     def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
-        """Return the loader of a place; ValueError for one that plays, or shares, several ranks."""
+        """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""
         given, balance = self.given, self.given.balance
         if len(place.played) > 1 or place.sharers > 1:
             raise ValueError(
@@ -113,63 +113,35 @@ class StreamSettings:
                 "virtual_ranks, and dimensions other than data parallelism in topology"
             )
         plan = PlanConfig.from_balance(
-            balance, ranks=place.ranks, resources=self.resources,
-            samples_per_step=place.ranks * balance.accumulate, drop_last=self.like.drop_last,
+            balance, ranks=place.ranks, resources=tuple(balance.budgets),
+            samples_per_step=place.ranks * balance.accumulate, drop_last=self.drop_last,
         )  # fmt: skip
         job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="")
-        packs = PackLoader(self._stream(), self.like, given.transport, balance.accumulate)
-        loop = LoopSettings(
-            job=job,
-            packs=packs,
-            place=place,
-            collate=self.batches.in_worker if self.takes_empty else None,
-            drop_last=self.like.drop_last,
-            name=given.name,
-            timeout_s=self.like.timeout or None,
+        connect: Any = partial(
+            StreamLoop, job, self.packs, place, self.collate, given.name, self.timeout_s
         )
         return StreamLoader(
             job=job,
             ranks=place.played,
-            connect=partial(StreamLoop, loop),
+            connect=connect,
             batches=self.batches,
-            data=partial(KnownData, self.like.dataset, None),
-            timeout_s=self.like.timeout or None,
+            data=partial(KnownData, self.dataset, None),
+            timeout_s=self.timeout_s,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
-            name=source_name(self.like.dataset),
-            shifts_labels=balance.layout != "torch",
-            packs=packs,
+            name=source_name(self.dataset),
+            packs=self.packs,
         )
-
-    def _stream(self) -> PackedStream:
-        given, balance, like = self.given, self.given.balance, self.like
-        padded = padded_of(balance.resolved_work, self.resources)
-        label = balance.label_tokens
-        settings = PackSettings(
-            limits=Limits(
-                tuple(balance.budgets[name] for name in self.resources),
-                tuple(name in padded for name in self.resources),
-            ),
-            resources=self.resources,
-            cost=given.cost,
-            collate=self.batches.in_worker,
-            takes_empty=self.takes_empty,
-            oversize=balance.oversize,
-            label_tokens=None if label == IN_BATCHES else label,
-            on_error=given.on_error,
-            most_bytes=given.buffer_bytes // max(1, like.num_workers),
-        )
-        return PackedStream(like.dataset, settings)
 
 
 def settings_of_stream(
-    loader: TorchDataLoader[Any], given: Any, takes_nothing: Callable[[Any], bool]
+    loader: TorchDataLoader[Any], given: Any, takes_nothing: bool
 ) -> StreamSettings:
     """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be.
 
-    takes_nothing: whether a collate function makes a batch of no samples.
+    takes_nothing: whether collate_fn makes a batch of no samples.
     """
-    balance = given.balance
+    balance: Balance = given.balance
     checked_path(given.dead_letter)
     if given.cost is not None and not callable(given.cost):
         raise ValueError(
@@ -181,14 +153,27 @@ def settings_of_stream(
             f"max_errors={given.max_errors} is a part of the samples, and a stream does not say "
             "how many it has: give a count"
         )
-    like = TorchDataLoader(
-        loader.dataset, batch_size=None, num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory, pin_memory_device=loader.pin_memory_device,
-        timeout=loader.timeout, worker_init_fn=loader.worker_init_fn, generator=loader.generator,
-        multiprocessing_context=loader.multiprocessing_context,
-        persistent_workers=loader.persistent_workers, prefetch_factor=loader.prefetch_factor,
-    )  # fmt: skip
-    like.__dict__["drop_last"] = loader.drop_last
-    takes_empty = balance.layout != "torch" or takes_nothing(given.collate_fn)
-    batches = BatchMaker(balance, given.collate_fn, given.fields)
-    return StreamSettings(given, like, batches, takes_empty, tuple(balance.budgets))
+    takes_nothing = takes_nothing or balance.layout != "torch"
+    batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
+    padded = padded_of(balance.resolved_work, resources)
+    settings = PackSettings(
+        limits=Limits(tuple(balance.budgets.values()), tuple(n in padded for n in resources)),
+        resources=resources,
+        cost=given.cost,
+        collate=batches.in_worker,
+        takes_empty=takes_nothing,
+        oversize=balance.oversize,
+        label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
+        on_error=given.on_error,
+        most_bytes=given.buffer_bytes // max(1, loader.num_workers),
+    )
+    stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
+    return StreamSettings(
+        given=given,
+        dataset=loader.dataset,
+        packs=PackLoader(stream, loader, given.transport, accumulate),
+        batches=batches,
+        collate=batches.in_worker if takes_nothing else None,
+        drop_last=loader.drop_last,
+        timeout_s=loader.timeout or None,
+    )
