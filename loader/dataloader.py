@@ -73,7 +73,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False plans within each step, in the data's order
+                   shuffle must be given; False plans within each step, in the data's order. An
+                   IterableDataset needs budgets, and is packed as it comes: docs/batches.md
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks

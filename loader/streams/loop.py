@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
+# Ranks are at a step at about the same time: what they say of it is looked for this soon.
+LOOK_S = 2e-4
 
 
 class StreamStart(NamedTuple):
@@ -338,7 +340,8 @@ class StreamLoop:
                     "rank %d has waited %.0f s for %s; still missing: %s",
                     self._seat.played[0], waited, log.what, what,
                 )  # fmt: skip
-            time.sleep(peers.pause_s())
+            # Others of this host post in memory: to look costs little. The store is asked as seldom.
+            time.sleep(min(peers.pause_s(), max(LOOK_S, waited / 8)))
         return self._heard[key]
 
 
