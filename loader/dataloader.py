@@ -21,6 +21,7 @@ from .plain.state import PlainState, is_stream
 from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
+    is_packed_stream,
     plain_restarts,
     refuse_moved_arguments,
     refuse_no_samples,
@@ -157,7 +158,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
         self.worker_restarts = worker_restarts
         self._restarts = checked_restarts(worker_restarts, on_error, transport)
-        if balance is None:
+        if balance is None or is_packed_stream(dataset):
             self._restarts = plain_restarts(worker_restarts, self._restarts, dataset, num_workers)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None

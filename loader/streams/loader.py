@@ -11,6 +11,7 @@ from ...workers.sources.labels import IGNORED
 from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
 from ..balanced.step_infos import info_of
+from ..plain.state import read_position
 from ..resume.balanced_position import ResumePosition
 from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
 from ..step.info import StepInfo
@@ -89,7 +90,7 @@ class StreamLoader(BalancedLoader):
         _check_readers(ledger, own)
         check_same(ledger, {"digest": self.plan.digest()})
         check_same_data(ledger, self.data())
-        self.packs.load(ledger.stream)
+        read_position(self.packs, ledger.stream)
         self._leave("load_state_dict() was called")
         place = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out)
         here: EpochPosition = at_step(ledger.step, ledger.microbatch)

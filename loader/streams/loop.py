@@ -155,7 +155,9 @@ class StreamLoop:
                 f"this loader's workers belong to process {self._owner}, and a forked child cannot "
                 "use them: make a new DataLoader in the child"
             )
-        if self._is_torn:
+        if not self._runs:
+            self.begin(start)
+        elif self._is_torn:
             self._packs.check_way_back(start.stream)
             self._begin_packs(start)
 
@@ -340,7 +342,7 @@ class StreamLoop:
                     "rank %d has waited %.0f s for %s; still missing: %s",
                     self._seat.played[0], waited, log.what, what,
                 )  # fmt: skip
-            # Others of this host post in memory: to look costs little. The store is asked as seldom.
+            # Others of this host post in memory, where to look costs little; the store is asked less.
             time.sleep(min(peers.pause_s(), max(LOOK_S, waited / 8)))
         return self._heard[key]
 

@@ -73,7 +73,8 @@ def choose(waiting: Sequence[Costs], limits: Limits) -> list[int]:
         while place < len(waiting) and all(map(ge, kept.room, means)):
             (taken if kept.takes(waiting[place]) else rest).append(place)
             place += 1
-        rest = [each for each in (*rest, *range(place, len(waiting))) if kept.fits(waiting[each])]
+        room, rest = kept.room, [*rest, *range(place, len(waiting))]
+        rest = [each for each in rest if all(map(le, waiting[each], room))]
         rest.sort(key=lambda each: -_size(waiting[each], limits))
     taken += [each for each in rest if kept.takes(waiting[each])]
     return sorted(taken)
@@ -90,12 +91,9 @@ class _Taken:
         self.room: Costs = limits.budgets
         self._take(first)
 
-    def fits(self, costs: Costs) -> bool:
-        return all(map(le, costs, self.room))
-
     def takes(self, costs: Costs) -> bool:
         """Take a sample if it fits; return whether it does."""
-        if not self.fits(costs):
+        if not all(map(le, costs, self.room)):
             return False
         self._take(costs)
         return True

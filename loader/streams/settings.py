@@ -72,8 +72,6 @@ def checked_balance(
     if balance.counts == "free":  # as it is
         del meant["counts"]
     meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
-    if others["worker_restarts"] and others["on_error"] == "raise":  # else that is the default
-        meant["worker_restarts"] = others["worker_restarts"]
     for name, value in meant.items():
         raise ValueError(
             f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "

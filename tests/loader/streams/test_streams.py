@@ -290,6 +290,17 @@ def test_set_epoch_is_the_streams_too():
     assert own.step_info.epoch == 4
 
 
+def test_an_epoch_that_is_chosen_after_a_ledger_begins_at_its_start():
+    own = loader(made.Plain())
+    whole = take(own)
+    own = loader(made.Plain())
+    take(own, 5)
+    again = loader(made.Plain())
+    again.load_state_dict(own.state_dict())
+    again.set_epoch(3)
+    assert take(again) == whole
+
+
 def test_workers_that_read_the_same_are_named(caplog):
     class Same(made.Plain):
         def share(self):
@@ -379,7 +390,10 @@ class Pipe(IterDataPipe):
         ({"balancer": "tcp://127.0.0.1:1"}, "balancer is 'tcp"),
         ({"growing_data": True}, "growing_data is True"),
         ({"decode_threads": 2}, "decode_threads is 2"),
-        ({"worker_restarts": 1, "num_workers": 1}, "worker_restarts is 1"),
+        (
+            {"worker_restarts": 1, "num_workers": 1},
+            "worker_restarts=1, and a worker of a Stateful cannot go on",
+        ),
         ({"cost": {"tokens": [1]}}, "cost is a dict, and samples of a stream have no index"),
         ({"on_error": "refill"}, "refill"),
         ({"on_error": "skip", "max_errors": 0.1}, "max_errors=0.1 is a part"),
