@@ -342,7 +342,7 @@ class StreamLoop:
                     "rank %d has waited %.0f s for %s; still missing: %s",
                     self._seat.played[0], waited, log.what, what,
                 )  # fmt: skip
-            # Others of this host post in memory, where to look costs little; the store is asked less.
+            # Others of this host post in memory, where to look costs little.
             time.sleep(min(peers.pause_s(), max(LOOK_S, waited / 8)))
         return self._heard[key]
 
