@@ -14,6 +14,7 @@ _HOMES = {
     "BalancedBatchSampler": "loader",
     "DataLoader": "loader",
     "ImageDispatch": "loader",
+    "Layout": "balancer",
     "LoaderError": "loader",
     "RemoteDataset": "loader",
     "Step": "loader",

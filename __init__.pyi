@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, time_ns
+from .balancer import Balance, Layout, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
@@ -27,6 +27,7 @@ __all__ = [
     "BalancedBatchSampler",
     "DataLoader",
     "ImageDispatch",
+    "Layout",
     "LoaderError",
     "RemoteDataset",
     "Step",

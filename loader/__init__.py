@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .collate.equivalence import check_equivalence as check_equivalence
     from .collate.layouts import collate_packed as collate_packed
     from .collate.layouts import collate_padded as collate_padded
+    from .collate.layouts import collate_samples as collate_samples
     from .collate.layouts import hf_kwargs as hf_kwargs
     from .dataloader import DataLoader as DataLoader
     from .remote_dataset import RemoteDataset as RemoteDataset
@@ -49,6 +50,7 @@ _HOMES = {
     "check_equivalence": ".collate.equivalence",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
+    "collate_samples": ".collate.layouts",
     "hf_kwargs": ".collate.layouts",
     "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",

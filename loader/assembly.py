@@ -18,6 +18,7 @@ from torch.utils.data import DistributedSampler, default_collate
 
 from ..balancer.planning.problem.balance import Balance, as_balance
 from ..balancer.planning.problem.config import PlanConfig
+from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.arena.transport import Transport
@@ -140,7 +141,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, given.cost, given.key)
     check_decode_threads(given.decode_threads, given.balancer, workers, source)
-    takes_empty = balance.layout != "torch"
+    takes_empty = base_of(balance.layout) is not None
     resources: tuple[str, ...] = ()
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":
@@ -157,7 +158,9 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     pins = loader.pin_memory and torch.accelerator.is_available()
     batches = BatchMaker(balance, given.collate_fn, given.fields, pins)
     if balance.grouping != "auto":
-        takes_empty = takes_empty or _takes_nothing(given.collate_fn)
+        takes_empty = takes_empty or (
+            balance.layout == "torch" and _takes_nothing(given.collate_fn)
+        )
         label_tokens = find_label_source(source, balance, resources, given.collate_fn)
     context: Any = loader.multiprocessing_context
     start = WorkerStart(
@@ -276,7 +279,7 @@ class BalancedSettings:
             name=source_name(dataset),
             data=known,
             growing=given.growing_data,
-            shifts_labels=given.balance.layout != "torch",
+            shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
         )

@@ -24,6 +24,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ...balancer.planning.problem.layout import base_of
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..collate.layouts import NEEDED, collate_packed, hf_kwargs
 from ..step.waiting import tell
@@ -302,7 +303,7 @@ def is_packing(loader: Any) -> bool:
     """Return whether a loader's batches are known to be packed before the first one."""
     given = getattr(loader, "_given", None)
     return loader.collate_fn is collate_packed or (
-        given is not None and given.balance.layout == "packed"
+        given is not None and base_of(given.balance.layout) == "packed"
     )
 
 
