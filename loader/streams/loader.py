@@ -109,7 +109,8 @@ class StreamLoader(BalancedLoader):
             self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
         )  # fmt: skip
         has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
-        info = replace(info, costs=MappingProxyType(dict(pack.costs)), images=has_images)
+        costs, padding = MappingProxyType(dict(pack.costs)), MappingProxyType(dict(pack.padding))
+        info = replace(info, costs=costs, padding=padding, images=has_images)
         batch = pack.batch
         labels = batch.get("labels") if isinstance(batch, dict) and not info.keys else None
         if isinstance(labels, torch.Tensor) and not self.compares_batches:

@@ -291,6 +291,7 @@ class StreamLoop:
                 microbatches=self._accumulate,
                 weights=Weights(*weights),
                 costs=(),
+                padding=(),
                 after=after,
                 keys=tuple(pack.keys),
                 holes=tuple(Hole(0, each.key, each.reason, each.source) for each in pack.holes),
@@ -302,7 +303,7 @@ class StreamLoop:
     def _weightless(self) -> Pack:
         """Return a microbatch without samples; the caller may change what it gets."""
         batch = self._collate([]) if self._collate is not None else copy.deepcopy(self._spare)
-        return Pack(batch, (), {}, 0, ())
+        return Pack(batch, (), {}, {}, 0, ())
 
     # --- other ranks
 

@@ -38,19 +38,6 @@ class Limits:
         return all(map(le, costs, self.budgets))
 
 
-def load_of(costs: Sequence[Costs], padded: Sequence[bool]) -> Costs:
-    """Return what a pack of samples costs: sums, and count x largest of padded resources.
-
-    >>> load_of([(5, 1), (3, 2)], (True, False))
-    (10, 3)
-    """
-    columns = zip(*costs, strict=True)
-    return tuple(
-        len(column) * max(column) if is_padded else sum(column)
-        for column, is_padded in zip(columns, padded, strict=True)
-    )
-
-
 def choose(waiting: Sequence[Costs], limits: Limits) -> list[int]:
     """Return the places of the samples that make the next pack, ascending; the oldest is in it.
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ...balancer.planning.problem.shapes import Sizing
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
@@ -25,7 +27,7 @@ from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
 from ..plain.torch_names import TorchExceptionWrapper
 from ..step.labels import count_label_tokens_of
-from .packing import Limits, PackWindow, load_of
+from .packing import Limits, PackWindow
 
 Cost = Callable[[Any], Mapping[str, int]]
 # The state of the data set is kept for every so many samples: so many more are read again.
@@ -39,12 +41,14 @@ _wrapped: Any = TorchExceptionWrapper
 class PackSettings:
     """How a stream is packed.
 
-    resources: with a budget, as in limits. label_tokens: the cost that counts them; None where they
-    are counted in the batches. oversize, as in Balance. takes_empty: collate makes a batch of no
-    samples. most_bytes: of the samples that wait, of each worker.
+    sizing: what samples and packs are padded to. resources: with a budget, as in limits and sizing.
+    label_tokens: the cost that counts them; None where they are counted in the batches. oversize,
+    as in Balance. takes_empty: collate makes a batch of no samples. most_bytes: of the samples that
+    wait, of each worker.
     """
 
     limits: Limits
+    sizing: Sizing
     resources: tuple[str, ...]
     cost: Cost | None
     collate: Callable[[list[Any]], Any]
@@ -58,15 +62,16 @@ class PackSettings:
 class Pack(NamedTuple):
     """A microbatch that a worker has made; a named tuple, since torch pins the members of those.
 
-    costs: in all resources. holes: samples that were left out since the pack before. mark: of the
-    first pack, what tells the first sample from others. is_end: there are no more; the batch is
-    then of one sample that was in a pack before, or None where a batch of none can be made.
-    error: what collate has raised, in place of the batch: the same pack comes next.
+    costs: in all resources; padding: what of them is. holes: samples that were left out since the
+    pack before. mark: of the first pack, what tells the first sample from others. is_end: there are
+    no more; the batch is then of one sample that was in a pack before, or None where a batch of
+    none can be made. error: what collate has raised: the same pack comes next.
     """
 
     batch: Any
     keys: Sequence[str]
     costs: Mapping[str, int]
+    padding: Mapping[str, int]
     label_tokens: int
     holes: Sequence[SkippedSample]
     mark: str = ""
@@ -86,7 +91,6 @@ class Held(NamedTuple):
 def own_costs(sample: Any) -> dict[str, int]:
     """Return what a sample costs by what it holds: its tokens, and its tiles if it has some.
 
-    >>> import numpy as np
     >>> own_costs({"input_ids": [5, 6, 7], "pixel_values": np.zeros((2, 3, 4, 4))})
     {'tokens': 3, 'tiles': 2}
     """
@@ -148,7 +152,7 @@ class PackIterator:
         except Exception as raised:
             in_worker = get_worker_info() is not None
             error = _wrapped(where=f"in reader {reader_number()}") if in_worker else raised
-            return Pack(None, (), {}, 0, (), error=error)
+            return Pack(None, (), {}, {}, 0, (), error=error)
         self._due, self._holes, self._mark = None, [], ""
         return pack
 
@@ -169,16 +173,17 @@ class PackIterator:
         if self._has_told_end:
             has_batch = bool(samples) and not settings.takes_empty
             batch = settings.collate(samples) if has_batch else None
-            return Pack(batch, (), {}, 0, tuple(self._holes), is_end=True)
+            return Pack(batch, (), {}, {}, 0, tuple(self._holes), is_end=True)
         batch, label = settings.collate(samples), settings.label_tokens
         costs = [each.costs for each in held]
         sums = {name: sum(each.get(name, 0) for each in costs) for each in costs for name in each}
         limited = [tuple(each[name] for name in settings.resources) for each in costs]
-        loads = load_of(limited, settings.limits.padded)
+        loads, padding = settings.sizing.total(np.array(limited, np.int64))
         return Pack(
             batch,
             tuple(each.key for each in held),
             sums | dict(zip(settings.resources, loads, strict=True)),
+            dict(zip(settings.resources, padding, strict=True)),
             sums[label] if label is not None else count_label_tokens_of(batch, samples),
             tuple(self._holes),
             self._mark,
@@ -261,7 +266,8 @@ class PackIterator:
             if settings.on_error == "raise":
                 raise
             return SkippedSample(key, error.reason, "data", error.source)
-        limited = tuple(costs[each] for each in settings.resources)
+        row = np.array([[costs[each] for each in settings.resources]], np.int64)
+        limited = tuple(settings.sizing.rounded(row)[0].tolist())
         if settings.oversize != "alone" and not limits.allow(limited):
             named = zip(settings.resources, limited, limits.budgets, strict=True)
             over = ", ".join(f"{n:,} {each} of {most:,}" for each, n, most in named if n > most)

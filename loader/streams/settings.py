@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import Waits, padded_of
+from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import checked_path
@@ -25,8 +25,8 @@ from .reader import PackedStream, PackSettings
 # The options of a Balance that mean something for a stream; seed: of nothing, as its order is its
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
-    "budgets", "accumulate", "work", "oversize", "layout", "pad_id", "dummy_tile", "label_tokens",
-    "seed",
+    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "fixed", "oversize",
+    "layout", "pad_id", "dummy_tile", "label_tokens", "seed",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
@@ -110,10 +110,7 @@ class StreamSettings:
                 f"this process is {place}, and each rank has a stream of its own: leave "
                 "virtual_ranks, and dimensions other than data parallelism in topology"
             )
-        plan = PlanConfig.from_balance(
-            balance, ranks=place.ranks, resources=tuple(balance.budgets),
-            samples_per_step=place.ranks * balance.accumulate, drop_last=self.drop_last,
-        )  # fmt: skip
+        plan = _plan_of(balance, place.ranks, self.drop_last)
         job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="")
         connect: Any = partial(
             StreamLoop, job, self.packs, place, self.collate, given.name, self.timeout_s
@@ -153,9 +150,11 @@ def settings_of_stream(
         )
     takes_nothing = takes_nothing or balance.layout != "torch"
     batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
-    padded = padded_of(balance.resolved_work, resources)
+    sizing = _plan_of(balance, 1, loader.drop_last).sizing
+    padded = tuple(column in sizing.padded for column in range(len(resources)))
     settings = PackSettings(
-        limits=Limits(tuple(balance.budgets.values()), tuple(n in padded for n in resources)),
+        limits=Limits(tuple(balance.budgets.values()), padded),
+        sizing=sizing,
         resources=resources,
         cost=given.cost,
         collate=batches.in_worker,
@@ -175,3 +174,12 @@ def settings_of_stream(
         drop_last=loader.drop_last,
         timeout_s=loader.timeout or None,
     )
+
+
+def _plan_of(balance: Balance, ranks: int, drop_last: bool) -> PlanConfig:
+    """Return what all ranks must have alike; nothing is planned with it."""
+    accumulate = int(balance.accumulate)
+    return PlanConfig.from_balance(
+        balance, ranks=ranks, resources=tuple(balance.budgets),
+        samples_per_step=ranks * accumulate, drop_last=drop_last,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader.collate.layouts import collate_packed
 from counterpoise.loader.step.ranks import Place
@@ -165,7 +166,8 @@ class Setting:
     def loops(self, parts: list[list[Samples]]) -> list[StreamLoop]:
         """Return the loop of each rank."""
         settings = PackSettings(
-            Limits((BUDGET,), (False,)), ("tokens",), None, collate_packed, self.takes_empty,
+            Limits((BUDGET,), (False,)), Sizing(), ("tokens",), None, collate_packed,
+            self.takes_empty,
             on_error=self.on_error,  # type: ignore[arg-type]
         )  # fmt: skip
         plan = PlanConfig(

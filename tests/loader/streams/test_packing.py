@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.loader.streams.packing import WINDOW, Limits, PackWindow, choose, load_of
+from counterpoise.loader.streams.packing import WINDOW, Limits, PackWindow, choose
 
 COSTS = st.lists(st.tuples(st.integers(0, 130), st.integers(0, 12)), min_size=1, max_size=60)
 LIMITS = st.sampled_from(
@@ -15,6 +15,14 @@ LIMITS = st.sampled_from(
         Limits((100, 9), (True, True)),
     ]
 )
+
+
+def load_of(costs, padded):
+    """Return what a pack of samples costs: sums, and count x largest of padded resources."""
+    return [
+        len(column) * max(column) if is_padded else sum(column)
+        for column, is_padded in zip(zip(*costs, strict=True), padded, strict=True)
+    ]
 
 
 def packs_of(rows, limits, **options):

@@ -71,6 +71,23 @@ def test_a_padded_batch_is_within_the_budget_with_its_padding():
     assert sum(areas) / len(areas) > 0.8 * BUDGET
 
 
+def test_samples_and_packs_are_padded_to_shapes():
+    own = loader(
+        made.Plain(), align={"tokens": 16}, buckets={"tokens": [128, 256]}, budgets={},
+        oversize="refuse", accumulate=1,
+    )  # fmt: skip
+    lengths = set()
+    for batch in own:
+        info = own.step_info
+        lengths.add(batch["input_ids"].numel())
+        assert info.costs["tokens"] == batch["input_ids"].numel()
+        real = sum(made.LENGTHS[int(key.partition(":")[2])] for key in info.keys)
+        assert info.costs["tokens"] - info.padding["tokens"] == real
+        assert info.label_tokens == int((batch["labels"] != -100).sum()) == real - info.samples
+        assert all(each % 16 == 0 for each in batch["cu_seq_lens_padded"].tolist())
+    assert lengths <= {128, 256}
+
+
 def test_a_collate_fn_makes_the_batches_and_its_labels_count():
     own = loader(layout="torch", collate_fn=made.joined, accumulate=3)
     for batch in own:
