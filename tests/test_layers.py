@@ -87,6 +87,7 @@ ORDER = (
     "loader.balanced",
     "loader.plain",
     "loader.local",
+    "loader.streams",
     "loader.connect",
     "loader.auto",
     "loader.adapters",
