@@ -11,14 +11,19 @@ puts batches onto its device. `accelerator.prepare` says that a loader is prepar
 """
 
 import functools
+import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
+from ..collate.layouts import collate_packed
+from ..models.proof import check_packing
 from .padded_gather import gather_padded
 
+logger = logging.getLogger(__name__)
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
 KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
@@ -33,8 +38,12 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     A balanced loader is returned as it is; its microbatches are placed on accelerator.device, its
     accumulate is compared with gradient_accumulation_steps, and save_state has its ledger. A plain
     one becomes an accelerate DataLoaderShard around one of ours. torch's DataLoader over a
-    BalancedBatchSampler is not sharded again. Raises ValueError for other loaders, and for options
-    of the accelerator that would take batches apart (dispatch_batches, split_batches).
+    BalancedBatchSampler is not sharded again. Where batches are packed, the models that the
+    accelerator has prepared are checked: now, and as an iteration of a balanced loader begins. That
+    the loop gives them cp.hf_kwargs(batch, model) is not seen here.
+
+    Raises ValueError for other loaders, for options of the accelerator that would take batches
+    apart (dispatch_batches, split_batches), and for a model that mixes packed samples.
     """
     sampler, is_ours = getattr(loader, "batch_sampler", None), hasattr(loader, "is_balanced")
     planned = isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
@@ -45,12 +54,16 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
             "accelerator.prepare()"
         )
     refuse_one_reader(accelerator)
+    if packs := is_ours and is_packing(loader):
+        check_models(accelerator, is_last=not loader.is_balanced)
     # planned over all ranks already: nothing is left to be sharded
     if is_ours and loader.is_balanced:
         gather_padded()
         adopt_loop(loader, accelerator.gradient_accumulation_steps)
         device = accelerator.device if accelerator.device_placement else None
         loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
+        if packs:
+            loader._accelerate.check = functools.partial(check_models, accelerator)
         if not any(loader is each for each in accelerator._dataloaders):
             accelerator._dataloaders.append(loader)
         return loader
@@ -67,6 +80,28 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     prepared._is_accelerate_prepared = True
     accelerator._dataloaders.append(prepared)
     return prepared
+
+
+def is_packing(loader: Any) -> bool:
+    """Return whether a loader's batches are known to be packed before the first one."""
+    given = getattr(loader, "_given", None)
+    return loader.collate_fn is collate_packed or (
+        given is not None and given.balance.layout == "packed"
+    )
+
+
+def check_models(accelerator: Any, is_last: bool = True) -> None:
+    """Raise ValueError where a model that the accelerator has prepared mixes packed samples.
+
+    is_last: nothing is asked after this, so that having no model is worth a warning.
+    """
+    for model in accelerator._models:
+        check_packing(model)
+    if is_last and not accelerator._models:
+        logger.warning(
+            "batches are packed, and the accelerator has prepared no model: whether it keeps "
+            "samples apart is not proved; call accelerator.prepare(model) before the loader's"
+        )
 
 
 def refuse_one_reader(accelerator: Any) -> None:
@@ -127,7 +162,7 @@ def _with_our_workers(shard: Any, loader: Any) -> Any:
 
 
 def _leave_state() -> None:
-    """Leave a state as it is: it is of what was handed out."""
+    """Do nothing: a state is of what was handed out, and nothing is to be checked."""
 
 
 def _load_state(loader: Any, state: dict[str, Any]) -> None:
@@ -166,6 +201,7 @@ class AccelerateFeed:
     def __init__(self, device: Any, non_blocking: bool = False) -> None:
         self.device = device
         self.non_blocking = non_blocking
+        self.check: Callable[[], None] = _leave_state  # what is asked of models, as it begins
 
     def begin(self, loader: Any, accumulate: int | str) -> None:
         """Begin an iteration; ValueError if accelerate accumulates another number of batches.
@@ -174,6 +210,7 @@ class AccelerateFeed:
         """
         from accelerate.state import GradientState
 
+        self.check()
         state = GradientState()
         check_accumulation(accumulate, state.num_steps)
         loader.end_of_dataloader, loader.remainder = False, 0

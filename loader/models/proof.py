@@ -1,0 +1,234 @@
+"""Looks at what a model computes of packed samples, before it is trained on them.
+
+Two short samples are packed and given to a small copy of the model (`copies.py`), as it computes in
+training but for dropout, without gradients. Other tokens in the first must leave the logits of the
+second as they are, and the logits of both must be those that the model gives to each alone. What
+cannot be run here (flash attention on a CPU, forward() with fields of its own) is "not proved", and
+what is not proved is never called exact. A model that runs a sample alone and raises for the pack
+is refused: training would raise, too.
+"""
+
+import copy
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .copies import configurations, in_float32, small_copies
+from .kwargs import hf_kwargs, unwrapped, without_parallelism
+from .samples import Fields, alone, make_samples, packed
+
+logger = logging.getLogger(__name__)
+# How far logits may be apart, of the largest of them; 16-bit types are decided in float32.
+TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
+TOLERANCE_HALF = 5e-2
+# What a model's own earlier tokens move its logits by, in tolerances, or no leak would show.
+VISIBLE = 10
+# Attention implementations that are tried where the model's own mixes samples.
+OTHERS = ("sdpa", "eager")
+PADDED = 'give the loader Balance(layout="padded")'
+Status = Literal["exact", "refused", "not proved"]
+# (batch, model) -> what forward() is told besides the batch's fields
+Told = Callable[[Any, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a model does with packed samples; `reason` says why, and what would be right."""
+
+    status: Status
+    reason: str = ""
+
+
+_PROVED: dict[Any, Proof] = {}
+
+
+def check_packing(model: Any, images: bool = False) -> Proof:
+    """Return whether a model keeps packed samples apart; ValueError where it mixes them.
+
+    images: samples with an image each; else of text. The model is left as it is: weights, mode,
+    gradients, buffers and random numbers. Takes under 2 s the first time, and nothing for another
+    model of the same class and configuration.
+    """
+    proof = prove_packing(model, images)
+    if proof.status == "refused":
+        raise ValueError(proof.reason)
+    if proof.status == "not proved":
+        _warn_once(proof.reason)
+    return proof
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    logger.warning("%s", reason)
+
+
+def prove_packing(model: Any, images: bool = False, told: Told = hf_kwargs) -> Proof:
+    """Return what a model computes of two packed samples, told of them by `told`."""
+    model = without_parallelism(model)
+    key = _key(model, images, told)
+    if key not in _PROVED or key is None:
+        device = next((each.device for each in model.parameters()), torch.device("cpu"))
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            _PROVED[key] = _prove(model, images, told)
+    return _PROVED[key]
+
+
+def _key(model: Any, images: bool, told: Told) -> Any:
+    """Return what tells models apart that may compute otherwise; None where that is not known."""
+    inner = unwrapped(model)
+    config, first = getattr(inner, "config", None), next(inner.parameters(), None)
+    if not hasattr(config, "to_dict") or first is None:
+        return None
+    attention = [getattr(each, "_attn_implementation", "") for each in configurations(config)]
+    said = str((config.to_dict(), attention, getattr(model, "peft_config", "")))
+    forward = (type(model).forward, type(inner).forward)
+    return type(inner), forward, said, first.dtype, first.device.type, images, told
+
+
+def _prove(model: Any, images: bool, told: Told) -> Proof:
+    inner = unwrapped(model)
+    who, error = type(inner).__name__, "it has no parameters"
+    what = "packed samples with images" if images else "packed samples"
+    for make in small_copies(model):
+        try:
+            small = make()
+            samples = make_samples(small, images)
+            separate = [_logits(small, alone(small, each)) for each in samples[:2]]
+            again = _logits(small, alone(small, samples[1]))
+            if not _apart(again, separate[1]).max() <= TOLERANCES[torch.float32]:
+                small.eval()  # what it draws at random was not found
+                separate = [_logits(small, alone(small, each)) for each in samples[:2]]
+            break
+        except Exception as found:  # a model may raise anything: then nothing is known of it
+            error = f"{type(found).__name__}: {found}"
+    else:
+        ran = Proof("not proved", f"cannot be run here ({error[:300]})")
+        return replace(ran, reason=_advised(ran, who, what, None, (), told))
+    try:
+        proof = _look(small, samples, separate, told)
+    except Exception as found:
+        proof = Proof("refused", f"takes no packed batch: {type(found).__name__}: {found}"[:500])
+    return replace(proof, reason=_advised(proof, who, what, small, samples, told))
+
+
+def _look(small: Any, samples: Any, separate: list[Tensor], told: Told) -> Proof:
+    """Return what is found by a copy's own type, and in float32 where that has 16 bits."""
+    dtype = separate[0].dtype
+    if dtype in TOLERANCES:
+        return _compare(small, samples, separate, told, TOLERANCES[dtype])
+    rough = _compare(small, samples, separate, told, TOLERANCE_HALF, is_rough=True)
+    if rough.status == "refused":
+        return rough
+    try:
+        small = in_float32(small)
+        samples = [_in_float32(each) for each in samples]
+        separate = [_logits(small, alone(small, each)) for each in samples[:2]]
+        return _compare(small, samples, separate, told, TOLERANCES[torch.float32])
+    except Exception:  # an attention that has 16 bits only
+        return rough
+
+
+def _in_float32(sample: Fields) -> Fields:
+    return {k: v.float() if v.is_floating_point() else v for k, v in sample.items()}
+
+
+def _compare(
+    small: Any,
+    samples: Any,
+    separate: list[Tensor],
+    told: Told,
+    tolerance: float,
+    is_rough: bool = False,
+) -> Proof:
+    """Return whether logits of packed samples are their own, and no other's business.
+
+    is_rough: rounding may send single tokens elsewhere (routers of experts): the middle of all
+    tokens is compared with those of the sample alone.
+    """
+    first, second, changed = samples
+    begin = first["input_ids"].shape[1]
+
+    def of_pack(*some: Fields) -> tuple[Tensor, Tensor]:
+        batch = packed(some)
+        given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
+        logits = _logits(small, given | told(batch, small))
+        return logits[:, :begin], logits[:, begin:]
+
+    before, after = of_pack(first, second)
+    moved = _apart(of_pack(changed, second)[1], after).max()
+    if moved > tolerance:
+        return Proof(
+            "refused", f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
+        )
+    off = max(
+        (each.median() if is_rough else each.max())
+        for each in (_apart(before, separate[0]), _apart(after, separate[1]))
+    )
+    if not off <= tolerance:  # NaN, too
+        return Proof(
+            "refused",
+            f"gives them other logits than alone, by {off:.1e} of the largest (positions, or what "
+            "is after them)",
+        )
+    # last, as models that leak need not be looked at
+    shuffled = {**second, "input_ids": second["input_ids"].clone()}
+    shuffled["input_ids"][:, :2] = changed["input_ids"][:, :2]
+    own = _apart(_logits(small, alone(small, shuffled))[:, -1:], separate[1][:, -1:]).max()
+    if own < VISIBLE * tolerance:
+        return Proof("not proved", f"is moved by its own earlier tokens by {own:.1e} only")
+    return Proof("exact")
+
+
+def _logits(model: nn.Module, given: Fields) -> Tensor:
+    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives none."""
+    output, tokens = model(**given), given["input_ids"].shape
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if not isinstance(logits, Tensor) or logits.shape[:2] != tokens:
+        shape = getattr(logits, "shape", type(output).__name__)
+        raise ValueError(
+            f"it has {tuple(tokens)} tokens, and its forward() gives {shape} of logits"
+        )
+    return logits
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """Return each token's distance, (tokens,), of the largest logit that is finite."""
+    one, other = (
+        each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
+    )
+    size = (other - other.mean(-1, keepdim=True)).abs().max().clamp(min=1e-12)
+    return ((one - other).abs().amax(-1) / size).flatten()
+
+
+def _advised(proof: Proof, who: str, what: str, small: Any, samples: Any, told: Told) -> str:
+    """Return a proof's reason with the model's name, and what would be right."""
+    if proof.status == "exact":
+        return ""
+    if proof.status == "not proved":
+        return f"whether {who} keeps {what} apart is not proved: it {proof.reason}"
+    used = getattr(getattr(unwrapped(small), "config", None), "_attn_implementation", None)
+    tried = [each for each in OTHERS if used not in (None, each)]
+    right = [each for each in tried if _works(small, each, samples, told)]
+    instead = "".join(f'give the model attn_implementation="{each}", or ' for each in right)
+    where = f" (with {used} attention)" if used else ""
+    return f"{who} does not keep {what} apart{where}: it {proof.reason}; {instead}{PADDED}"
+
+
+def _works(small: Any, attention: str, samples: Any, told: Told) -> bool:
+    """Return whether a copy keeps samples apart with another attention implementation."""
+    try:
+        other = copy.deepcopy(small)
+        for each in configurations(unwrapped(other).config):
+            each._attn_implementation = attention
+        separate = [_logits(other, alone(other, each)) for each in samples[:2]]
+        return _look(other, samples, separate, told).status == "exact"
+    except Exception:  # not every model has it
+        return False
