@@ -68,7 +68,7 @@ def without_chance(model: nn.Module) -> nn.Module:
             if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(module, name, 0.0)
         if "gradient_checkpointing" in vars(module):
-            module.gradient_checkpointing = False
+            setattr(module, "gradient_checkpointing", False)  # noqa: B010 - no tensor, for mypy
     return model
 
 
@@ -92,7 +92,7 @@ def _shortened(model: nn.Module) -> nn.Module:
         for new, layer in enumerate(chosen):
             for module in layer.modules():
                 if isinstance(getattr(module, "layer_idx", None), int):
-                    module.layer_idx = new
+                    setattr(module, "layer_idx", new)  # noqa: B010 - no tensor, for mypy
         # the list itself stays: others may hold it
         layers._modules.clear()
         layers.extend(chosen)
@@ -146,19 +146,16 @@ def shorten(config: Any, depth: int, kept: list[int]) -> None:
         setattr(config, name, len(kept))
 
 
-def _of_configuration(model: nn.Module) -> nn.Module:
+def _of_configuration(model: Any) -> nn.Module:
     """Return a new model of the same class, device, dtype and attention, with few layers."""
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-    if inner is not model:
+    if hasattr(model, "get_base_model"):
         raise ValueError("its parameters are sharded, and its adapters cannot be made anew")
-    config = copy.deepcopy(inner.config)
+    config = copy.deepcopy(model.config)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     depth = next((d for n in DEPTHS if (d := getattr(text, n, None))), 0)
-    kinds = getattr(text, "layer_types", None) or ["layer"] * depth
-    shorten(text, depth, _one_of_each(kinds))
-    first = next(inner.parameters())
-    device = "cpu" if first.is_meta else first.device
-    config._attn_implementation = inner.config._attn_implementation
-    with torch.device(device):
-        made: nn.Module = type(inner)(config)
+    shorten(text, depth, _one_of_each(getattr(text, "layer_types", None) or ["layer"] * depth))
+    config._attn_implementation = model.config._attn_implementation
+    first = next(model.parameters())
+    with torch.device("cpu" if first.is_meta else first.device):
+        made: nn.Module = type(model)(config)
     return without_chance(made.to(first.dtype).train())

@@ -82,7 +82,8 @@ def prove_packing(model: Any, images: bool = False, told: Told = hf_kwargs) -> P
 def _key(model: Any, images: bool, told: Told) -> Any:
     """Return what tells models apart that may compute otherwise; None where that is not known."""
     inner = unwrapped(model)
-    config, first = getattr(inner, "config", None), next(inner.parameters(), None)
+    config: Any = getattr(inner, "config", None)
+    first = next(inner.parameters(), None)
     if not hasattr(config, "to_dict") or first is None:
         return None
     attention = [getattr(each, "_attn_implementation", "") for each in configurations(config)]
@@ -176,10 +177,10 @@ def _compare(
             f"gives them other logits than alone, by {off:.1e} of the largest (positions, or what "
             "is after them)",
         )
-    # last, as models that leak need not be looked at
-    shuffled = {**second, "input_ids": second["input_ids"].clone()}
-    shuffled["input_ids"][:, :2] = changed["input_ids"][:, :2]
-    own = _apart(_logits(small, alone(small, shuffled))[:, -1:], separate[1][:, -1:]).max()
+    # last, as models that leak need not be looked at; any window sees the tokens before the last
+    other = {**second, "input_ids": second["input_ids"].clone()}
+    other["input_ids"][:, -3:-1] = changed["input_ids"][:, -3:-1]
+    own = _apart(_logits(small, alone(small, other))[:, -1:], separate[1][:, -1:]).max()
     if own < VISIBLE * tolerance:
         return Proof("not proved", f"is moved by its own earlier tokens by {own:.1e} only")
     return Proof("exact")

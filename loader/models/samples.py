@@ -30,8 +30,8 @@ def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
     if len(ids) < 2:
         raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
     places = torch.arange(sum(LENGTHS), device=ids.device)
-    first, second = ids[places % len(ids)].split(LENGTHS)
-    samples = [first, second, ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)]]
+    tokens = ids[places % len(ids)]
+    samples = [tokens[: LENGTHS[0]], tokens[LENGTHS[0] :], ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)]]
     found = [
         _with_image(inner, each, place) if images else {"input_ids": each[None]}
         for place, each in enumerate(samples)
