@@ -46,8 +46,8 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     Qwen2.5-VL, Qwen3-VL and others) position_ids (4, 1, tokens): the text's, and those that the
     model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
     tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
-    (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens), unless the batch
-    has them. The batch may be on any device.
+    (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
+    made of the config's image_token_id. The batch may be on any device.
 
     Raises ValueError for a batch that is not packed, and for grids that are not as many as the
     image tokens of the samples.
@@ -206,8 +206,13 @@ def merge_size(model: Any) -> int:
 
 
 def _types_told(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
-    """Return the types of tokens for a model that takes them, unless the batch has them."""
-    name = "mm_token_type_ids"
-    if name in batch or name not in inspect.signature(model.forward).parameters:
-        return {}
-    return {name: token_types(batch, model)}
+    """Return the types of tokens, (1, tokens), under the names by which a model takes them."""
+    taken = inspect.signature(model.forward).parameters
+    told = {
+        name: batch[name].reshape(1, -1)
+        for name in ("mm_token_type_ids", "token_type_ids")
+        if name in taken and name in batch
+    }
+    if "mm_token_type_ids" in taken:
+        told["mm_token_type_ids"] = token_types(batch, model)
+    return told

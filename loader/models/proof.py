@@ -11,16 +11,17 @@ is refused: training would raise, too.
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .copies import configurations, in_float32, small_copies
 from .kwargs import hf_kwargs, unwrapped, without_parallelism
-from .samples import Fields, alone, make_samples, packed
+from .samples import Fields, alone, labelled, make_samples, named, packed
 
 logger = logging.getLogger(__name__)
 # How far logits may be apart, of the largest of them; 16-bit types are decided in float32.
@@ -186,18 +187,24 @@ def _compare(
     return Proof("exact")
 
 
-def _logits(model: nn.Module, given: Fields) -> Tensor:
-    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives none."""
-    output, tokens = model(**given), given["input_ids"].shape
-    logits = (
-        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    )
-    if not isinstance(logits, Tensor) or logits.shape[:2] != tokens:
-        shape = getattr(logits, "shape", type(output).__name__)
-        raise ValueError(
-            f"it has {tuple(tokens)} tokens, and its forward() gives {shape} of logits"
-        )
-    return logits
+def _logits(model: Any, given: Fields) -> Tensor:
+    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such.
+
+    Where it gives a loss only, each sample's own takes their place: (1, tokens, 1).
+    """
+    ids = given["input_ids"]
+    output, tokens = model(**given, **labelled(model, ids, slice(None))), ids.shape
+    logits = named(output, "logits")
+    if isinstance(logits, Tensor) and logits.shape[:2] == tokens:
+        return logits
+    ends = given.get("cu_seq_lens_q", torch.tensor([0, tokens[1]])).tolist()
+    losses = []
+    for begin, end in pairwise(ends):
+        loss = named(model(**given, **labelled(model, ids, slice(begin + 1, end))), "loss")
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ValueError(f"forward() gives neither logits of {tuple(tokens)} tokens nor a loss")
+        losses.append(loss.reshape(1, 1, 1).expand(1, end - begin, 1))
+    return torch.cat(losses, 1)
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
@@ -205,7 +212,8 @@ def _apart(one: Tensor, other: Tensor) -> Tensor:
     one, other = (
         each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
     )
-    size = (other - other.mean(-1, keepdim=True)).abs().max().clamp(min=1e-12)
+    middle = other.mean(-1, keepdim=True) if other.shape[-1] > 1 else 0.0
+    size = (other - middle).abs().max().clamp(min=1e-12)
     return ((one - other).abs().amax(-1) / size).flatten()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...workers.sources.labels import IGNORED
 from .copies import configurations
 from .kwargs import merge_size, token_types, unwrapped
 
@@ -31,7 +32,11 @@ def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
         raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
     places = torch.arange(sum(LENGTHS), device=ids.device)
     tokens = ids[places % len(ids)]
-    samples = [tokens[: LENGTHS[0]], tokens[LENGTHS[0] :], ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)]]
+    samples = [
+        tokens[: LENGTHS[0]],
+        tokens[LENGTHS[0] :],
+        ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)],
+    ]
     found = [
         _with_image(inner, each, place) if images else {"input_ids": each[None]}
         for place, each in enumerate(samples)
@@ -70,6 +75,21 @@ def accepted(model: Any, given: Mapping[str, Any]) -> Fields:
     taken = inspect.signature(model.forward).parameters
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
     return {name: value for name, value in given.items() if takes_all or name in taken}
+
+
+def labelled(model: Any, ids: Tensor, where: slice) -> Fields:
+    """Return labels for the tokens of one sample, where a forward() cannot do without any."""
+    taken = inspect.signature(unwrapped(model).forward).parameters.get("labels")
+    if taken is None or (where == slice(None) and taken.default is not taken.empty):
+        return {}
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, where] = ids[:, where]
+    return {"labels": labels}
+
+
+def named(output: Any, name: str) -> Any:
+    """Return what a model's output has under a name, None without."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def _ordinary_tokens(model: Any) -> Tensor:

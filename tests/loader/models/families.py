@@ -149,7 +149,7 @@ def _shrunk(given: dict[str, Any]) -> dict[str, Any]:
     made = dict(given)
     depth = next((given[n] for n in DEPTHS if isinstance(given.get(n), int)), 0)
     lists = [v for v in given.values() if isinstance(v, list) and len(v) == depth > 0]
-    kinds = [tuple(map(str, each)) for each in zip(*lists, strict=True)] or ["layer"] * depth
+    kinds = [str(each) for each in zip(*lists, strict=True)] or ["layer"] * depth
     kept = sorted({kinds.index(kind) for kind in kinds} | {*range(min(2, depth))})[:4]
     heads = given.get("num_attention_heads") or 0
     for name, value in given.items():

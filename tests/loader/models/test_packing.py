@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+
+pytest.importorskip("transformers", reason="transformers is an optional extra")
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from counterpoise.loader import hf_kwargs
@@ -122,7 +124,7 @@ def test_packed_images_train_as_sample_by_sample(
     assert total == pytest.approx(sum(float(each.detach()) for each in apart), rel=most)
     expected, found = gradients(model, apart), gradients(model, packed)
     for name, each in expected.items():
-        assert (found[name] - each).abs().max() <= most * max(each.abs().max(), 1e-3), name
+        assert (found[name] - each).abs().max() <= most * max(float(each.abs().max()), 1e-3), name
     # without the model it is another loss: what is compared can differ
     told = for_model(batch, model) | hf_kwargs(batch)
     with torch.no_grad():
@@ -235,6 +237,27 @@ class Bare(nn.Module):
         return {"logits": self.inner(input_ids).logits}
 
 
+class OfLoss(LlamaForCausalLM):
+    """Gives its loss only, and wants labels; made to leak, or not."""
+
+    leaks = False
+
+    def forward(self, input_ids: Any, labels: Any, position_ids: Any = None, **_: Any) -> Any:
+        told = {} if self.leaks else {"position_ids": position_ids}
+        made = super().forward(input_ids, labels=labels, use_cache=False, **told)
+        return {"loss": made.loss}
+
+
+def test_a_model_that_gives_its_loss_only_is_looked_at_by_it() -> None:
+    model = OfLoss(llama().config).double()
+    for each in model.parameters():
+        each.data *= 10  # at its start, its loss is nearly the same whatever the tokens
+    assert prove_packing(model).status == "exact"
+    proving._PROVED.clear()
+    model.leaks = True
+    assert "mixes them" in prove_packing(model).reason
+
+
 def test_models_that_keep_samples_apart_are_exact() -> None:
     for model in (llama(), llama(attn_implementation="eager"), lora(llama()), llama().double()):
         assert prove_packing(model).status == "exact"
@@ -318,7 +341,12 @@ def test_the_model_is_left_as_it_is() -> None:
 def test_a_class_and_configuration_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     prove = proving._prove
-    monkeypatch.setattr(proving, "_prove", lambda *each: found.append(each) or prove(*each))
+
+    def counted(*given: Any) -> Any:
+        found.append(given)
+        return prove(*given)
+
+    monkeypatch.setattr(proving, "_prove", counted)
     for _ in range(3):
         prove_packing(llama())
     assert len(found) == 1
