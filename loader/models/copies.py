@@ -20,20 +20,25 @@ from torch import Tensor, nn
 # Fewer layers than this are not worth leaving out, and of those left out this many stay.
 FEW = 4
 KEPT = 2
+# The part of a vocabulary that stays: all of it would be most of the work of two layers.
+TOKENS = 1024
 # Parameters on a CPU that take longer.
 LARGE = 1 << 29
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
 
 
-def small_copies(model: nn.Module) -> list[Any]:
-    """Return functions that make copies, the smallest first; each may raise whatever it meets."""
+def small_copies(model: nn.Module, images: bool = False) -> list[Any]:
+    """Return functions that make copies, the smallest first; each may raise whatever it meets.
+
+    images: it is to take tokens of images, which may be the last of a vocabulary.
+    """
     if any(map(_is_elsewhere, model.parameters())):
         return [lambda: _of_configuration(model)]
-    copies = [lambda: _shortened(_shared(model))]
+    copies = [lambda: _with_values(_shortened(_shared(model), images))]
     # whole, where a layer's leaving is not understood, and the model fits in 2 s
     if sum(p.numel() for p in model.parameters() if p.device.type == "cpu") < LARGE:
-        copies.append(lambda: _shared(model))
+        copies.append(lambda: _with_values(_shared(model)))
     return copies
 
 
@@ -51,8 +56,14 @@ def _shared(model: nn.Module) -> nn.Module:
         # accelerate.prepare() leaves a forward() that calls the model itself, and not its copy
         if "_original_forward" in module.__dict__:
             module.__dict__.pop("forward", None)
+    return made
+
+
+def _with_values(made: nn.Module) -> nn.Module:
+    """Give values to a copy's parameters that are zero everywhere."""
+    for module in made.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.numel() <= 1 << 22 and not parameter.any():
+            if not parameter.flatten()[:64].any() and not parameter.any():
                 noise = torch.linspace(-0.1, 0.1, parameter.numel(), device=parameter.device)
                 own = noise.to(parameter.dtype).reshape(parameter.shape)
                 module._parameters[name] = nn.Parameter(own, requires_grad=False)
@@ -74,11 +85,27 @@ def without_chance(model: nn.Module) -> nn.Module:
 
 def in_float32(model: nn.Module) -> nn.Module:
     """Return a copy of a copy, all of it float32."""
-    return copy.deepcopy(model).float()
+    memo: dict[int, Any] = {
+        id(each): nn.Parameter(each.float(), requires_grad=False)
+        for each in model.parameters()
+        if each.is_floating_point()
+    }
+    return copy.deepcopy(model, memo).float()
 
 
-def _shortened(model: nn.Module) -> nn.Module:
-    """Leave out of a copy the layers of its longest list that are of a kind that is there."""
+def _shortened(model: Any, images: bool) -> Any:
+    """Leave out of a copy layers of kinds that are there already, and most of the vocabulary."""
+    ends: list[tuple[str, type[nn.Module]]] = [("get_output_embeddings", nn.Linear)]
+    ends += [] if images else [("get_input_embeddings", nn.Embedding)]  # their ids are anywhere
+    for name, kind in ends:
+        found = getattr(model, name)() if hasattr(model, name) else None
+        if isinstance(found, kind):
+            for each, parameter in list(found._parameters.items()):
+                if parameter is not None and len(parameter) > TOKENS:
+                    few = nn.Parameter(parameter[:TOKENS], requires_grad=False)
+                    found._parameters[each] = few
+        if isinstance(found, nn.Embedding) and (found.padding_idx or 0) >= len(found.weight):
+            found.padding_idx = None
     config = getattr(model, "config", None)
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
     depths = {getattr(each, n, None) for each in configurations(config) for n in DEPTHS}

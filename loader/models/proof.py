@@ -11,7 +11,7 @@ is refused: training would raise, too.
 import copy
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from .kwargs import hf_kwargs, unwrapped, without_parallelism
 from .samples import Fields, alone, labelled, make_samples, named, packed
 
 logger = logging.getLogger(__name__)
-# How far logits may be apart, of the largest of them; 16-bit types are decided in float32.
+# How far logits may be apart, of the largest of them; what has 16 bits is compared in float32.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
 TOLERANCE_HALF = 5e-2
 # What a model's own earlier tokens move its logits by, in tolerances, or no leak would show.
@@ -97,7 +97,7 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
     inner = unwrapped(model)
     who, error = type(inner).__name__, "it has no parameters"
     what = "packed samples with images" if images else "packed samples"
-    for make in small_copies(model):
+    for make in small_copies(model, images):
         try:
             small = make()
             samples = make_samples(small, images)
@@ -124,16 +124,14 @@ def _look(small: Any, samples: Any, separate: list[Tensor], told: Told) -> Proof
     dtype = separate[0].dtype
     if dtype in TOLERANCES:
         return _compare(small, samples, separate, told, TOLERANCES[dtype])
-    rough = _compare(small, samples, separate, told, TOLERANCE_HALF, is_rough=True)
-    if rough.status == "refused":
-        return rough
+    whole = in_float32(small)
+    fields = [_in_float32(each) for each in samples]
     try:
-        small = in_float32(small)
-        samples = [_in_float32(each) for each in samples]
-        separate = [_logits(small, alone(small, each)) for each in samples[:2]]
-        return _compare(small, samples, separate, told, TOLERANCES[torch.float32])
+        exact = [_logits(whole, alone(whole, each)) for each in fields[:2]]
     except Exception:  # an attention that has 16 bits only
-        return rough
+        return _compare(small, samples, separate, told, TOLERANCE_HALF, is_rough=True)
+    _logits_of_pack(small, samples[:2], told)  # it runs
+    return _compare(whole, fields, exact, told, TOLERANCES[torch.float32])
 
 
 def _in_float32(sample: Fields) -> Fields:
@@ -154,16 +152,8 @@ def _compare(
     tokens is compared with those of the sample alone.
     """
     first, second, changed = samples
-    begin = first["input_ids"].shape[1]
-
-    def of_pack(*some: Fields) -> tuple[Tensor, Tensor]:
-        batch = packed(some)
-        given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
-        logits = _logits(small, given | told(batch, small))
-        return logits[:, :begin], logits[:, begin:]
-
-    before, after = of_pack(first, second)
-    moved = _apart(of_pack(changed, second)[1], after).max()
+    before, after = _logits_of_pack(small, (first, second), told)
+    moved = _apart(_logits_of_pack(small, (changed, second), told)[1], after).max()
     if moved > tolerance:
         return Proof(
             "refused", f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
@@ -185,6 +175,14 @@ def _compare(
     if own < VISIBLE * tolerance:
         return Proof("not proved", f"is moved by its own earlier tokens by {own:.1e} only")
     return Proof("exact")
+
+
+def _logits_of_pack(model: Any, samples: Sequence[Fields], told: Told) -> tuple[Tensor, Tensor]:
+    """Return the logits of each of two samples in one pack."""
+    batch, begin = packed(samples), samples[0]["input_ids"].shape[1]
+    given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
+    logits = _logits(model, given | told(batch, model))
+    return logits[:, :begin], logits[:, begin:]
 
 
 def _logits(model: Any, given: Fields) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...workers.sources.labels import IGNORED
-from .copies import configurations
+from .copies import TOKENS, configurations
 from .kwargs import merge_size, token_types, unwrapped
 
 LENGTHS = (9, 7)
@@ -106,7 +106,7 @@ def _ordinary_tokens(model: Any) -> Tensor:
         for name, value in vars(each).items():
             if name.endswith(("token_id", "token_index", "token_ids")):
                 meant |= set(value) if isinstance(value, list | tuple) else {value}
-    ids = [each for each in range(3, min(int(size), 1024)) if each not in meant]
+    ids = [each for each in range(3, min(int(size), TOKENS)) if each not in meant]
     step = max(len(ids) // (2 * sum(LENGTHS)), 1)
     return torch.tensor(ids[::step], device=next(model.parameters()).device)
 
