@@ -21,7 +21,7 @@ from dataclasses import fields
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..models.kwargs import NEEDED, hf_kwargs, unwrapped
+from ..models.kwargs import NEEDED, hf_kwargs, is_packed, unwrapped
 from ..models.proof import check_packing
 from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
@@ -284,11 +284,6 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
             "a whole epoch: train() without resume_from_checkpoint"
         )
     return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
-
-
-def is_packed(batch: Any) -> bool:
-    """Return whether a batch is what collate_packed makes."""
-    return isinstance(batch, dict) and all(name in batch for name in NEEDED)
 
 
 def for_model(batch: Any, model: Any) -> Any:

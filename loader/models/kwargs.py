@@ -49,8 +49,8 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
     made of the config's image_token_id. The batch may be on any device.
 
-    Raises ValueError for a batch that is not packed, and for grids that are not as many as the
-    image tokens of the samples.
+    Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
+    grids that are not as many as the image tokens of the samples.
     """
     missing = [name for name in NEEDED if name not in batch]
     if missing:
@@ -70,6 +70,11 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         "use_cache": False,
     }
     inner = unwrapped(model)
+    if inner is None and any(name in batch for *_, name in VISION):
+        raise ValueError(
+            "the batch has grids of images, and models with M-RoPE make places of them, without "
+            "which samples attend to each other: give hf_kwargs(batch, model)"
+        )
     if inner is None:
         return told
     if (owner := rope_owner(inner)) is not None or "mrope_position_ids" in batch:
@@ -79,6 +84,11 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
     return told | _types_told(batch, inner)
+
+
+def is_packed(batch: Any) -> bool:
+    """Return whether a batch is what layout "packed" makes."""
+    return isinstance(batch, Mapping) and all(name in batch for name in NEEDED)
 
 
 def unwrapped(model: Any) -> Any:

@@ -85,7 +85,7 @@ def _key(model: Any, images: bool, told: Told) -> Any:
     inner = unwrapped(model)
     config: Any = getattr(inner, "config", None)
     first = next(inner.parameters(), None)
-    if not hasattr(config, "to_dict") or first is None:
+    if not hasattr(config, "to_dict") or first is None or "forward" in vars(inner):
         return None
     attention = [getattr(each, "_attn_implementation", "") for each in configurations(config)]
     said = str((config.to_dict(), attention, getattr(model, "peft_config", "")))

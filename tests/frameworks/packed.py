@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.loader.adapters.accelerate import NO_MODEL
 from tests.frameworks.pool import Pool
 from tests.frameworks.trainer import assert_close
 
@@ -56,9 +57,14 @@ def test_a_model_that_mixes_packed_samples_is_not_trained_by_accelerate(
     one: Pool, kind: str
 ) -> None:
     ((*errors, right),) = one.run(f"{CASES}:under_accelerate", kind=kind)
-    assert len(errors) == 3
+    assert len(errors) == 4
     assert all("does not keep packed samples apart" in error for error in errors)
     assert right == ""
+
+
+def test_accelerate_says_that_it_knows_no_model(one: Pool) -> None:
+    (found,) = one.run(f"{CASES}:without_a_model")
+    assert found == [[NO_MODEL], [NO_MODEL]]
 
 
 @pytest.mark.parametrize("kind", LEAKING)

@@ -1,5 +1,6 @@
 """What the tests of packed batches under Trainer run in one process."""
 
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -114,10 +115,31 @@ def under_accelerate(kind: str) -> list[str]:
     late = prepare(accelerator, packing("balanced"))
     accelerator.prepare(leaking(kind))
     errors.append(error_of(lambda: next(iter(late))))
+    # packed by a collate_fn that nobody knows
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(leaking(kind))
+    own = cp.DataLoader(
+        Arrays(32), balance="fixed", batch_size=8, shuffle=False, collate_fn=lambda _: first_batch()
+    )
+    KEPT.append(own)
+    errors.append(error_of(lambda: next(iter(prepare(accelerator, own)))))
     right = Accelerator(cpu=True)
     right.prepare(model())
     errors.append(error_of(lambda: next(iter(prepare(right, packing("balanced"))))))
     return errors
+
+
+def without_a_model() -> list[list[str]]:
+    """What is logged where an accelerator has prepared no model, of each loader."""
+    found: list[list[str]] = []
+    handler = logging.Handler()
+    logging.getLogger("counterpoise.loader.adapters.accelerate").addHandler(handler)
+    for kind in ("balanced", "plain"):
+        found.append([])
+        handler.emit = lambda record: found[-1].append(record.getMessage())  # type: ignore[method-assign]
+        next(iter(cp.adapters.prepare_accelerate(Accelerator(cpu=True), packing(kind))))
+    logging.getLogger("counterpoise.loader.adapters.accelerate").removeHandler(handler)
+    return found
 
 
 def checked(kind: str) -> tuple[bool, str, tuple[str, ...]]:

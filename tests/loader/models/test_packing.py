@@ -126,7 +126,8 @@ def test_packed_images_train_as_sample_by_sample(
     for name, each in expected.items():
         assert (found[name] - each).abs().max() <= most * max(float(each.abs().max()), 1e-3), name
     # without the model it is another loss: what is compared can differ
-    told = for_model(batch, model) | hf_kwargs(batch)
+    texts = {name: each for name, each in batch.items() if name != "image_grid_thw"}
+    told = for_model(batch, model) | hf_kwargs(texts)
     with torch.no_grad():
         mixed = float(model(**told).loss * (batch["labels"] != -100).sum())
     assert abs(mixed - total) > 2 * most * total
@@ -168,6 +169,8 @@ def test_grids_that_are_not_those_of_the_tokens_are_refused() -> None:
     batch["image_grid_thw"] = batch["image_grid_thw"][1:]
     with pytest.raises(ValueError, match="image_grid_thw does not divide so"):
         hf_kwargs(batch, model)
+    with pytest.raises(ValueError, match=r"give hf_kwargs\(batch, model\)"):
+        hf_kwargs(batch)
 
 
 def text_batch(**more: Any) -> dict[str, Any]:
