@@ -83,6 +83,7 @@ ORDER = (
     "loader.peers",
     "loader.step.dispatch",
     "loader.resume",
+    "loader.models",
     "loader.collate",
     "loader.balanced",
     "loader.plain",

@@ -44,7 +44,8 @@ class Noting(Trainer):
 
 
 def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
-    """Return a quiet trainer with SGD."""
+    """Return a quiet trainer with SGD; model: another than model()."""
+    trained = named.pop("model", None)
     named.setdefault("num_train_epochs", 1)
     named.setdefault("save_strategy", "no")
     arguments = TrainingArguments(
@@ -52,7 +53,9 @@ def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
         lr_scheduler_type="constant", gradient_accumulation_steps=accumulation, max_grad_norm=0.0,
         logging_strategy="no", seed=1, **named,
     )  # fmt: skip
-    return Noting(model=model(), args=arguments, data_collator=collate)
+    return Noting(
+        model=model() if trained is None else trained, args=arguments, data_collator=collate
+    )
 
 
 def counted(labels: torch.Tensor) -> int:
