@@ -1,0 +1,45 @@
+"""`HFProcessor`: a processor of Hugging Face as transform of any source, and as collate_fn."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..workers.hf_processor.transform import RecordProcessor
+from .collate.layouts import collate_padded
+
+
+class HFProcessor(RecordProcessor):
+    """Makes samples of chat records with a processor or tokenizer of transformers.
+
+        hf = cp.HFProcessor(AutoProcessor.from_pretrained(path), max_length=4096)
+        cp.TarDataset("shards/*.tar", hf)              # transform of a source, with its costs
+        hf.over(rows)                                  # of any map-style data set: a source
+        DataLoader(rows, batch_size=8, collate_fn=hf)  # a list of records: a padded batch
+
+    Called with one record it returns the sample: token ids, labels, and everything the processor
+    returns, as arrays without a batch axis; labels are -100 but for what the assistant says. Called
+    with a list of records it returns their batch in layout "padded". docs/data.md has the forms of
+    records and images.
+
+    processor         an AutoProcessor, or a tokenizer with a chat template; or the folder or name
+                      it is loaded from, when it is first used (the form for workers elsewhere)
+    chat_template     in place of the processor's own
+    max_length        the most tokens of a sample
+    overlong          what one with more is: "refuse", a SampleError; "cut", cut at its end, but
+                      not where that is within an image
+    image_root        the folder that the paths of records are in; without it files are refused
+    processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
+    template_kwargs   variables of the template
+    max_pixels        the most pixels of an image
+    """
+
+    def __call__(self, records: Any) -> Any:
+        """Return the sample of a record, or the batch of a list of them."""
+        if isinstance(records, Mapping) or not isinstance(records, Sequence):
+            return super().__call__(records)
+        return self.collate(records)
+
+    def collate(self, records: Sequence[Any]) -> dict[str, Any]:
+        """Return records as a batch: rows filled up to the longest, with an attention mask."""
+        samples = [super(HFProcessor, self).__call__(record) for record in records]
+        pad_id = self.tokenizer.pad_token_id
+        return collate_padded(samples, pad_id=0 if pad_id is None else pad_id)
