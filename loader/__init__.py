@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .collate.layouts import collate_padded as collate_padded
     from .collate.layouts import hf_kwargs as hf_kwargs
     from .dataloader import DataLoader as DataLoader
+    from .hf_processor import HFProcessor as HFProcessor
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.dispatch import ImageDispatch as ImageDispatch
@@ -36,6 +37,7 @@ _HOMES = {
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
     "Equivalence": ".collate.equivalence",
+    "HFProcessor": ".hf_processor",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",

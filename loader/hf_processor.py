@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..workers.hf_processor.source import ProcessedRecords
 from ..workers.hf_processor.transform import RecordProcessor
 from .collate.layouts import collate_padded
 
@@ -38,8 +39,15 @@ class HFProcessor(RecordProcessor):
             return super().__call__(records)
         return self.collate(records)
 
+    def over(self, dataset: Any) -> ProcessedRecords:
+        """Return a map-style data set of records as a source of samples, with their costs."""
+        return ProcessedRecords(dataset, self)
+
     def collate(self, records: Sequence[Any]) -> dict[str, Any]:
         """Return records as a batch: rows filled up to the longest, with an attention mask."""
-        samples = [super(HFProcessor, self).__call__(record) for record in records]
+        return self.collate_samples([RecordProcessor.__call__(self, each) for each in records])
+
+    def collate_samples(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """Return samples, as `self(record)` gives them, as a batch of the same layout."""
         pad_id = self.tokenizer.pad_token_id
         return collate_padded(samples, pad_id=0 if pad_id is None else pad_id)

@@ -6,15 +6,14 @@ largest. A sample without images has the fields of images too, of no rows, so th
 kinds have the same fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .sizes import Size, pinpoint_tiles
-
 Fields = dict[str, Any]
 PER_TOKEN = ("input_ids", "labels", "token_type_ids", "mm_token_type_ids")
+TILES = "tiles_per_image"
 _NESTED = ("Idefics2", "Idefics3", "SmolVLM")
 _PADDED = ("LlavaNext", "LlavaOnevision")
 
@@ -28,53 +27,45 @@ def token_fields(made: Mapping[str, Any]) -> Fields:
     }
 
 
-def sample_fields(made: Fields, processor: Any, images: int, blank: Fields) -> Fields:
-    """Return a sample's fields; blank: those of images where there are none."""
+def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> Fields:
+    """Return the fields of a sample with images; tiles: how many each is, None if that is unknown.
+
+    Raises RuntimeError where there are more or fewer.
+    """
     tokens = {name: value for name, value in made.items() if name in PER_TOKEN}
-    if not images:
-        return {**tokens, **blank}
-    return {**tokens, **_image_fields(made, processor.image_processor)}
-
-
-def blank_fields(processor: Any, mark: str, given: Mapping[str, Any]) -> Fields:
-    """Return the fields of no image: those of a blank one, cut to no rows."""
-    from PIL import Image
-
-    blank = Image.new("RGB", (64, 64))
-    made = processor(text=[mark], images=[[blank]], **{**given, "return_tensors": None})
     found = _image_fields(made, processor.image_processor)
-    return {name: value[:0] if value.ndim else np.zeros_like(value) for name, value in found.items()}
+    if tiles is None:
+        return {**tokens, **found}
+    kind = type(processor.image_processor).__name__
+    pixels = found["pixel_values"]
+    padded = [len(each) for each in pixels] if kind.startswith(_PADDED) else None
+    if len(pixels) != (sum(tiles) if padded is None else len(tiles)) or (
+        padded and max(padded) != max(tiles)
+    ):
+        raise RuntimeError(
+            f"{kind} made pixel_values of shape {pixels.shape} of images that are known to be "
+            f"{[*tiles]} tiles: its rule in workers/hf_processor/sizes.py is that of transformers "
+            "5.23, and this is another version"
+        )
+    if padded:
+        each = zip(pixels, tiles, strict=True)
+        found["pixel_values"] = np.concatenate([image[:count] for image, count in each])
+    return {**tokens, **found, TILES: np.array(tiles, np.int64)}
+
+
+def blank_fields(sample: Fields) -> Fields:
+    """Return the fields of a sample with images as they are of one without: of no rows."""
+    found = {name: value for name, value in sample.items() if name not in PER_TOKEN}
+    return {name: each[:0] if each.ndim else np.zeros_like(each) for name, each in found.items()}
 
 
 def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
-    kind = type(image_processor).__name__
-    skipped = (*PER_TOKEN, "attention_mask")
-    found = {name: value for name, value in made.items() if name not in skipped}
-    if kind.startswith(_NESTED):
+    found = {name: value for name, value in made.items() if name not in PER_TOKEN}
+    if type(image_processor).__name__.startswith(_NESTED):
         found = {name: value[0] for name, value in found.items()}
-    if kind.startswith(_PADDED):
-        found["pixel_values"] = _unpadded(found, image_processor)
     if "batch_num_images" in found:
         found["batch_num_images"] = found["batch_num_images"][0]
     return {name: _array(value) for name, value in found.items()}
-
-
-def _unpadded(found: Mapping[str, Any], image_processor: Any) -> Any:
-    """Return the tiles of all images, without those that fill images up to the largest."""
-    pixels, sizes = found["pixel_values"], found["image_sizes"]
-    if "batch_num_images" in found and len(sizes) > 1:  # LLaVA-OneVision: a tile each
-        counts = [1] * len(sizes)
-    else:
-        pinpoints, side = image_processor.image_grid_pinpoints, pixels[0].shape[-1]
-        counts = [pinpoint_tiles(_pair(size), pinpoints, side) for size in sizes]
-    return np.concatenate(
-        [_array(each)[:count] for each, count in zip(pixels, counts, strict=True)]
-    )
-
-
-def _pair(size: Any) -> Size:
-    height, width = size
-    return int(height), int(width)
 
 
 def _array(value: Any) -> Any:

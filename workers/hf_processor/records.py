@@ -51,7 +51,7 @@ class Chat:
     @property
     def is_document(self) -> bool:
         """Return whether this is a text of nobody's, all of which is learned."""
-        return self.messages[0]["role"] == "document"
+        return bool(self.messages[0]["role"] == "document")
 
 
 def key_of(record: Any) -> str:
@@ -89,8 +89,8 @@ def _chat(key: str, record: Record) -> Chat:
     elif unnamed != len(listed) and (unnamed or not members):
         # A tar's members may be named by the parts alone.
         raise ValueError(
-            f"{unnamed} places for {len(listed)} images: give as many {PLACEHOLDER} marks or parts "
-            '{"type": "image"} as images, or none'
+            f"{unnamed} placeholders for {len(listed)} images: give as many {PLACEHOLDER} marks or "
+            'parts {"type": "image"} as images, or none'
         )
     rest = iter(listed)
     images = tuple(next(rest) if place is _NOTHING else place for place in placed)
@@ -129,7 +129,7 @@ def _turns(text: Record, record: Record) -> list[Any]:
             continue
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or not found:
             raise ValueError(f"{name} is {found!r:.80}, needed is a list of at least one turn")
-        if isinstance(found[0], Sequence):
+        if isinstance(found[0], list | tuple):
             raise ValueError(
                 f"{name} is a list of lists: one record at a time is read, and a batch of columns "
                 "is what set_transform and with_transform of datasets give; use .over(dataset)"
@@ -156,7 +156,7 @@ def _message(number: int, turn: Any, placed: list[Any]) -> dict[str, Any]:
     if not isinstance(turn, Mapping):
         raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
     speaker = turn.get("role", turn.get("from"))
-    role = "document" if speaker == "document" else ROLES.get(speaker)  # type: ignore[arg-type]
+    role = "document" if speaker == "document" else ROLES.get(speaker)
     if role is None:
         raise ValueError(f"turn {number} is from {speaker!r}; known are {', '.join(ROLES)}")
     content = turn.get("content", turn.get("value"))

@@ -1,10 +1,10 @@
 """Renders a chat by its template, and finds the characters that are learned: the assistant's.
 
 Where the template marks them with {% generation %}, they are what it marks, as in TRL's
-`assistant_only_loss`. Else they are what a turn of the assistant adds to the text: rendering the
-turns before it, with the prompt for a generation, gives where it begins, and rendering it too gives
-where it ends. Spaces at its end are left out (a tokenizer puts them to the next word), line ends are
-not: they come after every end mark that the model is to say.
+`assistant_only_loss`. Else they are what a turn of the assistant adds to the text: where it begins
+shows when the turns before it are rendered, with the prompt for a generation, and where it ends
+when it is rendered too. Spaces at its end are left out, since a tokenizer puts them to the next
+word; line ends are not, as in TRL's own templates for training.
 """
 
 import bisect
@@ -89,9 +89,7 @@ def _moved(at: int, ends: Sequence[int], gained: Sequence[int]) -> int:
     return at + gained[bisect.bisect_right(ends, at)]
 
 
-def learned(
-    offsets: Sequence[Span], spans: Sequence[Span], left_out: Sequence[Span]
-) -> list[bool]:
+def learned(offsets: Sequence[Span], spans: Sequence[Span], left_out: Sequence[Span]) -> list[bool]:
     """Return for each token whether it is learned: it has a character of `spans`.
 
     offsets: the characters of each token; those in `left_out`, where images stand, are not learned.

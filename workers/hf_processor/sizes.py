@@ -4,7 +4,7 @@ A probe runs the family's own processor, with all that it does to the text, over
 image processor (`SizedImages`). That says how many patches or tiles an image becomes and gives what
 the text is expanded by (grids, rows and columns, sizes), by one rule for each image processor; it
 makes no pixels. The rules were read in transformers 5.23, and use its functions where it has them.
-Of an image processor without a rule, or whose settings none fits, samples are loaded to be measured.
+Where there is no rule, or none that fits the settings, samples are loaded to be measured.
 
 Two words: a *tile* is a square that the encoder takes as an image; *patches* are counted where the
 encoder takes images of any size, cut to patches of one size.
@@ -25,24 +25,27 @@ Rule = Callable[["SizedImages"], tuple[Inputs, list[int]]]
 class SizedImages:
     """Stands in for an image processor; sizes: (height, width) of each image, in pixels.
 
-    units: tiles or patches of each image, once it has been called.
+    makes_pixels: the real one makes its fields, and nothing is left out. units: tiles or patches of
+    each image, once it has been called.
     """
 
-    def __init__(self, real: Any, rule: Rule, sizes: Sequence[Size]) -> None:
+    def __init__(
+        self, real: Any, rule: Rule, sizes: Sequence[Size], makes_pixels: bool = False
+    ) -> None:
         self.real, self.sizes, self.units = real, sizes, list[int]()
-        self._rule, self._given = rule, dict[str, Any]()
+        self._rule, self._given, self._makes_pixels = rule, dict[str, Any](), makes_pixels
 
     def __call__(self, images: Any, **given: Any) -> Inputs:
         """Return what the real one gives besides pixels; given: its settings for this call."""
         self._given = given
         inputs, self.units = self._rule(self)
-        return inputs
+        return self.real(images, **given) if self._makes_pixels else inputs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
     def fetch_images(self, images: Any) -> Any:
-        """Return the images: none is to be fetched."""
+        """Return the images: all of them are here."""
         return images
 
     def setting(self, name: str) -> Any:
@@ -70,13 +73,10 @@ def unit_of(processor: Any) -> Unit:
     return "patches" if "image_grid_thw" in names or is_pixtral else "tiles"
 
 
-def _edge(size: Any, *names: str) -> Any:
-    """Return the first of some edges that a size has: it is a mapping, or has attributes."""
-    for name in names:
-        found = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
-        if found:
-            return found
-    return None
+def _edge(size: Any, name: str) -> int:
+    """Return an edge of a size, which is a mapping or has attributes; 0 for none."""
+    found = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+    return int(found or 0)
 
 
 def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
@@ -107,6 +107,12 @@ def _square(images: SizedImages) -> tuple[int, int]:
     raise NoRuleError("images keep their shape: do_center_crop is off, and size has no height")
 
 
+def has_tiles(processor: Any) -> bool:
+    """Return whether all images become tiles of one size: those of Idefics2 keep their shape."""
+    kind = type(processor.image_processor).__name__
+    return unit_of(processor) == "tiles" and not kind.startswith("Idefics2")
+
+
 class NoRuleError(ValueError):
     """An image processor's settings are none that a rule knows: samples are to be loaded."""
 
@@ -119,26 +125,17 @@ def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _pinpoint_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     # LLaVA-NeXT: the best of some resolutions, cut to tiles, and one tile of the whole
-    tile = _square(images) if _edge(images.setting("size"), "height") else None
-    side = _edge(images.setting("size"), "shortest_edge")
-    height, width = tile or (side, side)
-    crop = images.setting("crop_size")
-    cut = _edge(crop, "height") if crop else None
-    counts = [
-        pinpoint_tiles(size, images.setting("image_grid_pinpoints"), cut or height)
-        for size in images.sizes
-    ]
-    shape = (max(counts, default=0), 3, *(_square(images) if cut else (height, width)))
-    pixels = [np.broadcast_to(np.float32(0), shape) for _ in counts]
-    return {"pixel_values": pixels, "image_sizes": list(images.sizes)}, counts
-
-
-def pinpoint_tiles(size: Size, pinpoints: Any, tile: int) -> int:
-    """Return the tiles of an image of (height, width) whose grid is the best of `pinpoints`."""
     from transformers.image_processing_utils import select_best_resolution
 
-    height, width = select_best_resolution(size, pinpoints)
-    return 1 + -(-height // tile) * -(-width // tile)
+    size, crop = images.setting("size"), images.setting("crop_size")
+    side = _edge(size, "height") or _edge(size, "shortest_edge")
+    tile = _edge(crop, "height") or side
+    pinpoints = images.setting("image_grid_pinpoints")
+    best = [select_best_resolution(each, pinpoints) for each in images.sizes]
+    counts = [1 + -(-height // tile) * -(-width // tile) for height, width in best]
+    shape = (3, tile, tile) if crop else (3, side, _edge(size, "width") or side)
+    pixels = [np.broadcast_to(np.float32(0), (max(counts), *shape)) for _ in counts]
+    return {"pixel_values": pixels, "image_sizes": list(images.sizes)}, counts
 
 
 def _onevision_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:

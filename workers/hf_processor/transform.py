@@ -1,4 +1,4 @@
-"""`RecordProcessor`: records become samples by a processor of Hugging Face, and costs without pixels.
+"""`RecordProcessor`: samples of records by a processor of Hugging Face, and costs without pixels.
 
 One way serves both. A record is read as a chat (records.py), rendered to text with the spans that
 are learned (rendering.py), and given to the family's own processor: with the images, or, for a
@@ -24,8 +24,8 @@ from .fields import PER_TOKEN, Fields, blank_fields, sample_fields
 from .images import open_pixels, read_size
 from .records import Chat, key_of, read_record
 from .rendering import template_of
-from .sizes import NoRuleError, SizedImages, patches_of_sizes, rule_of, unit_of
-from .texts import mark_of, text_of, tokenized
+from .sizes import NoRuleError, SizedImages, has_tiles, patches_of_sizes, rule_of, unit_of
+from .texts import Tokens, text_of, tokenized
 
 Overlong = Literal["refuse", "cut"]
 logger = logging.getLogger(__name__)
@@ -56,7 +56,9 @@ class RecordProcessor:
                 "or the folder or name that one is loaded from"
             )
         if overlong not in get_args(Overlong):
-            raise ValueError(f"overlong is {overlong!r}; use one of {', '.join(get_args(Overlong))}")
+            raise ValueError(
+                f"overlong is {overlong!r}; use one of {', '.join(get_args(Overlong))}"
+            )
         if max_length is not None and max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {max_length}")
         self.max_length, self.overlong, self.max_pixels = max_length, overlong, max_pixels
@@ -92,7 +94,7 @@ class RecordProcessor:
 
     @property
     def probes_by_size(self) -> bool:
-        """Whether costs are found from sizes and texts; else each sample is loaded to measure it."""
+        """Whether costs are found from sizes and texts; else samples are loaded to be measured."""
         return not self._has_images or rule_of(self.processor) is not None
 
     def __call__(self, record: Any) -> Any:
@@ -102,10 +104,10 @@ class RecordProcessor:
             pictures = [
                 open_pixels(each, record, self.image_root, self.max_pixels) for each in chat.images
             ]
-            made = self._process(self.processor, chat, pictures)
-            if not self._has_images:
-                return made
-            return sample_fields(made, self.processor, len(pictures), self._blank_fields())
+            if pictures and self._has_images:
+                return self._cut(self._seen(chat, pictures))
+            made = self._cut(self._tokens(self.processor, chat, pictures))
+            return {**made, **self._blank_fields()} if self._has_images else made
         except ValueError as error:
             raise _of_sample(chat.key, error) from error
 
@@ -124,11 +126,12 @@ class RecordProcessor:
                 read_size(each, record, self.image_root, self.max_pixels) for each in chat.images
             ]
             if rule is None:
-                return Probe(chat.key, self._cost(self._process(self.processor, chat, []), 0))
+                made = self._cut(self._tokens(self.processor, chat, sizes))
+                return Probe(chat.key, self._cost(made, 0))
             upright = [(height, width) for width, height in sizes]
             stand_in = copy.copy(self.processor)
             stand_in.image_processor = SizedImages(self.processor.image_processor, rule, upright)
-            made = self._process(stand_in, chat, [_DOT] * len(sizes))
+            made = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes)))
             return Probe(chat.key, self._cost(made, sum(stand_in.image_processor.units)))
         except NoRuleError as error:
             return self._loaded_cost(record, str(error))
@@ -158,12 +161,6 @@ class RecordProcessor:
             units = len(sample["pixel_values"])
         return self._cost(sample, units)
 
-    def over(self, dataset: Any) -> Any:
-        """Return a map-style data set of records as a source of samples, with their costs."""
-        from .source import ProcessedRecords
-
-        return ProcessedRecords(dataset, self)
-
     def spec(self) -> dict[str, Any]:
         """Return name and JSON arguments for a remote worker; ValueError without a path."""
         if self._path is None:
@@ -176,7 +173,10 @@ class RecordProcessor:
     def fingerprint(self) -> str:
         """Return a hash of the settings, the processor's and the tokenizer's."""
         if not self._fingerprint:
-            facts = {"class": type(self.processor).__name__, "vocabulary": _words_of(self.tokenizer)}
+            facts = {
+                "class": type(self.processor).__name__,
+                "vocabulary": _words_of(self.tokenizer),
+            }
             if self.processor is not self.tokenizer:
                 facts["processor"] = self.processor.to_json_string()
             versions = library_versions("transformers", "tokenizers", "torchvision")
@@ -210,16 +210,31 @@ class RecordProcessor:
             cost[self._unit] = units
         return {**cost, "label_tokens": count_label_tokens(made["labels"])}
 
+    def _seen(self, chat: Chat, pictures: Sequence[Image.Image]) -> Tokens:
+        """Return the sample of a chat with images, whole."""
+        rule, tiles = rule_of(self.processor), None
+        if rule is None or not has_tiles(self.processor):
+            made = self._tokens(self.processor, chat, pictures)
+        else:
+            sizes = [(each.height, each.width) for each in pictures]
+            real = self.processor.image_processor
+            watched = copy.copy(self.processor)
+            watched.image_processor = SizedImages(real, rule, sizes, makes_pixels=True)
+            made = self._tokens(watched, chat, pictures)
+            tiles = watched.image_processor.units
+        return Tokens(sample_fields(made.fields, self.processor, tiles), made.images_end)
+
     def _blank_fields(self) -> Fields:
         """Return the fields of images as they are in a sample without any: of no rows."""
         if self._blank is None:
-            self._blank = blank_fields(
-                self.processor, mark_of(self.processor), self.processor_kwargs
-            )
+            picture = Image.new("RGB", (64, 64))
+            parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+            chat = Chat("", ({"role": "document", "content": parts},), (picture,))
+            self._blank = blank_fields(self._seen(chat, [picture]).fields)
         return self._blank
 
-    def _process(self, processor: Any, chat: Chat, pictures: Sequence[Any]) -> Fields:
-        """Return what a processor makes of a chat, with labels, and cut to max_length.
+    def _tokens(self, processor: Any, chat: Chat, pictures: Sequence[Any]) -> Tokens:
+        """Return what a processor makes of a chat, with labels.
 
         Fields of tokens have no batch axis, those of images are as they come.
         """
@@ -228,11 +243,11 @@ class RecordProcessor:
         template = template_of(processor, self.chat_template)
         text = text_of(chat, processor, self.tokenizer, template, self.template_kwargs)
         given = {**self.processor_kwargs, "return_tensors": None}
-        made = tokenized(processor, self.tokenizer, text, pictures, given)
-        return self._cut(made.fields, made.images_end)
+        return tokenized(processor, self.tokenizer, text, pictures, given)
 
-    def _cut(self, made: Fields, images_end: int) -> Fields:
+    def _cut(self, tokens: Tokens) -> Fields:
         """Return the fields within max_length; ValueError where that may not be done."""
+        made, images_end = tokens
         count, most = len(made["input_ids"]), self.max_length
         if most is not None and count > most:
             if self.overlong == "refuse":

@@ -30,6 +30,7 @@ TRANSFORM_GROUP = "counterpoise.transforms"
 TRANSFORMS = (
     "counterpoise.workers:VisionLanguage",
     "counterpoise.workers:ByteTokenizer",
+    "counterpoise:HFProcessor",
 )
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -103,7 +103,9 @@ def llava_next() -> Any:
 
     grids = [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]
     pixels = LlavaNextImageProcessorPil(
-        size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, image_grid_pinpoints=grids
+        size={"shortest_edge": 28},
+        crop_size={"height": 28, "width": 28},
+        image_grid_pinpoints=grids,
     )
     words = tokenizer(image="<image>", image_token="<image>")
     return _made(
@@ -161,7 +163,9 @@ def idefics3() -> Any:
     pixels = Idefics3ImageProcessorPil(
         size={"longest_edge": 112}, max_image_size={"longest_edge": 28}
     )
-    words = tokenizer("<fake_token_around_image>", "<image>", "<global-img>", *GRID, image="<image>")
+    words = tokenizer(
+        "<fake_token_around_image>", "<image>", "<global-img>", *GRID, image="<image>"
+    )
     return _made(Idefics3Processor, pixels, words, image_seq_len=4)
 
 
@@ -174,7 +178,9 @@ def smolvlm() -> Any:
     pixels = SmolVLMImageProcessorPil(
         size={"longest_edge": 112}, max_image_size={"longest_edge": 28}
     )
-    words = tokenizer("<fake_token_around_image>", "<image>", "<global-img>", *GRID, image="<image>")
+    words = tokenizer(
+        "<fake_token_around_image>", "<image>", "<global-img>", *GRID, image="<image>"
+    )
     return _made(
         processing_smolvlm.SmolVLMProcessor, pixels, words, image_seq_len=4, video_processor=None
     )
@@ -241,10 +247,10 @@ def _made(kind: Any, image_processor: Any, words: Any, **settings: Any) -> Any:
     )  # fmt: skip
 
 
-class _NoVideos:
-    """Stands in for a video processor, which needs torchvision."""
+class _NoVideos(dict[str, Any]):
+    """Stands in for a video processor, which needs torchvision; its settings are none."""
 
-    model_input_names: list[str] = []
+    model_input_names = ()
     merge_size, temporal_patch_size, num_frames, fps = 2, 2, 8, 1
 
 
