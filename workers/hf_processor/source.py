@@ -12,6 +12,7 @@ class ProcessedRecords:
     """The samples that a processor makes of a data set's records; costs come without pixels."""
 
     def __init__(self, dataset: Any, processor: RecordProcessor) -> None:
+        self.records = dataset
         self._records = PlainSource(dataset)
         self._processor = processor
 
