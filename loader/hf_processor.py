@@ -7,6 +7,9 @@ from ..workers.hf_processor.source import ProcessedRecords
 from ..workers.hf_processor.transform import RecordProcessor
 from .collate.layouts import collate_padded
 
+# What a batch says of itself, and no model takes.
+BESIDE = ("images_per_sample", "videos_per_sample", "tiles_per_image")
+
 
 class HFProcessor(RecordProcessor):
     """Makes samples of chat records with a processor or tokenizer of transformers.
@@ -48,6 +51,15 @@ class HFProcessor(RecordProcessor):
         return self.collate_samples([RecordProcessor.__call__(self, each) for each in records])
 
     def collate_samples(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return samples, as `self(record)` gives them, as a batch of the same layout."""
+        """Return samples, as `self(record)` gives them, as a batch for `model(**batch)`.
+
+        Without what a layout says beside: of how many things the batch is.
+        """
         pad_id = self.tokenizer.pad_token_id
-        return collate_padded(samples, pad_id=0 if pad_id is None else pad_id)
+        batch = collate_padded(samples, pad_id=0 if pad_id is None else pad_id)
+        left_out = {*BESIDE, *(name for name in batch if name.endswith("_lengths"))}
+        if not len(batch.get("pixel_values", ())):
+            left_out |= self.image_fields
+        for name in self.nested_fields & batch.keys():
+            batch[name] = batch[name][None]  # all images as if they were of one row
+        return {name: value for name, value in batch.items() if name not in left_out}

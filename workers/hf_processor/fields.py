@@ -59,6 +59,11 @@ def blank_fields(sample: Fields) -> Fields:
     return {name: each[:0] if each.ndim else np.zeros_like(each) for name, each in found.items()}
 
 
+def is_nested_by(processor: Any) -> bool:
+    """Return whether a processor gives images an axis of the batch, as its model takes them."""
+    return type(processor.image_processor).__name__.startswith(_NESTED)
+
+
 def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
     found = {name: value for name, value in made.items() if name not in PER_TOKEN}
     if type(image_processor).__name__.startswith(_NESTED):

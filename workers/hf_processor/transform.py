@@ -20,7 +20,7 @@ from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.labels import IGNORED, count_label_tokens
 from ..sources.registry import name_of
-from .fields import PER_TOKEN, Fields, blank_fields, sample_fields
+from .fields import PER_TOKEN, Fields, blank_fields, is_nested_by, sample_fields
 from .images import open_pixels, read_size
 from .records import Chat, key_of, read_record
 from .rendering import template_of
@@ -199,6 +199,17 @@ class RecordProcessor:
     @property
     def _has_images(self) -> bool:
         return getattr(self.processor, "image_processor", None) is not None
+
+    @property
+    def image_fields(self) -> set[str]:
+        """The names of a sample's fields that are of images; none for a tokenizer."""
+        return {*self._blank_fields()} if self._has_images else set()
+
+    @property
+    def nested_fields(self) -> set[str]:
+        """The names of fields of images for which a model wants an axis of the batch, too."""
+        is_nested = self._has_images and is_nested_by(self.processor)
+        return {"pixel_values", "pixel_attention_mask"} if is_nested else set()
 
     @property
     def _unit(self) -> str:

@@ -418,7 +418,7 @@ def test_costs_are_kept_by_what_decides_them(folder: str) -> None:
     assert cp.HFProcessor(make("llava")).fingerprint() == cp.HFProcessor(folder).fingerprint()
 
 
-ROWS = [
+ROWS: Any = [
     {"messages": [
         {"role": "user", "content": "how " * (number % 7 + 1)},
         {"role": "assistant", "content": "so " * (number % 5 + 1)},
@@ -427,15 +427,32 @@ ROWS = [
 ]  # fmt: skip
 
 
-def test_rows_of_a_data_set_are_samples_with_costs() -> None:
+def test_rows_of_a_data_set_are_samples_with_costs(monkeypatch: Any) -> None:
     hf = cp.HFProcessor(make("llava"))
-    table = Dataset.from_list(ROWS[:4])
-    source = hf.over(table)
+    source = hf.over(Dataset.from_list(ROWS[:4]))
     assert len(source) == 4
-    assert [source.probe(n).cost for n in range(4)] == [hf.cost(source[n]) for n in range(4)]
-    bad = hf.over([{"messages": []}])
+    samples = [source[n] for n in range(4)]
+    for row, sample in zip(ROWS, samples, strict=False):
+        assert np.array_equal(sample["pixel_values"], hf(row)["pixel_values"])
+    # no pixel is decoded to find costs
+    monkeypatch.setattr(Image.Image, "load", None)
+    assert [source.probe(n).cost for n in range(4)] == [hf.cost(each) for each in samples]
+
+
+def test_a_wrong_row_has_the_index_as_its_name() -> None:
+    bad = cp.HFProcessor(tokenizer()).over([{"messages": []}])
     with pytest.raises(SampleError, match="sample '0': messages is"):
         bad.probe(0)
+
+
+def test_a_batch_is_what_its_model_takes() -> None:
+    for family in ("llava", "llava_next", "internvl", "idefics3"):
+        hf = cp.HFProcessor(make(family))
+        batch, unseen = hf(ROWS[:3]), hf(ROWS[:1])
+        named = {*batch} - {"image_sizes", "pixel_attention_mask"}
+        assert named == {"input_ids", "labels", "attention_mask", "pixel_values"}
+        assert {*unseen} == {"input_ids", "labels", "attention_mask"}
+        assert batch["pixel_values"].ndim == (5 if family == "idefics3" else 4)
 
 
 def test_as_collate_fn_it_makes_a_padded_batch() -> None:
