@@ -22,24 +22,34 @@ Inputs = dict[str, Any]
 Rule = Callable[["SizedImages"], tuple[Inputs, list[int]]]
 
 
+class NoRuleError(ValueError):
+    """An image processor's settings are none that a rule knows: samples are to be loaded."""
+
+
 class SizedImages:
     """Stands in for an image processor; sizes: (height, width) of each image, in pixels.
 
     makes_pixels: the real one makes its fields, and nothing is left out. units: tiles or patches of
-    each image, once it has been called.
+    each image, once it has been called; None where no rule fits.
     """
 
     def __init__(
         self, real: Any, rule: Rule, sizes: Sequence[Size], makes_pixels: bool = False
     ) -> None:
-        self.real, self.sizes, self.units = real, sizes, list[int]()
-        self._rule, self._given, self._makes_pixels = rule, dict[str, Any](), makes_pixels
+        self.real, self.sizes, self.makes_pixels = real, sizes, makes_pixels
+        self.units: list[int] | None = []
+        self._rule, self._given = rule, dict[str, Any]()
 
     def __call__(self, images: Any, **given: Any) -> Inputs:
         """Return what the real one gives besides pixels; given: its settings for this call."""
-        self._given = given
-        inputs, self.units = self._rule(self)
-        return self.real(images, **given) if self._makes_pixels else inputs
+        self._given, inputs = given, Inputs()
+        try:
+            inputs, self.units = self._rule(self)
+        except NoRuleError:
+            self.units = None
+            if not self.makes_pixels:
+                raise
+        return self.real(images, **given) if self.makes_pixels else inputs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -111,10 +121,6 @@ def has_tiles(processor: Any) -> bool:
     """Return whether all images become tiles of one size: those of Idefics2 keep their shape."""
     kind = type(processor.image_processor).__name__
     return unit_of(processor) == "tiles" and not kind.startswith("Idefics2")
-
-
-class NoRuleError(ValueError):
-    """An image processor's settings are none that a rule knows: samples are to be loaded."""
 
 
 def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:

@@ -28,6 +28,7 @@ from .sizes import NoRuleError, SizedImages, has_tiles, patches_of_sizes, rule_o
 from .texts import Tokens, text_of, tokenized
 
 Overlong = Literal["refuse", "cut"]
+PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
 logger = logging.getLogger(__name__)
 # An image that has a size and no pixels to speak of.
 _DOT = Image.new("RGB", (1, 1))
@@ -158,7 +159,8 @@ class RecordProcessor:
             side = side if isinstance(side, int) else side["height"]
             units = sum(patches_of_sizes(sample["image_sizes"], side))
         else:
-            units = len(sample["pixel_values"])
+            found = next((sample[name] for name in PIXELS if name in sample), np.zeros((0, 0, 0)))
+            units = int(np.prod(np.shape(found)[:-3]))
         return self._cost(sample, units)
 
     def spec(self) -> dict[str, Any]:

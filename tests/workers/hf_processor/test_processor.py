@@ -243,6 +243,16 @@ def test_what_has_no_rule_is_loaded_to_be_measured_and_says_so(caplog: Any) -> N
     ]
 
 
+def test_settings_that_no_rule_fits_are_loaded_to_be_measured(caplog: Any) -> None:
+    processor = make("llava")
+    processor.image_processor.do_center_crop = False
+    hf = cp.HFProcessor(processor)
+    assert hf(SEEN)["pixel_values"].shape == (1, 3, 28, 63)
+    with caplog.at_level(logging.WARNING):
+        assert hf.probe(SEEN).cost == hf.cost(hf(SEEN))
+    assert "images keep their shape: do_center_crop is off" in caplog.text
+
+
 # Where it runs
 
 

@@ -90,13 +90,13 @@ def test_twenty_steps_are_those_of_samples_one_by_one(family: str, layout: Any) 
         for batch, info in zip(step.microbatches, step.infos, strict=True):
             in_rows = family == "idefics3"
             loss = loss_of(model, batch, layout == "packed", in_rows) / info.step_label_tokens
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             for key in info.keys:
                 one = loss_of(single, hf([ROWS[int(key)]]), False, in_rows)
-                (one / info.step_label_tokens).backward()  # type: ignore[no-untyped-call]
+                (one / info.step_label_tokens).backward()
             seen += len(info.keys)
-        grads = ([each.grad for each in one.parameters()] for one in (model, single))
-        assert_near(*grads, most=most)
+        ours, theirs = ([each.grad for each in one.parameters()] for one in (model, single))
+        assert_near(ours, theirs, most)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
