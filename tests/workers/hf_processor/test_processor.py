@@ -19,7 +19,6 @@ from PIL import Image
 
 import counterpoise as cp
 from counterpoise.workers import SampleError, TarDataset
-from counterpoise.workers.sources.registry import build, registered
 from tests.workers.hf_processor.families import FAMILIES, make, tokenizer
 
 TEXT = {
@@ -308,13 +307,15 @@ def test_a_worker_elsewhere_makes_the_same_from_a_name(folder: str, shard: str) 
     here = TarDataset(shard, cp.HFProcessor(folder, max_length=400))
     spec = json.loads(json.dumps(here.spec()))
     assert spec["transform"]["name"] == "counterpoise:HFProcessor"
-    there = TarDataset.from_spec(spec, None)
+    with pytest.raises(ValueError, match="no such transform: 'counterpoise:HFProcessor'"):
+        TarDataset.from_spec(spec, None)  # it reads folders that a job names
+    there = TarDataset.from_spec(spec, None, ["counterpoise:HFProcessor"])
     assert there.probe(3) == here.probe(3)
     assert there[3]["input_ids"].tolist() == here[3]["input_ids"].tolist()
     assert there.fingerprint() == here.fingerprint()
     with pytest.raises(ValueError, match=r"save_pretrained\(folder\)"):
         cp.HFProcessor(tokenizer()).spec()
-    assert build(spec["transform"], registered()).max_length == 400
+    assert there.transform.max_length == 400
 
 
 def test_costs_are_kept_by_what_decides_them(folder: str) -> None:
