@@ -395,6 +395,19 @@ def test_a_balanced_loader_plans_by_the_probed_costs(way: str) -> None:
     assert seen == len(ROWS)
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_a_plan_says_which_microbatches_have_images(family: str) -> None:
+    hf = cp.HFProcessor(make(family))
+    loader = cp.DataLoader(
+        hf.over(ROWS), batch_size=1, collate_fn=list, shuffle=True, balance=cp.Balance("fixed")
+    )
+    told = set()
+    for samples, info in loader.with_info():
+        assert info.images == any(len(each["pixel_values"]) for each in samples)
+        told.add(info.images)
+    assert told == {True, False}
+
+
 def test_auto_finds_the_probed_costs(shard: str) -> None:
     data = TarDataset(shard, cp.HFProcessor(make("llava")))
     hf: Any = data.transform
