@@ -138,6 +138,31 @@ def test_what_a_sample_has_is_what_the_processor_returns(family: str) -> None:
             assert np.array_equal(ours[name], theirs[name])
 
 
+@pytest.mark.parametrize("family", TEMPLATED)
+def test_pixels_that_torch_has_made_are_the_same(family: str, monkeypatch: Any) -> None:
+    # torchvision's image processors, which are the default where it is installed, give tensors.
+    processor = make(family)
+    expected = cp.HFProcessor(processor)(SEEN)
+    kind = type(processor.image_processor)
+    call = kind.__call__
+
+    def with_tensors(self: Any, *given: Any, **named: Any) -> Any:
+        made = call(self, *given, **named)
+        for name in ("pixel_values", "image_grid_thw", "pixel_attention_mask"):
+            if name in made and isinstance(made[name], list):
+                made[name] = [torch.from_numpy(np.ascontiguousarray(v)) for v in made[name]]
+            elif name in made:
+                made[name] = torch.from_numpy(np.ascontiguousarray(made[name]))
+        return made
+
+    monkeypatch.setattr(kind, "__call__", with_tensors)
+    sample = cp.HFProcessor(processor)(SEEN)
+    assert sample.keys() == expected.keys()
+    for name, value in sample.items():
+        assert isinstance(value, np.ndarray)
+        assert np.array_equal(value, expected[name])
+
+
 def test_tiles_that_fill_an_image_up_are_left_out() -> None:
     images = [Image.new("RGB", size, (200, 10, 10)) for size in ((50, 50), (120, 20))]
     sample = cp.HFProcessor(make("llava_next"))({**TEXT, "images": images})
