@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .collate.layouts import collate_padded as collate_padded
     from .collate.layouts import collate_samples as collate_samples
     from .dataloader import DataLoader as DataLoader
+    from .hf_processor import HFProcessor as HFProcessor
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
@@ -37,6 +38,7 @@ _HOMES = {
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
     "Equivalence": ".collate.equivalence",
+    "HFProcessor": ".hf_processor",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",

@@ -153,6 +153,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         worker_restarts: int | None = None,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        processor: Any = collate_fn
+        if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
+            # An HFProcessor: records become samples before they are batched, so that costs are
+            # found without pixels, and any layout batches them.
+            dataset = processor.over(dataset)
+            is_own = getattr(balance, "layout", "torch") == "torch"
+            collate_fn = processor.collate_samples if is_own else None
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)

@@ -74,6 +74,7 @@ ORDER = (
     "workers.discovery",
     "workers.tar",
     "workers.vision_language",
+    "workers.hf_processor",
     "workers.batches",
     "workers.processes",
     "workers.daemon",
