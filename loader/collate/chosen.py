@@ -91,7 +91,7 @@ class BatchMaker:
             return partial(_stacked, wanted)
         return partial(
             collate_samples, layout=balance.layout, pad_id=balance.pad_id,
-            dummy_tile=balance.dummy_tile, fields=wanted,
+            dummy_tile=balance.dummy_tile, fields=wanted, **balance.shapes.of_tokens(),
         )  # fmt: skip
 
 

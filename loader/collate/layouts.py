@@ -60,6 +60,7 @@ from .fields import (
 )
 from .images import IMAGE_FIELDS, collate_images
 from .tokens import (
+    Length,
     TokenPlaces,
     check_made,
     made_fields,
@@ -71,7 +72,6 @@ from .tokens import (
 )
 
 TEXTS = ("input_ids", "labels")
-NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 
 
 def collate_samples(
@@ -82,7 +82,7 @@ def collate_samples(
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
-    length: int | None = None,
+    length: Length = None,
     rows: int | None = None,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
@@ -112,7 +112,7 @@ def collate_samples(
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
     for name, rule in own.rules.items():
         if rule.of:
-            batch |= own.make(name, rule, has_gaps=align > 1)
+            batch |= own.make(name, rule, has_gaps=align > 1, is_sized=length is not None)
     if own.places is not None and (length or rows) is not None and "pad_sequences" in fields:
         batch["pad_sequences"] = len(own.places.lengths) - own.places.samples
     known = own.made
@@ -208,7 +208,7 @@ class _Collation:
         rows = torch.from_numpy(self.places.lay(parts, fill_as(rule.fill, bits), dtype))
         return {name: rows if bits is None else rows.view(bits)}
 
-    def make(self, name: str, rule: Rule, has_gaps: bool) -> Batch:
+    def make(self, name: str, rule: Rule, has_gaps: bool, is_sized: bool) -> Batch:
         """Return a field that is made of another one, and has no values in samples."""
         for place, sample in enumerate(self.samples if self.by.base is None else ()):
             if name in sample:
@@ -230,7 +230,9 @@ class _Collation:
             rows = places.positions() if rule.how == "positions" else places.mask()
             found[name] = torch.from_numpy(rows[0] if of == "concatenate" else rows)
         elif rule.how == "longest":
-            found[name] = max(end - begin for _, begin, end in places.spans)
+            longest = max(end - begin for _, begin, end in places.spans)
+            # Where batches are to be alike their numbers are, too: kernels take it for a bound.
+            found[name] = places.shape[1] if is_sized and of == "tokens" else longest
         elif rule.how == "lengths":
             found[name] = filled_tensor([*places.lengths[: places.samples]], np.int32)
         else:
@@ -275,7 +277,7 @@ def collate_padded(
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
-    length: int | None = None,
+    length: Length = None,
     rows: int | None = None,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
@@ -307,7 +309,7 @@ def collate_packed(
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
-    length: int | None = None,
+    length: Length = None,
 ) -> Batch:
     """Concatenate samples, without padding but what `align` and `length` ask for.
 
@@ -326,7 +328,9 @@ def collate_packed(
     length: the tokens of the whole batch. What is missing is pad tokens that are a sequence of
     their own, the last one in cu_seq_lens, as Megatron's dummy sequence is: kernels leave what no
     sequence holds as it was in memory, and gradients become NaN. pad_sequences, then, is 1, or 0
-    where nothing was missing. Raises ValueError for more tokens than length.
+    where nothing was missing. Of several lengths, ascending, it is the first that is enough.
+    max_length is the length then, so that batches of one length are alike for what is compiled.
+    Raises ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
@@ -337,33 +341,3 @@ def collate_packed(
         samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
         length=length,
     )  # fmt: skip
-
-
-def hf_kwargs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what keeps the samples of a packed batch apart in a Hugging Face model's forward().
-
-        model(input_ids=batch["input_ids"], labels=batch["labels"], **cp.hf_kwargs(batch))
-
-    position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
-    cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
-    use_cache=False: models keep a cache by default, in training too, and with one they take
-    positions that restart for one sequence and attend across (read in transformers 5.23,
-    masking_utils.py). No attention mask may be given beside them. Raises ValueError for a batch
-    that is not packed.
-    """
-    missing = [name for name in NEEDED if name not in batch]
-    if missing:
-        raise ValueError(
-            f"the batch has no {', '.join(missing)}, only {', '.join(map(str, batch))[:200]}: give "
-            "one of layout 'packed' (Balance(layout='packed') or collate_packed); a padded batch "
-            "goes to the model with its attention_mask instead"
-        )
-    ends, longest = batch["cu_seq_lens"], batch["max_length"]
-    return {
-        "position_ids": batch["position_ids"],
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }

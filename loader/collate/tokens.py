@@ -18,6 +18,9 @@ from ...balancer.planning.problem.layout import Base, Fill, Layout, rules_of
 from ...workers.sources.labels import IGNORED
 from .fields import TOO_LARGE, Array, Sample, array_of, empty_array
 
+# What a batch is filled up to: one length, the first of several that is enough, or none.
+Length = int | Sequence[int] | None
+
 # What a layout makes of tokens, and so says the same of a sample as the sample does, or is wrong.
 FOLLOWS: Mapping[str, Callable[[int, Sample], Any]] = {
     "attention_mask": lambda tokens, _: np.ones(tokens),
@@ -80,7 +83,7 @@ class TokenPlaces:
 
 
 def padded_places(
-    lengths: Sequence[int], align: int = 1, length: int | None = None, rows: int | None = None
+    lengths: Sequence[int], align: int = 1, length: Length = None, rows: int | None = None
 ) -> TokenPlaces:
     """Return a row for each sample; ValueError where they do not fit.
 
@@ -98,7 +101,7 @@ def padded_places(
     return TokenPlaces((count, width), spans, every, len(lengths))
 
 
-def packed_places(lengths: Sequence[int], align: int = 1, length: int | None = None) -> TokenPlaces:
+def packed_places(lengths: Sequence[int], align: int = 1, length: Length = None) -> TokenPlaces:
     """Return one row for all samples, each filled up to a multiple of align; ValueError as above.
 
     What is missing to `length` is a sequence of its own.
@@ -112,7 +115,7 @@ def packed_places(lengths: Sequence[int], align: int = 1, length: int | None = N
 
 
 def places_of(
-    base: Base, lengths: Sequence[int], align: int, length: int | None, rows: int | None
+    base: Base, lengths: Sequence[int], align: int, length: Length, rows: int | None
 ) -> TokenPlaces:
     """Return where the tokens of samples of these lengths lie."""
     if base == "padded":
@@ -122,15 +125,17 @@ def places_of(
     return packed_places(lengths, align, length)
 
 
-def _filled_to(tokens: int, align: int, length: int | None, who: str) -> int:
+def _filled_to(tokens: int, align: int, length: Length, who: str) -> int:
     """Return tokens as a multiple of align, or length; ValueError where that is too short.
 
-    >>> _filled_to(17, 16, None, ""), _filled_to(17, 16, 64, "")
-    (32, 64)
+    >>> _filled_to(17, 16, None, ""), _filled_to(17, 16, 64, ""), _filled_to(17, 16, (16, 48), "")
+    (32, 64, 48)
     """
+    aligned = -(-tokens // max(1, align)) * align
+    if length is not None and not isinstance(length, int):
+        length = next((each for each in length if each >= aligned), length[-1])
     if align < 1 or (length is not None and length % align):
         raise ValueError(f"length is {length} and align {align}: give a multiple of it, at least 1")
-    aligned = -(-tokens // align) * align
     if length is not None and aligned > length:
         raise ValueError(
             f"a microbatch is to have {length} tokens, and {who} {aligned}: give a larger length, "

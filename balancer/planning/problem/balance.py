@@ -5,7 +5,7 @@ BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from .frozen_mapping import FrozenMapping
 from .layout import Layout, LayoutName, as_layout
 from .options import (
+    COUNTED,
     ENCODER,
     GROUPINGS,
     OPTIONS,
@@ -26,7 +27,7 @@ from .options import (
     PartitionName,
     Waits,
     Work,
-    check_align,
+    check_all_or_none,
     check_counts,
     check_dispatch,
     check_limits,
@@ -36,10 +37,11 @@ from .options import (
     check_waits,
 )
 from .pipeline_costs import check_ordering
+from .shapes import Shapes, check_shapes, resolve_shapes
 
 VERSION = 1
 # The options that are copied, so that a Balance stays what was checked.
-_MAPPINGS = ("budgets", "time_ns", "pipeline")
+_MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,9 +83,18 @@ class Balance:
     dispatch: "images": a step's images are encoded by other ranks than their samples', as
         `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
         budget: microbatches are balanced by the language model's work alone.
-    align: the resource, such as "tiles", that at each microbatch index all ranks have or none has,
-        for sharded encoders (FSDP), which every rank has to enter. Samples of a step are exchanged
-        for it; where a step has too few, indices stay mixed (see dummy_tile). None: not looked at.
+    all_or_none: the resource, such as "tiles", that at each microbatch index all ranks have or
+        none has, for sharded encoders (FSDP), which every rank has to enter. Samples of a step are
+        exchanged for it; where a step has too few, indices stay mixed (see dummy_tile). None: not
+        looked at.
+    align: each sample is padded to a multiple, such as {"tokens": 16} (FP8), and costs what it is
+        padded to. cp: context-parallel ranks; with more than 1, tokens are a multiple of 2 x cp,
+        too, as THD kernels need.
+    buckets: each microbatch is padded to the next of these sizes, such as {"tokens": [4096, 8192]},
+        and costs that; the largest is the budget.
+    max_shapes: buckets of tokens, so many, evenly spaced up to their budget.
+    fixed: every microbatch is padded to its budgets: one shape. These three need oversize "refuse"
+        or "error"; layout "packed" pads tokens alone.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -116,7 +127,12 @@ class Balance:
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     dispatch: Dispatch = "samples"
-    align: str | None = None
+    all_or_none: str | None = None
+    align: Mapping[str, int] = FrozenMapping[int]({})
+    cp: int = 1
+    buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})
+    max_shapes: int | None = None
+    fixed: bool = False
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName | Layout = "torch"
@@ -130,7 +146,11 @@ class Balance:
         for name in _MAPPINGS:
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, FrozenMapping(given))
+        self._set_sizes()
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
+        check_shapes(
+            self.shapes, self.layout, self.grouping, self.oversize, padded, self.grouping in COUNTED
+        )
         check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
         check_waits(self.resolved_waits, self.partition)
         check_padded(self.grouping, self.mode, padded)
@@ -138,7 +158,9 @@ class Balance:
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
         check_dispatch(self.dispatch, self.budgets)
         travelling = ENCODER if self.dispatch == "images" else ()
-        check_align(self.align, self.grouping, self.partition, self.ordering, padded, travelling)
+        check_all_or_none(
+            self.all_or_none, self.grouping, self.partition, self.ordering, padded, travelling
+        )
         if self.grouping == "auto":
             _check_auto(self)
         check_ordering(self.ordering, self.pipeline)
@@ -155,6 +177,20 @@ class Balance:
         layout = as_layout(self.layout)
         pads = layout is not None and layout.pads
         return self.work or ("padded" if pads and not sums else "packed")
+
+    @property
+    def shapes(self) -> Shapes:
+        """How samples and microbatches are padded, by resource."""
+        return resolve_shapes(
+            self.align, self.cp, self.buckets, self.max_shapes, self.fixed, self.budgets
+        )
+
+    def _set_sizes(self) -> None:
+        """Sort buckets, and make the largest of each the budget where none is given."""
+        sizes = {name: tuple(sorted({*some})) for name, some in self.buckets.items()}
+        object.__setattr__(self, "buckets", FrozenMapping(sizes))
+        tops = {name: some[-1] for name, some in sizes.items()}
+        object.__setattr__(self, "budgets", FrozenMapping({**tops, **self.budgets}))
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -230,6 +266,20 @@ def as_balance(balance: "Balance | str") -> Balance:
         f"balance is {balance!r}, allowed are a Balance or the name of a grouping: "
         f"{', '.join(map(repr, GROUPINGS))}{more}"
     )
+
+
+def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
+    """Return a balance's budget for each resource, None for no limit; ValueError for others.
+
+    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
+    (None, 4096)
+    """
+    if unknown := [name for name in balance.budgets if name not in resources]:
+        raise ValueError(
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
+            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
+        )
+    return tuple(balance.budgets.get(name) for name in resources)
 
 
 def _check_auto(balance: Balance) -> None:
