@@ -281,6 +281,8 @@ def test_models_that_mix_samples_are_refused_with_what_would_be_right() -> None:
         check_packing(Shifting(llama().config))
     with pytest.raises(ValueError, match="unexpected keyword argument 'position_ids'"):
         check_packing(Bare())
+    assert prove_packing(Bare()).raises
+    assert not prove_packing(Leaking(llama().config)).raises
 
 
 def test_another_attention_is_advised_where_it_was_seen_to_be_right() -> None:
