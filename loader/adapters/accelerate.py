@@ -18,6 +18,7 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
+from ...balancer.planning.problem.layout import base_of
 from ..collate.layouts import collate_packed
 from ..models.kwargs import is_packed
 from ..models.proof import check_packing
@@ -88,7 +89,7 @@ def is_packing(loader: Any) -> bool:
     """Return whether a loader's batches are known to be packed before the first one."""
     given = getattr(loader, "_given", None)
     return loader.collate_fn is collate_packed or (
-        given is not None and given.balance.layout == "packed"
+        given is not None and base_of(given.balance.layout) == "packed"
     )
 
 

@@ -15,9 +15,11 @@ then (`loader/models/proof.py`).
 
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
@@ -74,7 +76,9 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     refuse_one_reader(trainer.accelerator)
     plan = loader._balanced.plan  # type: ignore[attr-defined]
-    _check_loading(trainer, loader, plan.samples_per_step / (plan.ranks * plan.accumulate))
+    is_stream = getattr(loader._balanced, "ledger_per_rank", False)  # type: ignore[attr-defined]
+    size = None if is_stream else plan.samples_per_step / (plan.ranks * plan.accumulate)
+    _check_loading(trainer, loader, size)
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
@@ -235,13 +239,13 @@ class OwnEpochs:
 
 def with_known_epochs(loader: Any, max_steps: int) -> Any:
     """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
-    if loader._balanced.plan.mode == "exact":
+    why = loader._balanced.why_no_steps
+    if not why:
         return loader
     if max_steps <= 0:
         raise ValueError(
-            f"in mode {loader._balanced.plan.mode!r} the number of steps in an epoch is not known "
-            "beforehand, and Trainer needs it for num_train_epochs: give "
-            'TrainingArguments(max_steps=...), or Balance(mode="exact") to the loader'
+            f"{why} beforehand, and Trainer needs it for num_train_epochs: give "
+            "TrainingArguments(max_steps=...)"
         )
     return OwnEpochs(loader)
 
@@ -251,7 +255,13 @@ def ledger_callback(loader: Any) -> Any:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
-    is_exact = loader._balanced.plan.mode == "exact"
+    is_exact = not loader._balanced.why_no_steps
+    per_rank, rank = getattr(loader._balanced, "ledger_per_rank", False), loader._balanced.ranks[0]
+
+    def own_ledger(args: Any, state: Any) -> Path:
+        """Return the file of this rank's ledger in a checkpoint, where each rank has its own."""
+        folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        return folder / f"{LEDGER}-{rank}.json"
 
     class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Trainer saves what state() returns in trainer_state.json under the class' name."""
@@ -259,8 +269,16 @@ def ledger_callback(loader: Any) -> Any:
         def state(self) -> dict[str, Any]:
             return {"args": {}, "attributes": {LEDGER: loader.state_dict()}}
 
-        def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
-            if state.global_step:
+        def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if per_rank and rank:
+                path = own_ledger(args, state)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(loader.state_dict()))
+
+        def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.global_step and per_rank and rank:
+                loader.load_state_dict(json.loads(own_ledger(args, state).read_text()))
+            elif state.global_step:
                 loader.load_state_dict(saved_ledger(state, type(self).__name__))
             elif not is_exact:
                 loader.set_epoch(0)  # what Trainer does itself where it counts epochs
