@@ -13,6 +13,7 @@ _HOMES = {
     "Balance": "balancer",
     "BalancedBatchSampler": "loader",
     "DataLoader": "loader",
+    "HFProcessor": "loader",
     "ImageDispatch": "loader",
     "Layout": "balancer",
     "LoaderError": "loader",

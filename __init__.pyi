@@ -5,6 +5,7 @@ from .balancer import Balance, Layout, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
+    HFProcessor,
     ImageDispatch,
     LoaderError,
     RemoteDataset,
@@ -26,6 +27,7 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "HFProcessor",
     "ImageDispatch",
     "Layout",
     "LoaderError",

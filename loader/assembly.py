@@ -43,6 +43,7 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
+from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
@@ -97,6 +98,14 @@ def read_arguments(
     **others: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
+    if is_packed_stream(dataset):
+        from .streams.settings import checked_balance  # here: other loops need nothing of streams
+
+        places = RankArguments(rank, ranks, virtual_ranks, process_group, topology)
+        wanted = checked_balance(as_balance(balance), batch_size, shuffle, others)
+        return BalancedArguments(
+            wanted, False, fields=checked_fields(fields), follows=None, ranks=places, **others
+        )
     order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
     wanted = with_seed(as_balance(balance), order)
     is_remote = isinstance(dataset, RemoteDataset)
@@ -112,13 +121,19 @@ def read_arguments(
     )
 
 
-def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "BalancedSettings":
+def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     """Return the settings of the balanced loader behind `loader`, made when its ranks are needed.
+
+    They are BalancedSettings, or StreamSettings.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
     that contradict each other, or that the data cannot meet. balance="auto" reads no sample here,
     and finds its resources later.
     """
+    if is_packed_stream(loader.dataset):
+        from .streams.settings import settings_of_stream
+
+        return settings_of_stream(loader, given, _takes_nothing(given.collate_fn))
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     checked_path(given.dead_letter)

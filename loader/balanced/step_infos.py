@@ -162,7 +162,7 @@ def info_of(
         **structs.asdict(batch.weights),
         keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
-        images=costs.get("tiles", 1) > 0 if keys else False,
+        images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False,
         costs=MappingProxyType(costs),
         padding=MappingProxyType(padding),
         over_budget=over_budget.exceeded(costs),

@@ -19,7 +19,7 @@ Collate = Callable[..., Batch]
 FILLED = 8
 BORDERS = (
     "attention across borders: a packed sample's loss changes with the tokens of the sample before "
-    "it; the model must use cu_seq_lens or position_ids (Hugging Face: cp.hf_kwargs(batch))"
+    "it; the model must use cu_seq_lens or position_ids (Hugging Face: cp.hf_kwargs(batch, model))"
 )
 POSITIONS = (
     "position ids: a packed sample's loss is not what it is alone, though it does not see the "

@@ -25,12 +25,14 @@ from ...balancer.planning.problem.layout import (
     rules_of,
 )
 from ...workers.sources.labels import IGNORED
+from ..models.kwargs import hf_kwargs
+from ..models.proof import prove_packing
 from ..step.info import Step, StepInfo, moved
 from ..step.loss import scale_loss
 from .apart import samples_of
-from .causes import Collate, find_causes
+from .causes import BORDERS, Collate, find_causes
 from .fields import Batch
-from .layouts import collate_samples, hf_kwargs
+from .layouts import collate_samples
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (
@@ -55,7 +57,7 @@ def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
             "batches have images, and each model takes them in its own way: give loss=, a function "
             "from (model, batch) to the sum of the losses of its label tokens"
         )
-    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch))
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch, model))
     count = int((batch["labels"][..., 1:] != IGNORED).sum())
     total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
     return total
@@ -63,16 +65,16 @@ def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
 
 def _cross_entropy(model: Any, batch: Batch) -> Tensor:
     """Return the sum of cross-entropies of a Hugging Face causal model's logits, nothing added."""
-    logits = model(input_ids=batch["input_ids"], **_told(batch)).logits
+    logits = model(input_ids=batch["input_ids"], **_told(batch, model)).logits
     targets = batch["labels"][:, 1:].flatten()
     return functional.cross_entropy(
         logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=IGNORED, reduction="sum"
     )
 
 
-def _told(batch: Batch) -> dict[str, Any]:
+def _told(batch: Batch, model: Any) -> dict[str, Any]:
     if "cu_seq_lens" in batch:
-        return hf_kwargs(batch)
+        return hf_kwargs(batch, model)
     return {"attention_mask": batch["attention_mask"], "use_cache": False}
 
 
@@ -89,16 +91,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """The findings of check_equivalence; `causes` say what differs, in the words of its docs."""
+    """The findings of check_equivalence; `causes` say what differs, in the words of its docs.
+
+    packing: what two samples of its own say of the model with cp.hf_kwargs(batch, model): "exact",
+    "refused" (it mixes them) or "not proved"; "" where the loss is a function of the user's.
+    """
 
     comparisons: tuple[Comparison, ...]
     causes: tuple[str, ...]
     tolerance: float
+    packing: str = ""
 
     @property
     def ok(self) -> bool:
         """Return whether every layout gave the loss and the gradient of the single samples."""
-        return not any(each.differs for each in self.comparisons)
+        return self.packing != "refused" and not any(each.differs for each in self.comparisons)
 
     def __str__(self) -> str:
         """Return a table, and what differs."""
@@ -108,7 +115,8 @@ class Equivalence:
             lines.append(
                 f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
             )
-        return "\n".join([*lines, *(f"  * {cause}" for cause in self.causes)])
+        packing = [f"  samples of a pack apart: {self.packing}"] if self.packing else []
+        return "\n".join([*lines, *packing, *(f"  * {cause}" for cause in self.causes)])
 
 
 def check_equivalence(
@@ -128,7 +136,9 @@ def check_equivalence(
     batch) to the sum of the losses of the batch's label tokens, for batches of every one of
     `layouts`; the default is for Hugging Face causal models on text. steps: how many are compared.
     tolerance: relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for
-    16-bit parameters.
+    16-bit parameters. With the default
+    loss, two short samples of its own are packed too: a model that mixes them is not ok, whatever
+    the loader's samples show.
 
     Raises ValueError for batches of another layout, and for an epoch with no steps left.
     """
@@ -234,6 +244,10 @@ def _compare(
     together = [group for step in groups for group in step]
     samples = [sample for group in together for sample in group]
     causes = []
+    proof = None
+    if loss is hf_loss_sum and "packed" in layouts:
+        proof = prove_packing(model)
+        causes += [proof.reason] if proof.status == "refused" else []
     first = collate("padded", samples[:1])
     if float(compute(first).detach()) != float(compute(first).detach()):
         model.eval()
@@ -267,7 +281,10 @@ def _compare(
             rules = rules_of(own or BUILT_IN["padded"])
             per_token = [name for name, rule in rules.items() if rule.how == "tokens"]
             causes += find_causes(total, samples, tolerance, plain, collate, per_token)
-    return Equivalence(tuple(compared), tuple(causes), tolerance)
+    if proof and proof.status == "refused":
+        # no call of hf_kwargs keeps samples apart: it is not advised
+        causes = [cause for cause in causes if cause != BORDERS]
+    return Equivalence(tuple(compared), tuple(causes), tolerance, proof.status if proof else "")
 
 
 def _shares(

@@ -32,7 +32,7 @@ LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
 COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
-ADD_UP = ("tiles", "images", "label_tokens")
+ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
 # in what they do wait for.
 NO_WORK = ("label_tokens",)
@@ -236,7 +236,7 @@ def check_waits(waits: str, partition: str) -> None:
 def padded_of(work: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     """Return the resources of which a microbatch costs count x largest, for `work`.
 
-    >>> padded_of("padded", ("tiles", "tokens"))
+    >>> padded_of("padded", ("tiles", "patches", "tokens"))
     ('tokens',)
     """
     return tuple(name for name in resources if name not in ADD_UP) if work == "padded" else ()
