@@ -152,7 +152,7 @@ TEXT = {"input_ids": np.arange(2)}
     ("fields", "message"),
     [
         ({"pixel_values": patches(8, 0)},
-         r"shape \(8, 2\), and nothing beside them .*give image_grid_thw .*tiles_per_image.*cp.Lay"),
+         r"shape \(8, 2\), and nothing beside them .*give image_grid_thw .*tiles_per_image.*cp.La"),
         ({"pixel_values": patches(8, 0), "image_grid_thw": [[1, 2, 2]]},
          r"8 patches in pixel_values, of shape \(8, 2\), but its image_grid_thw \[\[1, 2, 2"),
         ({"pixel_values": patches(4, 0), "image_grid_thw": [1, 2, 2]}, r"use whole numbers from 1"),
