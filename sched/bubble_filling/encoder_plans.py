@@ -193,8 +193,17 @@ def plan_problem(
     layer is one piece of work. Raises ValueError if the plan's sizes do not divide the model's, or
     it does not fit the memory.
     """
-    _check_sizes(setup, plan, permille)
-    room = _checked_memory(setup, plan, host).microbatches
+    if what := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(what)
+    if permille is not None and len(permille) != setup.microbatches:
+        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+    need = memory(setup, plan, host)
+    if need.microbatches < 1:
+        raise ValueError(
+            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
+            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
+            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
+        )
     stacks = setup.encoder_stacks(plan.tensor)
     forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
     costs = (1000,) if permille is None else permille
@@ -210,7 +219,7 @@ def plan_problem(
         nominal_ns=nominal,
         fixed=fixed,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
-        most=room if backward else None,
+        most=need.microbatches if backward else None,
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
         encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
@@ -227,26 +236,6 @@ def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))
 
 
-def _check_sizes(setup: FillSetup, plan: EncoderPlan, permille: tuple[int, ...] | None) -> None:
-    """Raise ValueError for sizes that do not divide, or costs of another number of microbatches."""
-    if what := _mismatch(setup, plan.stages, plan.tensor):
-        raise ValueError(what)
-    if permille is not None and len(permille) != setup.microbatches:
-        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
-
-
-def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
-    """Return a plan's memory; raise ValueError if not even one microbatch fits."""
-    need = memory(setup, plan, host)
-    if need.microbatches < 1:
-        raise ValueError(
-            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
-            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
-            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
-        )
-    return need
-
-
 def _layers_work(
     layers: list[tuple[Kernel, ...]],
     splitting: Splitting | None,
@@ -256,7 +245,9 @@ def _layers_work(
     backward: bool = False,
 ) -> Work:
     """Return the work of one direction of a stage's layers."""
-    release = _release(sum(_kernel_counts(layers, splitting, permille)), collective_ns)
+    count = sum(_kernel_counts(layers, splitting, permille))
+    # The collective arrives layer by layer, so each kernel waits for its share of it.
+    release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
     return make_work(
         [kernel for layer in layers for kernel in layer],
         splitting=splitting,
@@ -287,14 +278,8 @@ def encoder_kernels(
         for _ in range(s.layers // plan.stages)
     ]
     if whole_layers:
-        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
+        forward, backward = (
+            [(Kernel("layer", "compute", total_ns(layer)),) for layer in row]
+            for row in (forward, backward)
+        )
     return forward, backward
-
-
-def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    return (Kernel("layer", "compute", total_ns(layer)),)
-
-
-def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return each kernel's wait for its share of a collective that arrives layer by layer."""
-    return np.arange(1, kernels + 1, dtype=np.int64) * whole // max(1, kernels)

@@ -97,17 +97,20 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
     # Without a forward at stage 0 nothing says when encoder output is needed.
     if not need:
         raise ValueError("the timeline has no forward at stage 0, so no encoder output is needed")
+    gradient = dict.fromkeys(need, timeline.makespan_ns) | gradient
+    return Gaps(ranks, *dependency_points(need, gradient), timeline.makespan_ns, rank)
+
+
+def dependency_points(need: Mapping[int, int], gradient: Mapping[int, int]) -> tuple[Ints, Ints]:
+    """Return F_i and B_i from both times of each microbatch.
+
+    Raises ValueError for gradients in another order than forwards.
+    """
     order = sorted(need, key=need.__getitem__)
-    back = [gradient.get(microbatch, timeline.makespan_ns) for microbatch in order]
+    back = [gradient[microbatch] for microbatch in order]
     if back != sorted(back):
         raise ValueError("gradients come in another order than forwards; use a first-in schedule")
-    return Gaps(
-        ranks,
-        np.array([need[microbatch] for microbatch in order], np.int64),
-        np.array(back, np.int64),
-        timeline.makespan_ns,
-        rank,
-    )
+    return np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
 
 
 def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kernel]]) -> Stretches:

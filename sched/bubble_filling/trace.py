@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.program import parse_pass
-from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, fill_holes
+from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, dependency_points, fill_holes
 
 COLLECTIVE = re.compile(r"nccl|all_?gather|reduce_?scatter|all_?reduce|collective", re.I)
 NETWORK = re.compile(r"send|recv", re.I)
@@ -36,7 +36,15 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
 
     Raises ValueError if it is no trace, has no kernels, or no annotations of stage 0.
     """
-    complete = _complete_rows(text)
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the trace is not JSON: {error}") from None
+    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
+    if not isinstance(rows, list):
+        raise ValueError("the trace has no traceEvents; give a Chrome trace")
+    # Events that have a duration: no metadata, counters or flows.
+    complete = [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
     kernels = [_event(row) for row in complete if _is_kernel(row)]
     if not kernels:
         raise ValueError("the trace has no kernels (cat kernel); record GPU activities")
@@ -48,18 +56,6 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
     )
     need, gradient = _marks([_event(row) for row in complete if not _is_kernel(row)], begin)
     return Gaps(ranks, need, gradient, step, first_rank)
-
-
-def _complete_rows(text: str) -> list[dict[str, Any]]:
-    """Return a trace's events that have a duration ("X"): no metadata, counters or flows."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the trace is not JSON: {error}") from None
-    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
-    if not isinstance(rows, list):
-        raise ValueError("the trace has no traceEvents; give a Chrome trace")
-    return [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
 
 
 def _is_kernel(row: Mapping[str, Any]) -> bool:
@@ -148,8 +144,4 @@ def _marks(events: list[_Event], begin: int) -> tuple[Ints, Ints]:
         raise ValueError(
             "the trace does not name stage 0's passes; annotate them, such as 0F3 and 0B3"
         )
-    order = sorted(need, key=need.__getitem__)
-    back = [gradient[microbatch] for microbatch in order]
-    if back != sorted(back):
-        raise ValueError("gradients come in another order than forwards; use a first-in schedule")
-    return np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
+    return dependency_points(need, gradient)
