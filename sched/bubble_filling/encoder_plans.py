@@ -278,8 +278,9 @@ def encoder_kernels(
         for _ in range(s.layers // plan.stages)
     ]
     if whole_layers:
-        forward, backward = (
-            [(Kernel("layer", "compute", total_ns(layer)),) for layer in row]
-            for row in (forward, backward)
-        )
+        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
     return forward, backward
+
+
+def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return (Kernel("layer", "compute", total_ns(layer)),)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir.kinds import BACKWARD
 from ..ir.program import NO_MICROBATCH, Pass, Program
 from ..simulation.timeline import Timeline
 from .setup import Kernel
@@ -21,7 +22,6 @@ from .setup import Kernel
 Ints = NDArray[np.int64]
 FREE, COMMUNICATING, COMPUTING = 0, 1, 2
 GATHER, SCATTER = "UNSHARD", "REDUCE_GRAD"
-BACKWARDS = ("B", "I")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
         if what.stage == 0 and what.microbatch != NO_MICROBATCH:
             if what.kind == "F":
                 need[what.microbatch] = slot.start_ns
-            elif what.kind in BACKWARDS:
+            elif what.kind in BACKWARD:
                 gradient[what.microbatch] = slot.end_ns
     # Without a forward at stage 0 nothing says when encoder output is needed.
     if not need:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.kinds import BACKWARD
 from ..ir.program import parse_pass
 from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, dependency_points, fill_holes
 
@@ -138,7 +139,7 @@ def _marks(events: list[_Event], begin: int) -> tuple[Ints, Ints]:
             continue
         if what.stage == 0 and what.kind == "F":
             need[what.microbatch] = one.start - begin
-        elif what.stage == 0 and what.kind in ("B", "I"):
+        elif what.stage == 0 and what.kind in BACKWARD:
             gradient[what.microbatch] = one.end - begin
     if not need or set(need) != set(gradient):
         raise ValueError(

@@ -8,7 +8,6 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...ir.registry import schedule as make_program
 from ...transforms.generator_passes import with_generator, without_last_stage
 from ..encoders.placement import EncoderSpec
 from ..links.place import MeshPlace
@@ -43,11 +42,7 @@ class ResumedSchedule:
         """Return the program of a number of microbatches, for a mesh."""
         if not self.unit_plans and (found := self.saved.get((ranks, microbatches))):
             return found
-        if isinstance(self.schedule, str):
-            return make_program(
-                self.schedule, ranks=ranks, microbatches=microbatches, **self.options
-            )
-        return self.schedule(ranks, microbatches)
+        return generator_of(self.schedule, ranks, self.options)(microbatches)
 
 
 @dataclass(frozen=True, slots=True)
