@@ -27,7 +27,7 @@ import numpy as np
 
 from .ir.channels import crossing_results, entered_collectives, message_channels
 from .ir.graph import Graph, Ints, make_graph
-from .ir.kinds import is_kind, kind
+from .ir.kinds import is_kind, is_staged, kind
 from .ir.paths import find_cycle, longest_paths
 from .ir.program import NO_MICROBATCH, Pass, Program
 from .simulation.costs import Costs, Table
@@ -142,7 +142,7 @@ def _edge_messages(
 
 def _stages(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
     """Check that the stages of a kind's passes exist, and that each pass is on its stage's rank."""
-    staged = _is_staged(name)
+    staged = is_staged(name)
     count, what = _rows(graph, name), "stage" if staged else "rank"
     exists = graph.stage[nodes] < count
     for node in nodes[~exists][:_SHOWN].tolist():
@@ -215,13 +215,8 @@ def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
             yield from _missing(name, counts.get(name, none), wanted)
 
 
-def _is_staged(name: str) -> bool:
-    """Return whether the stage of this kind's passes is a model stage rather than a rank."""
-    return is_kind(name) and kind(name).scope == "stage"
-
-
 def _rows(graph: Graph, name: str) -> int:
-    return graph.program.stages if _is_staged(name) else len(graph.program.ranks)
+    return graph.program.stages if is_staged(name) else len(graph.program.ranks)
 
 
 def _count(graph: Graph, name: str) -> Ints:
