@@ -16,7 +16,7 @@ from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
 from ..units.lists import joined
 from ..units.place import UnitPlace, agree_units, place_units
-from ..units.plan import KnownPlans, known_plans
+from ..units.plan import KnownPlans
 from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
 
@@ -111,7 +111,7 @@ def arrange(
     made = _of_replicas(where, schedule, options, generator)
     layers = [len(spec.modules) for spec in encoders]
     saved = schedule.unit_plans if isinstance(schedule, ResumedSchedule) else ""
-    plans = known_plans(cache(made), where, layers, saved)
+    plans = KnownPlans(cache(made), where, layers, saved)
 
     def make(count: int) -> Program:
         return joined(plans.plan_of(count).programs)
