@@ -84,8 +84,8 @@ def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProble
     return replace(problem, gaps=tight)
 
 
-def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
-    """Return ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+def fitting(setup: FillSetup) -> tuple[Splitting, ...]:
+    """Return ways to split so that one piece fits a tensor-parallel bubble, or two do.
 
     Empty where the language model has no such bubbles.
     """
@@ -94,7 +94,7 @@ def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting,
     # A piece takes longer in that bubble than alone.
     bubble = bubble * 1000 // (1000 + setup.contention.compute)
     how = Splitting(1)
-    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in parts]
+    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in (1, 2)]
     return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
 
 

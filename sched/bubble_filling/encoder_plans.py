@@ -43,22 +43,17 @@ class Host:
 
 
 def host_step(
-    setup: FillSetup,
-    plan: EncoderPlan | None = None,
-    *,
-    name: str = "interleaved",
-    whole_passes: bool = False,
+    setup: FillSetup, plan: EncoderPlan | None = None, *, whole_passes: bool = False
 ) -> Host:
     """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
 
-    `name`: its schedule; only "interleaved" knows warm-ups. `whole_passes`: whether nothing can run
-    inside a pass, as with an executor that runs whole modules. Raises ValueError as `schedule` and
-    `simulate` do.
+    `whole_passes`: whether nothing can run inside a pass, as with an executor that runs whole
+    modules. Raises ValueError as `schedule` and `simulate` do.
     """
-    options: dict[str, int | str] = {}
-    if name == "interleaved":
-        options = {"chunks": setup.chunks, "warmup": plan.warmup if plan else WARMUPS[0]}
-    program = schedule(name, ranks=setup.stages, microbatches=setup.microbatches, **options)
+    program = schedule(
+        "interleaved", ranks=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks,
+        warmup=plan.warmup if plan else WARMUPS[0],
+    )  # fmt: skip
     forward, backward = host_kernels(setup)
     per_stage = setup.model.layers // program.stages
     layer = setup.model.layer
@@ -68,8 +63,6 @@ def host_step(
         {
             "F": total_ns(forward) * per_stage,
             "B": total_ns(backward) * per_stage,
-            "I": total_ns(backward) * per_stage // 2,
-            "W": total_ns(backward) * per_stage - total_ns(backward) * per_stage // 2,
             GATHER: setup.gather_ns + gather,
             SCATTER: setup.scatter_ns + scatter,
         },

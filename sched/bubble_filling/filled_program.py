@@ -181,7 +181,6 @@ def fill_between_passes(
     *,
     width: int = 1,
     fixed: bool = True,
-    effort: Effort | None = None,
 ) -> tuple[Host, FilledSchedule]:
     """Fill the gaps between a program's passes with whole encoder layers.
 
@@ -223,8 +222,7 @@ def fill_between_passes(
         backward_layers=(1,) * len(backward.resource),
         encoders=tuple((len(one.forward_ns) // width, bool(one.backward_ns)) for one in encoders),
     )
-    effort = effort or Effort(tolerance_ns=max(1, timeline.makespan_ns // 10_000))
-    return host, fill_bubbles(problem, effort)
+    return host, fill_bubbles(problem, Effort(max(1, timeline.makespan_ns // 10_000)))
 
 
 def _work(

@@ -78,9 +78,9 @@ class Splitting:
             raise ValueError(f"{self}: give a longest piece of at least 1 ns, the others 0 or more")
 
 
-def total_ns(kernels: Iterable[Kernel], resource: Resource | None = None) -> int:
-    """Return the time of all kernels, or of those of one resource."""
-    return sum(one.ns for one in kernels if resource in (None, one.resource))
+def total_ns(kernels: Iterable[Kernel]) -> int:
+    """Return the time of all kernels."""
+    return sum(one.ns for one in kernels)
 
 
 def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[int, ...]:

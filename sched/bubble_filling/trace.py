@@ -32,7 +32,7 @@ class _Event:
     end: int
 
 
-def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
+def read_trace(text: str) -> Gaps:
     """Return the gaps of a trace; the step lasts from its first kernel to its last.
 
     Raises ValueError if it is no trace, has no kernels, or no annotations of stage 0.
@@ -56,7 +56,7 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
         _rank([one for one in kernels if one.device == device], begin, step) for device in devices
     )
     need, gradient = _marks([_event(row) for row in complete if not _is_kernel(row)], begin)
-    return Gaps(ranks, need, gradient, step, first_rank)
+    return Gaps(ranks, need, gradient, step)
 
 
 def _is_kernel(row: Mapping[str, Any]) -> bool:
