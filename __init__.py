@@ -28,6 +28,7 @@ _HOMES = {
     "hf_kwargs": "loader",
     "loader": "",
     "loss_rule": "loader",
+    "media": "workers",
     "scale_loss": "loader",
     "sched": "",
     "time_ns": "balancer",

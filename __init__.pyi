@@ -18,7 +18,7 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import TarDataset, VisionLanguage
+from .workers import TarDataset, VisionLanguage, media
 
 __version__: str
 
@@ -42,6 +42,7 @@ __all__ = [
     "hf_kwargs",
     "loader",
     "loss_rule",
+    "media",
     "scale_loss",
     "sched",
     "time_ns",

@@ -69,6 +69,7 @@ ORDER = (
     "workers.codec",
     "workers.serving",
     "workers.images",
+    "workers.media",
     "workers.sources",
     "workers.discovery",
     "workers.tar",

@@ -216,9 +216,10 @@ class StepMaker:
 
         None before all of them are made, and where some were handed out already.
         """
-        job, made = self._settings.job, [task.made for task in step.tasks]
-        is_whole = len(made) == step.plan.microbatches * len(self._settings.played)
-        if not job.counts_batches or step.contents is None or not is_whole:
+        if not self._settings.job.counts_batches or step.contents is None:
+            return None
+        made = [task.made for task in step.tasks]
+        if len(made) != step.plan.microbatches * len(self._settings.played):
             return None
         known = [each for each in made if each is not None and not isinstance(each.batch, Failed)]
         is_known = len(known) == len(made) and not self.is_passed_over(step)
