@@ -317,14 +317,6 @@ def cycle(graph: Graph) -> Iterator[Problem]:
     yield Problem("cycle", f"deadlock: each of these waits for the one before it: {text}", marks)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """The most that a rank may hold, and what each buffer weighs in the same unit."""
-
-    most: int
-    buffer_bytes: Mapping[str, Table]
-
-
 # In this order: a later proof assumes that the earlier ones found nothing.
 PROOFS: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     references,
@@ -369,17 +361,17 @@ def problems(
             return found
     if limit is None:
         return ()
-    return tuple(_memory(graph, MemoryLimit(limit, buffer_bytes or {"activation": 1})))
+    return tuple(_memory(graph, limit, buffer_bytes or {"activation": 1}))
 
 
-def _memory(graph: Graph, limit: MemoryLimit) -> Iterator[Problem]:
+def _memory(graph: Graph, limit: int, buffer_bytes: Mapping[str, Table]) -> Iterator[Problem]:
     """Check the memory, which depends on each rank's order alone: pass i runs from 2i to 2i + 1."""
     position = np.arange(graph.passes) - graph.start[graph.rank]
-    costs = Costs({}, buffer_bytes=limit.buffer_bytes)
+    costs = Costs({}, buffer_bytes=buffer_bytes)
     curves = memory_curves(graph, costs, 2 * position, 2 * position + 1)
     for rank, curve in enumerate(curves):
-        over = [(at, held) for at, held in curve if held > limit.most]
+        over = [(at, held) for at, held in curve if held > limit]
         if over:
             most = max(held for _, held in over)
-            what = f"rank {rank} holds {most}, more than the limit {limit.most}"
+            what = f"rank {rank} holds {most}, more than the limit {limit}"
             yield Problem("memory", what, ((rank, over[0][0] // 2),))
