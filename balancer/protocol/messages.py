@@ -43,7 +43,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 
 
 # --- worker to coordinator

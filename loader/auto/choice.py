@@ -11,6 +11,7 @@ from typing import Any
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
 from ...workers.discovery import FoundCosts, FoundSource
@@ -59,7 +60,8 @@ def said_work(balance: Balance) -> Work | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
     if balance.work is not None:
         return balance.work
-    return None if balance.layout == "torch" else balance.layout
+    layout = as_layout(balance.layout)
+    return None if layout is None else "padded" if layout.pads else "packed"
 
 
 def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:

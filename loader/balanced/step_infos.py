@@ -147,7 +147,10 @@ def info_of(
     after: object,
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
-    costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
+    costs, padding = (
+        dict(zip(resources, values or (0,) * len(resources), strict=True))
+        for values in (batch.costs, batch.padding)
+    )
     keys = keys_of(batch)
     return StepInfo(
         epoch=epoch,
@@ -159,8 +162,9 @@ def info_of(
         **structs.asdict(batch.weights),
         keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
-        images=costs.get("tiles", 1) > 0 if keys else False,
+        images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False,
         costs=MappingProxyType(costs),
+        padding=MappingProxyType(padding),
         over_budget=over_budget.exceeded(costs),
         after=after,
     )

@@ -192,7 +192,7 @@ class StepMaker:
                 step.holes[each] = self._named(plan, each, why)
             step.all_holes = plan.all_ordinals()
             cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
-        return contents_of(plan, cells, self._settings.played, job.label, job.plan.padded_columns)
+        return contents_of(plan, cells, self._settings.played, job.label, job.plan.sizing)
 
     def is_passed_over(self, step: OpenStep) -> bool:
         """Return whether nothing of a step can be handed out, on any rank."""
@@ -268,6 +268,7 @@ class StepMaker:
             microbatches=plan.microbatches,
             weights=contents.weights,
             costs=contents.costs,
+            padding=contents.padding,
             after=plan.after,
             keys=names,
             holes=tuple(self._holes(step, task)) if step.holes else (),

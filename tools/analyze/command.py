@@ -142,8 +142,9 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     found = report["padded"]
     more = [] if report["dispatch"] is None else [_dispatch(report["dispatch"])]
     more += [] if found is None else [_padded(found), _advice(found)]
-    mixed = report["alignment"] and report["alignment"]["given"]["mixed"]
-    more += [_alignment(report["alignment"])] if mixed else []
+    mixed = report["all_or_none"] and report["all_or_none"]["given"]["mixed"]
+    more += [_all_or_none(report["all_or_none"])] if mixed else []
+    more += [_shapes(report["shapes"])] if report["shapes"] else []
     emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 
@@ -285,15 +286,25 @@ def _dispatch(found: Json) -> Table:
     return table
 
 
-def _alignment(found: Json) -> Table:
+def _all_or_none(found: Json) -> Table:
     """Return at how many microbatch indices only some ranks have images, and what mending costs."""
     title = "images on some ranks only (a sharded encoder hangs there)"
     columns = ("mixed rows", "waiting, every microbatch", "waiting, once a step")
     table = make_table(title, "plan", *columns)
-    for name, label in (("given", "balanced"), ("aligned", 'align="tiles"')):
+    for name, label in (("given", "balanced"), ("matched", 'all_or_none="tiles"')):
         one = found[name]
         shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
         table.add_row(label, *shares)
+    return table
+
+
+def _shapes(found: Json) -> Table:
+    """Return what it costs to pad samples to a multiple, and microbatches to few lengths."""
+    title = "padding of tokens in packed microbatches, and work over time, by shapes"
+    table = make_table(title, "balanced", "padding", "efficiency")
+    for name, one in found.items():
+        shares = (f"{100 * one[key]:.1f} %" for key in ("padding", "efficiency"))
+        table.add_row(name or "as it is", *shares)
     return table
 
 

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
+from ...planning.problem.shapes import Sizing
 from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
 from .sample import NBYTES, PLACE, Place, Sample
 
@@ -117,9 +119,9 @@ def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
 
 
 def pack(
-    step: PendingStep, rank: int, microbatch: int, run: int, label: int, padded: Sequence[int] = ()
+    step: PendingStep, rank: int, microbatch: int, run: int, label: int, sizing: Sizing
 ) -> ReadyBatch:
-    """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
+    """Return the message of a complete microbatch; `label` and `sizing` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
     good = _usable(samples, step.holes)
     bad = [each for each in samples if each.failure] if step.holes else []
@@ -127,6 +129,8 @@ def pack(
         step.weights = _all_weights(step, label)
     payloads = [sample.payload for sample in good if sample.payload is not None]
     servers = {each.server.token: each.server for each in payloads if each.server is not None}
+    costs = np.array([sample.cost or () for sample in good], np.int64)
+    total, padding = sizing.total(costs) if good else ((), ())
     message = Batch(
         run=run,
         rank=rank,
@@ -134,7 +138,8 @@ def pack(
         microbatch=microbatch,
         microbatches=len(step.ranks[rank]),
         weights=step.weights[rank, microbatch],
-        costs=_costs([sample.cost or () for sample in good], padded),
+        costs=total,
+        padding=padding,
         after=step.after,
         items=tuple(map(_item, good)),
         holes=tuple(map(_hole, bad)),
@@ -175,19 +180,6 @@ def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:
         # What was not decoded yet, and is no hole, is missing: the others are asked.
         missing += not sample.settled or sample.is_missing
     return PendingMicrobatch(tuple(samples), missing)
-
-
-def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[int, ...]:
-    """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
-
-    >>> _costs([(5, 1), (3, 2)], padded=(0,))
-    (10, 3)
-    """
-    columns = list(zip(*samples, strict=True))
-    return tuple(
-        len(values) * max(values) if k in padded else sum(values)
-        for k, values in enumerate(columns)
-    )
 
 
 def _all_weights(step: PendingStep, label: int) -> dict[Cell, Weights]:

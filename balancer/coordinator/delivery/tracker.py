@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from ...planning.problem.shapes import Sizing
 from ...protocol.messages import EpochPosition
 from .decoding import DecodeScheduler
 from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
@@ -38,6 +39,8 @@ BEYOND = 1 << 62
 # A microbatch that was sent this long ago and is asked for again was lost on its way.
 LOST_AFTER_S = 5.0
 
+SUMS = Sizing()
+
 
 class DeliveryTracker:
     """The planned steps of a run, and what ranks and workers do to them.
@@ -52,23 +55,22 @@ class DeliveryTracker:
         waits_for_holes: bool,
         label: int = -1,
         may_be_empty: bool = True,
-        padded: tuple[int, ...] = (),
+        sizing: Sizing = SUMS,
         kept: WorkerPayloads | None = None,
         has_spares: bool = False,
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
-        `padded` are those of the resources of which a microbatch costs count x largest.
-        `may_be_empty` says that the loop takes microbatches without samples; `has_spares`,
-        that such a one gets a sample which weighs nothing, where no other can be had. `kept` has
-        the payloads that workers keep.
+        `sizing` says what microbatches cost. `may_be_empty` says that the loop takes microbatches
+        without samples; `has_spares`, that such a one gets a sample which weighs nothing, where no
+        other can be had. `kept` has the payloads that workers keep.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
         self.may_be_empty = may_be_empty
         self.has_spares = has_spares
         self.label = label
-        self.padded = padded
+        self.sizing = sizing
         self.budget = ByteBudget(limit_bytes, kept)
         self.planned = PlannedSteps()
         self.decoding = DecodeScheduler(self.planned, self.budget)
@@ -223,7 +225,7 @@ class DeliveryTracker:
         step, batch = found
         if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
             return None
-        return pack(step, rank, microbatch, self.run, self.label, self.padded)
+        return pack(step, rank, microbatch, self.run, self.label, self.sizing)
 
     def mark_sent(
         self,

@@ -103,7 +103,7 @@ class EpochRun:
             job.on_error == "skip",
             job.label,
             job.plan.empty_microbatches,
-            job.plan.padded_columns,
+            job.plan.sizing,
             kept,
             job.plan.spares,
         )

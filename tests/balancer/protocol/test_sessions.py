@@ -128,7 +128,9 @@ def test_a_worker_ends_when_it_is_told():
 
 def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
     weights = Weights(0, 0, 0, 0, 0, 0)
-    return Batch(run, rank, step, microbatch, microbatches, weights, (), START, (), (), holes, ())
+    return Batch(
+        run, rank, step, microbatch, microbatches, weights, (), (), START, (), (), holes, ()
+    )
 
 
 def running(ranks=(0,), prefetch=4, at=START):
