@@ -19,7 +19,7 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import TarDataset, VisionLanguage, media
+from .workers import Mixture, TarDataset, VisionLanguage, media
 
 __version__: str
 
@@ -31,6 +31,7 @@ __all__ = [
     "ImageDispatch",
     "Layout",
     "LoaderError",
+    "Mixture",
     "RemoteDataset",
     "Step",
     "StepInfo",

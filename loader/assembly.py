@@ -22,6 +22,7 @@ from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.arena.transport import Transport
+from ..workers.mixture.order import epoch_samples, is_mixture, rows_of
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
@@ -137,7 +138,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     checked_path(given.dead_letter)
-    dataset, balance, workers = loader.dataset, given.balance, loader.num_workers
+    dataset, balance, workers = rows_of(loader.dataset), given.balance, loader.num_workers
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, given.cost, given.key)
     check_decode_threads(given.decode_threads, given.balancer, workers, source)
@@ -233,12 +234,13 @@ class BalancedSettings:
         given, dataset, source = self.given, self.dataset, self.source
         spare, known = None, lambda: KnownData(dataset, None)
         if source is not None:
-            if len(source) < place.ranks:
+            count = epoch_samples(source)
+            if count < place.ranks:
                 raise ValueError(
-                    f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
+                    f"{count} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
-            looked_at = KnownData(dataset, len(source), source.key).looked_at()
-            known = lambda: replace(looked_at, samples=len(source))  # noqa: E731
+            looked_at = KnownData(dataset, count, source.key).looked_at()
+            known = lambda: replace(looked_at, samples=epoch_samples(source))  # noqa: E731
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)
@@ -282,6 +284,7 @@ class BalancedSettings:
             shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
+            is_mixture=is_mixture(self.dataset),
         )
 
     def _is_local(self, place: Place) -> bool:

@@ -14,9 +14,9 @@ from torch.utils.data import default_collate
 
 from ..balancer.planning.problem.balance import DEFAULTS
 from ..balancer.planning.problem.options import Counts, Waits
-from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
+from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, says_costs, source_name
 from .assembly import BalancedSettings
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
@@ -130,7 +130,7 @@ class LateAutoLoader(LateBalancedLoader):
             )
         balance, plan = terms.plan(choice)
         if 0 in place.played and not self._told:
-            count = None if whole.source is None else len(whole.source)
+            count = None if whole.source is None else epoch_samples(whole.source)
             whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
             tell(logger, start_line(choice, plan, forecast, count, self._batch_size, whose))
             warn_of_means(choice, balance)
@@ -179,7 +179,7 @@ class LateAutoLoader(LateBalancedLoader):
 
     def _ask(self, source: Source, terms: PlanTerms) -> Answer:
         whole, given = self._settings, self._settings.given
-        order = permutation(len(source), self._balance.seed, 0, given.shuffle)
+        order = epoch_order(source, self._balance.seed, 0, given.shuffle)
         collate = given.collate_fn or default_collate
         question = Question(
             source=source,

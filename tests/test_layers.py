@@ -52,6 +52,7 @@ ORDER = (
     # balancer
     "balancer.planning.kernels",
     "balancer.planning.problem",
+    "balancer.planning.mixing",
     "balancer.planning.grouping",
     "balancer.planning.partition",
     "balancer.planning.ordering",
@@ -75,6 +76,7 @@ ORDER = (
     "workers.tar",
     "workers.vision_language",
     "workers.hf_processor",
+    "workers.mixture",
     "workers.batches",
     "workers.processes",
     "workers.daemon",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
     from .vision_language.token_layout import ByteTokenizer
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "Mixture": ".mixture.mixture",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
@@ -25,6 +27,7 @@ _HOMES = {
 
 __all__ = [
     "ByteTokenizer",
+    "Mixture",
     "PlainSource",
     "Probe",
     "SampleError",

@@ -250,7 +250,7 @@ def read_order(
         raise ValueError(
             f"{OWN}, and sampler is a {kind.__name__}: leave it and write shuffle=True, or "
             "DataLoader(torch.utils.data.Subset(data, list(sampler)), shuffle=False, ...) for its "
-            "order; for weights keep torch's loader"
+            "order; weights of sources are those of cp.Mixture({'a': (data, 3), 'b': (more, 1)})"
         )
     data = sampler.dataset if kind is DistributedSampler else sampler.data_source
     if kind is RandomSampler and (sampler.replacement or sampler.num_samples != len(data)):

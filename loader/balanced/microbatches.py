@@ -52,7 +52,8 @@ class BalancedLoader:
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
     `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
-    `compares_batches` is False where a framework counts labels in the batches itself.
+    `compares_batches` is False where a framework counts labels in the batches itself; `is_mixture`:
+    keys begin with the source's name.
     """
 
     job: JobSpec
@@ -70,6 +71,7 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
+    is_mixture: bool = False
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
@@ -361,14 +363,13 @@ class BalancedLoader:
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         job = self.job
-        info = info_of(
-            kept.arrival.batch, self.epoch, self.plan.ranks, job.resources, self._over_budget, after
-        )
+        over, mixed = self._over_budget, self.is_mixture
+        batch, ranks = kept.arrival.batch, self.plan.ranks
+        info = info_of(batch, self.epoch, ranks, job.resources, over, after, mixed)
         made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:
-            at_token, before = made.labels
-            self._labels.compare(at_token, before, info.label_tokens, info.keys)
+            self._labels.compare(*made.labels, info.label_tokens, info.keys)
         if info.keys and job.counts_labels and self.compares_batches:
             self._labels.compare_batch(batch, info.label_tokens, info.keys)
         if not info.keys and self.spare is not None:
@@ -386,10 +387,8 @@ class BalancedLoader:
         from ..collate.payloads import payload_buffer
 
         arrival: Any = kept.arrival
-        samples = [
-            decode_packed(item.header, payload_buffer(payload), self.local)
-            for item, payload in zip(arrival.batch.items, arrival.payloads, strict=True)
-        ]
+        pairs = zip(arrival.batch.items, arrival.payloads, strict=True)
+        samples = [decode_packed(i.header, payload_buffer(p), self.local) for i, p in pairs]
         if not samples and self.spare is not None:
             holes = {*kept.at.holes, *arrival.batch.step_holes}
             spared = self.spare(self.epoch, kept.at.place.start, holes)

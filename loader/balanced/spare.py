@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...balancer.planning.problem.shuffle import permutation
+from ...workers.mixture.order import epoch_order
 from ...workers.sources.interface import SampleError, Source
 from ...workers.sources.labels import IGNORED
 from ..step.errors import LoaderError
@@ -40,7 +40,7 @@ class SpareSample:
         """
         if self._at == (epoch, start):
             return self._sample
-        order = permutation(len(self.source), self.seed, epoch, self.shuffle)
+        order = epoch_order(self.source, self.seed, epoch, self.shuffle)
         for each in range(start, start + min(TRIES, len(order))):
             ordinal = each % len(order)
             if ordinal in holes:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...workers.arena.transport import Transport
 from ...workers.batches.planned_reader import PlannedReader
+from ...workers.mixture.order import epoch_order, epoch_samples
 from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
@@ -112,7 +112,7 @@ class LocalLoop:
 
     def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples."""
-        return Ready(len(self._settings.source), "")
+        return Ready(epoch_samples(self._settings.source), "")
 
     def begin(self, start: RunStart) -> None:
         """Start the next run, and its workers."""
@@ -126,6 +126,7 @@ class LocalLoop:
             self._costs.begin_epoch(True)
         else:
             self._costs = LoopCosts.of_source(source, self._settings.job.resources)
+        count = epoch_samples(source)
         if not 0 <= start.at.start <= count:
             raise LoaderError(
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
@@ -305,7 +306,7 @@ class LocalLoop:
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            _make_ahead, start, plan, job.shuffle, costs, settings.source.key, ahead, self._peers,
+            _make_ahead, start, plan, job.shuffle, costs, settings.source, ahead, self._peers,
             self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
@@ -380,20 +381,20 @@ def _make_ahead(
     plan: PlanConfig,
     shuffle: bool,
     costs: LoopCosts,
-    name_of: Callable[[int], str],
+    source: Source,
     ahead: int,
     peers: "Peers | None",
     shares_costs: bool,
     group: str,
 ) -> PlanAhead:
     """Return the planning of an epoch from a position."""
-    order = permutation(len(costs), plan.seed, start.epoch, shuffle)
+    order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:
         planner = make_planner(plan)
     except ValueError as error:
         what = "the costs that a pipeline has measured: " if start.costs else ""
         raise ValueError(f"{what}{error}") from error
     shared = shared_planner(planner, peers, group)
-    feed = PlanFeed(start.epoch, order, shared, costs, start.at, name_of)
+    feed = PlanFeed(start.epoch, order, shared, costs, start.at, source.key)
     shares = peers if shares_costs else None
     return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)

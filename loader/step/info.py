@@ -47,7 +47,8 @@ class StepInfo:
 
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
     predicts that one). `costs` are the microbatch's totals per resource, of which `padding` holds
-    no sample: costs less padding are what the samples cost. `holes` are the keys of samples that
+    no sample: costs less padding are what the samples cost. `sources` counts the samples of each
+    source of a Mixture; of other data it is empty. `holes` are the keys of samples that
     could not be used; they count nowhere else. `over_budget` names the resources of which the
     microbatch, a single sample then, has more than the budget. `after` is the loader's position
     when the microbatch has been trained on, for `loader.state_dict(after=info)`.
@@ -71,12 +72,13 @@ class StepInfo:
     costs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     padding: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     over_budget: tuple[str, ...] = ()
+    sources: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     after: object = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the constructor: a prefetcher may be another process, and costs cannot go."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        maps = {"costs": dict(self.costs), "padding": dict(self.padding)}
+        maps = {name: dict(getattr(self, name)) for name in _MAPS}
         return _info_of, ({**values, **maps},)
 
     def to(self, *_: Any, **__: Any) -> "StepInfo":
@@ -97,8 +99,11 @@ class StepInfo:
         return self.microbatch == self.microbatches - 1
 
 
+_MAPS = ("costs", "padding", "sources")
+
+
 def _info_of(values: dict[str, Any]) -> StepInfo:
-    maps = {name: MappingProxyType(values[name]) for name in ("costs", "padding")}
+    maps = {name: MappingProxyType(values[name]) for name in _MAPS}
     return StepInfo(**{**values, **maps})
 
 

@@ -1,0 +1,288 @@
+"""The recipe of a mixture, and the order that an epoch of it has: numbers only, no sample is read.
+
+A *row* is a sample of one pass over its source: its number is that of the source's first row, and
+pass x samples + sample. Each pass has an order of its own, from (seed, source, pass), where passes
+are counted over all epochs.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from ..problem.shuffle import derive_seed, permutation
+from .shares import Floats, Jobs, Targets, due_times, earliest_due, make_targets
+
+FIRST, ALL = "first", "all"
+# More samples than an epoch is expected to have, among which its order is looked for at first.
+SPARE = 1.25
+# An epoch whose rule makes it longer is a mistake.
+MOST = 1 << 31
+
+
+class Begun(NamedTuple):
+    """Where a source stands: passes over it that were finished, and samples of the next."""
+
+    passes: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a mixture's orders.
+
+    sizes: samples of each source. schedule: from which total on which weights (sources,) hold.
+    epoch: how many samples it has, or the name of the source that ends it, FIRST or ALL. repeats:
+    the sources that begin again. costs: of each source's samples (n,), where weights share a cost;
+    None where they share samples. begun: where sources stand before the first epoch.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    schedule: tuple[tuple[int, Floats], ...]
+    epoch: int | str
+    repeats: Collection[str]
+    costs: tuple[Int64, ...] | None = None
+    begun: Mapping[str, Begun] = field(default_factory=dict)
+
+    @cached_property
+    def totals(self) -> Floats:
+        """All that each source has of what the weights share."""
+        if self.costs is None:
+            return np.array(self.sizes, np.float64)
+        return np.array([column.sum() for column in self.costs], np.float64)
+
+    @cached_property
+    def samples(self) -> int:
+        """The number of samples of an epoch."""
+        if isinstance(self.epoch, int):
+            return self.epoch
+        if self.costs is None:
+            return len(self._fixed)
+        if self.epoch == ALL and not self.repeats:
+            return sum(self.sizes)
+        return int(self._expected_samples(self._targets().due[-1]))
+
+    @cached_property
+    def passes(self) -> tuple[int, ...]:
+        """How many passes over each source an epoch may reach into."""
+        if self.costs is None:
+            most = np.bincount(self._fixed, minlength=len(self.sizes))
+        else:
+            most = self._most_samples()
+        first = [self._stands(number, 0).samples for number in range(len(self.sizes))]
+        return tuple(
+            max(1, -(-(int(count) + begun) // size))
+            for count, begun, size in zip(most, first, self.sizes, strict=True)
+        )
+
+    @cached_property
+    def first_rows(self) -> Int64:
+        """The first row of each source, and how many there are (sources + 1,)."""
+        rows = [count * size for count, size in zip(self.passes, self.sizes, strict=True)]
+        return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+
+    @cached_property
+    def _fixed(self) -> Int64:
+        """The source of each of an epoch's samples where they count 1: in all epochs the same."""
+        targets = self._targets()
+        if targets.end > MOST:
+            raise ValueError(
+                f"an epoch would have {targets.end:,.0f} samples until epoch={self.epoch!r} ends "
+                "it: give it more weight, or epoch= a number of samples"
+            )
+        parts = list[Jobs]()
+        for number, size in enumerate(self.sizes):
+            most = int(targets.due[-1, number]) + 2
+            if self.names[number] not in self.repeats:
+                most = min(most, size)
+            had = np.arange(most + 1, dtype=np.int64)
+            begin, due = due_times(targets, number, had[:-1], had[1:])
+            parts.append(Jobs(np.full(most, number, np.int64), begin, due))
+        jobs = _joined(parts)
+        count = int(np.ceil(targets.end)) if isinstance(self.epoch, str) else self.epoch
+        sources = jobs.source[earliest_due(jobs, count)]
+        if isinstance(self.epoch, str):
+            sources = sources[: self._end_in(sources)]
+        return sources
+
+    def _end_in(self, sources: Int64) -> int:
+        """Return after how many samples the epoch has ended by its rule."""
+        ends = np.full(len(self.sizes), len(sources))
+        for number, size in enumerate(self.sizes):
+            places = np.flatnonzero(sources == number)
+            if len(places) >= size:
+                ends[number] = places[size - 1] + 1
+        if self.epoch in self.names:
+            return int(ends[self.names.index(str(self.epoch))])
+        return int(ends.min() if self.epoch == FIRST else ends.max())
+
+    def _targets(self, until: float = np.inf) -> Targets:
+        """Return the targets up to a total; by default of an epoch."""
+        dropped = [name not in self.repeats for name in self.names]
+        sizes, last = self.totals, self.epoch
+        if isinstance(last, int):
+            if np.isinf(until):
+                until = last + 1.0  # as far as the last sample's deadline
+            return make_targets(self.schedule, sizes, dropped, until)
+        if not np.isinf(until):
+            return make_targets(self.schedule, sizes, dropped, until)
+        if last == FIRST:
+            return make_targets(
+                self.schedule, sizes, dropped, is_over=lambda due: bool((due >= sizes).any())
+            )
+        if last == ALL:
+            return make_targets(
+                self.schedule, sizes, dropped, is_over=lambda due: bool((due >= sizes).all())
+            )
+        one = self.names.index(last)
+        return make_targets(
+            self.schedule, sizes, dropped, is_over=lambda due: bool(due[one] >= sizes[one])
+        )
+
+    def _expected_samples(self, due: Floats) -> float:
+        return float((due * np.array(self.sizes) / self.totals).sum())
+
+    # --- by a cost
+
+    @property
+    def _largest(self) -> float:
+        """More than an order by cost is off: two of the largest samples."""
+        return 2.0 * max(int(column.max()) for column in self.costs or ())
+
+    @cached_property
+    def _longest(self) -> tuple[float, Targets]:
+        """The total by which an epoch by cost has certainly ended, and targets up to there.
+
+        Each source is at most a few of its largest samples off its target.
+        """
+        sizes, totals, largest = np.array(self.sizes), self.totals, self._largest
+        ends = [name not in self.repeats for name in self.names]
+        until = float(totals.min())
+        while True:
+            targets = self._targets(until)
+            due = targets.due[-1]
+            sure = sizes * np.floor(np.maximum(due - largest, 0) / totals)
+            sure = np.where(ends & (due >= totals), sizes, sure)
+            if sure.sum() >= self.samples or targets.end < until:
+                return min(until, targets.end), targets
+            until *= 2
+
+    def _most_samples(self) -> Int64:
+        due = self._longest[1].due[-1]
+        most = np.ceil((due + self._largest) / self.totals)
+        most = np.where([name in self.repeats for name in self.names], most, 1)
+        return (most * np.array(self.sizes)).astype(np.int64)
+
+    # --- orders
+
+    def check(self) -> None:
+        """Raise ValueError for an epoch that the sources cannot fill."""
+        longest = len(self._fixed) if self.costs is None else sum(self._most_samples())
+        if longest < self.samples:
+            raise ValueError(
+                f"an epoch of {self.samples} samples, and by these weights the sources have "
+                f"{longest}: let more repeat, or give fewer"
+            )
+
+    def facts(self) -> list[Any]:
+        """Return all that decides the order, but for costs, as JSON values."""
+        weights = [[start, each.tolist()] for start, each in self.schedule]
+        begun = {name: [*each] for name, each in self.begun.items()}
+        return [self.names, self.sizes, weights, self.epoch, [*self.repeats], begun]
+
+    def _stands(self, number: int, epoch: int) -> Begun:
+        """Return where a source stands before an epoch."""
+        begun = self.begun.get(self.names[number], Begun(0, 0))
+        return begun if epoch == 0 else Begun(begun.passes + epoch * self.passes[number], 0)
+
+    def order(self, seed: int, epoch: int, shuffle: bool = True) -> Int64:
+        """Return the rows of an epoch's samples, in order (samples,)."""
+        if self.costs is not None:
+            return self._order_by_cost(seed, epoch, shuffle)
+        found = np.empty(len(self._fixed), np.int64)
+        by_source = np.argsort(self._fixed, kind="stable")
+        ends = np.cumsum(np.bincount(self._fixed, minlength=len(self.sizes)))
+        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            places = by_source[begin:end]
+            found[places] = self._rows(number, seed, epoch, len(places), shuffle)
+        return found
+
+    def _rows(self, number: int, seed: int, epoch: int, count: int, shuffle: bool) -> Int64:
+        """Return the first rows of a source in an epoch, in its order."""
+        size, stands = self.sizes[number], self._stands(number, epoch)
+        passes = -(-(count + stands.samples) // size)
+        parts = [
+            each * size + self._pass(number, seed, stands.passes + each, shuffle)
+            for each in range(passes)
+        ]
+        rows = np.concatenate([np.empty(0, np.int64), *parts])
+        return rows[stands.samples : stands.samples + count] + self.first_rows[number]
+
+    def _pass(self, number: int, seed: int, passed: int, shuffle: bool) -> Int64:
+        own = derive_seed(seed, name_number(self.names[number]), passed)
+        return permutation(self.sizes[number], own & 0xFFFFFFFF, 0, shuffle)
+
+    def _order_by_cost(self, seed: int, epoch: int, shuffle: bool) -> Int64:
+        longest, targets = self._longest
+        expected = (targets.due * (np.array(self.sizes) / self.totals)).sum(axis=1)
+        until = SPARE * float(np.interp(self.samples, expected, targets.points)) + self._largest
+        while True:
+            until = min(until, longest)
+            parts = [
+                self._jobs(number, targets, until, seed, epoch, shuffle)
+                for number in range(len(self.sizes))
+            ]
+            rows, costs, jobs = (list(each) for each in zip(*parts, strict=True))
+            of_all = np.concatenate(costs)
+            found = earliest_due(_joined(jobs), self.samples, of_all)
+            # Up to there all samples were looked at that may come.
+            if until >= longest or of_all[found[:-1]].sum() < until:
+                return np.concatenate(rows)[found]
+            until *= 2
+
+    def _jobs(
+        self, number: int, targets: Targets, until: float, seed: int, epoch: int, shuffle: bool
+    ) -> tuple[Int64, Int64, Jobs]:
+        """Return the rows, and costs, of a source's samples that may come before a total."""
+        assert self.costs is not None
+        due = float(np.interp(until, targets.points, targets.due[:, number]))
+        size = self.sizes[number]
+        room = self.passes[number] * size - self._stands(number, epoch).samples
+        most = min(room, size * (2 + int(due / self.totals[number])))
+        if self.names[number] not in self.repeats:
+            most = size
+        rows = self._rows(number, seed, epoch, most, shuffle)
+        costs = self.costs[number][(rows - self.first_rows[number]) % size]
+        had = np.concatenate([[0], np.cumsum(costs)])
+        count = min(most, int(np.searchsorted(had, due, side="right")))
+        begin, ends = due_times(targets, number, had[:count], had[1 : count + 1])
+        return rows[:count], costs[:count], Jobs(np.full(count, number, np.int64), begin, ends)
+
+    def stands_after(self, rows: Int64, epoch: int) -> dict[str, Begun]:
+        """Return where each source stands after an epoch's first rows (n,)."""
+        places = np.searchsorted(self.first_rows, rows, side="right") - 1
+        taken = np.bincount(places, minlength=len(self.sizes))
+        found = {}
+        for number, name in enumerate(self.names):
+            begun = self._stands(number, epoch)
+            passes, samples = divmod(begun.samples + int(taken[number]), self.sizes[number])
+            found[name] = Begun(begun.passes + passes, samples)
+        return found
+
+
+def name_number(name: str) -> int:
+    """Return 64 bits that stand for a source's name, on every machine."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _joined(parts: Sequence[Jobs]) -> Jobs:
+    return Jobs(
+        np.concatenate([each.source for each in parts]),
+        np.concatenate([each.begin for each in parts]),
+        np.concatenate([each.due for each in parts]),
+    )

@@ -1,0 +1,316 @@
+"""`Mixture`: several sources as one data set, in exact proportions."""
+
+import mmap
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.mixing.recipe import ALL, FIRST, Begun, Recipe
+from ..sources.interface import Probe, SampleError, Source, as_source
+from .order import source_of
+from .rows import MARKS, MixtureRows, all_costs
+
+Weights = Mapping[str, float]
+SAMPLES = "samples"
+
+
+class Mixture:
+    """Several sources as one data set, of which each has its share at every prefix of an epoch.
+
+        data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
+        loader = cp.DataLoader(data, balance=..., shuffle=True)
+
+    sources      for each name a data set, or a pair of one and its weight: any that DataLoader
+                 takes, and sources with costs
+    by           what weights are shares of: "samples", or a cost that all sources know, as
+                 "tokens"
+    epoch        the number of its samples; or when it ends: "first", with the first source that
+                 has been through, the name of one, or "all", when all have
+    repeat       whether a source that has been through begins again, with another shuffle; False:
+                 the others share what was its own. Or the names of those that do
+    schedule     weights that hold later: pairs of a number of samples (or of what `by` says) of
+                 the epoch and the weights from there on, by name; a name left out has none
+    temperature  in place of weights: they are proportional to size ** (1 / temperature), in what
+                 `by` says
+    begin        where sources stand, as counters() of an earlier mixture said; new ones begin at 0
+    seed         of the order where no plan has one, as in a loop without balance
+
+    Balanced loops order its samples by their plan's seed and epoch. Elsewhere len() is an epoch's
+    samples and mixture[i] the i-th of them, so that a loop without shuffle has the mixture; epochs
+    are chosen with set_epoch(). By samples no source is ever a whole sample off its share.
+
+    Raises ValueError for weights, names or rules that contradict each other.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        by: str = SAMPLES,
+        *,
+        epoch: int | str = FIRST,
+        repeat: bool | Collection[str] = True,
+        schedule: Sequence[tuple[int, Weights]] = (),
+        temperature: float | None = None,
+        begin: Mapping[str, Sequence[int]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        names = tuple(_checked_names(sources))
+        given = [each if _is_pair(each) else (each, None) for each in sources.values()]
+        parts = [as_source(source) for source, _ in given]
+        costs = None
+        if by != SAMPLES:
+            costs = tuple(_column(n, p, by) for n, p in zip(names, parts, strict=True))
+        sizes = tuple(len(part) for part in parts)
+        totals = sizes if costs is None else [int(column.sum()) for column in costs]
+        weights = _weights(names, [weight for _, weight in given], totals, temperature)
+        self.by, self.seed = by, seed
+        recipe = Recipe(
+            names,
+            sizes,
+            _checked_schedule(names, weights, schedule),
+            _checked_epoch(names, epoch),
+            _repeats(names, repeat),
+            costs,
+            {name: _begun(name, begin[name]) for name in names if name in (begin or {})},
+        )
+        _check_end(recipe)
+        self.rows = MixtureRows(parts, recipe)
+        # Forked workers that stay see it change.
+        self._epoch = mmap.mmap(-1, 8)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources' names."""
+        return self.rows.recipe.names
+
+    @property
+    def pattern(self) -> str:
+        """What logs and errors call it."""
+        return self.rows.pattern
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose order mixture[i] follows."""
+        return int.from_bytes(self._epoch[:8], "little")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order mixture[i] follows; a balanced loop chooses its own."""
+        self._epoch[:8] = epoch.to_bytes(8, "little")
+
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch."""
+        return self.rows.recipe.samples
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the epoch's sample at a place in its order."""
+        return self.load(index, self.epoch, self.seed)
+
+    def _row(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is outside of {len(self)} samples")
+        return int(self._order()[index])
+
+    def _order(self) -> Int64:
+        now = self.epoch
+        if self._ordered is None or self._ordered[0] != now:
+            self._ordered = now, self.rows.epoch_order(self.seed, now, True)
+        return self._ordered[1]
+
+    _ordered: tuple[int, Int64] | None = None
+
+    def key(self, index: int) -> str:
+        """Return the name, SOURCE/KEY, of the epoch's sample at a place in its order."""
+        return self.rows.key(self._row(index))
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of the epoch's sample at a place in its order."""
+        return self.rows.probe(self._row(index))
+
+    def load(self, index: int, epoch: int, seed: int) -> Any:
+        """Load the chosen epoch's sample at a place, with random numbers of (seed, epoch, key)."""
+        return self.rows.load(self._row(index), epoch, seed)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the sources' fingerprints."""
+        return self.rows.fingerprint()
+
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether all sources say what their samples cost."""
+        return self.rows.knows_costs
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of all that samples cost."""
+        return self.rows.resources
+
+    @property
+    def thread_safe(self) -> bool:
+        """Return whether all sources are."""
+        return self.rows.thread_safe
+
+    def data_digest(self, samples: int | None = None) -> str:
+        """Return a hash of the sources' data and of all that decides the order."""
+        return self.rows.data_digest(samples)
+
+    def source_of(self, key: str) -> str:
+        """Return the name of the source that a sample is from, by its key (StepInfo.keys)."""
+        return source_of(key)
+
+    def counters(self, samples: int, epoch: int = 0, seed: int | None = None) -> dict[str, Begun]:
+        """Return where each source stands after an epoch's first samples: (passes, samples).
+
+        `seed` is the plan's, Balance(seed=...). As JSON they are small, whatever has been read:
+        Mixture(..., begin=counters) goes on there, with other weights, with sources that are new,
+        which begin at 0, and without some that were.
+        """
+        order = self.rows.epoch_order(self.seed if seed is None else seed, epoch, True)
+        if not 0 <= samples <= len(order):
+            raise ValueError(f"samples is {samples}, and an epoch has {len(order)}")
+        return self.rows.recipe.stands_after(order[:samples], epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what only forked processes share."""
+        return {**self.__dict__, "_epoch": self.epoch, "_ordered": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        epoch = state.pop("_epoch")
+        self.__dict__.update(state)
+        self._epoch = mmap.mmap(-1, 8)
+        self.set_epoch(epoch)
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int | float)
+
+
+def _checked_names(sources: Mapping[str, Any]) -> list[str]:
+    if not isinstance(sources, Mapping) or not sources:
+        raise ValueError('a mixture needs sources by name: Mixture({"a": (source, 1), ...})')
+    for name in sources:
+        if not isinstance(name, str) or not name or any(mark in name for mark in MARKS):
+            raise ValueError(f"{name!r} cannot name a source: give a text without {MARKS!r}")
+        if name in (FIRST, ALL):
+            raise ValueError(f"{name!r} says when an epoch ends: give the source another name")
+    return list(sources)
+
+
+def _weights(
+    names: Sequence[str],
+    given: Sequence[float | None],
+    totals: Sequence[int],
+    temperature: float | None,
+) -> list[float]:
+    has = [weight is not None for weight in given]
+    if temperature is not None or not any(has):
+        if any(has):
+            raise ValueError("weights and temperature contradict each other: leave one of them")
+        if temperature is not None and not temperature > 0:
+            raise ValueError(f"temperature is {temperature}, it must be positive")
+        return [float(total) ** (1 / (temperature or 1.0)) for total in totals]
+    if not all(has):
+        raise ValueError(
+            f"source {names[has.index(False)]!r} has no weight, and others have: give one to all"
+        )
+    return [float(weight) for weight in given if weight is not None]
+
+
+def _checked_schedule(
+    names: Sequence[str], first: Sequence[float], schedule: Sequence[tuple[int, Weights]]
+) -> tuple[tuple[int, np.ndarray], ...]:
+    parts = [(0, dict(zip(names, first, strict=True)))]
+    for start, weights in schedule:
+        if type(start) is not int or start <= parts[-1][0]:
+            raise ValueError(
+                f"schedule has weights from {start!r} after those from {parts[-1][0]}: give whole "
+                "numbers that grow, beyond 0, where the sources' own weights hold"
+            )
+        parts.append((start, dict(weights)))
+    for start, weights in parts:
+        if unknown := [name for name in weights if name not in names]:
+            raise ValueError(f"schedule names {unknown[0]!r}, sources are {', '.join(names)}")
+        bad = [n for n, w in weights.items() if not 0 <= w < float("inf")]
+        if bad or not any(weights.values()):
+            raise ValueError(
+                f"the weights from {start} on are {weights}: give finite numbers that are not "
+                "negative, and not all 0"
+            )
+    return tuple((at, np.array([float(w.get(n, 0)) for n in names])) for at, w in parts)
+
+
+def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
+    if type(epoch) is int and epoch > 0:
+        return epoch
+    if epoch in (FIRST, ALL, *names) and isinstance(epoch, str):
+        return epoch
+    raise ValueError(
+        f"epoch is {epoch!r}: give a number of samples, {FIRST!r} (the first source that has been "
+        f"through ends it), {ALL!r}, or one of the sources, {', '.join(names)}"
+    )
+
+
+def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
+    if isinstance(repeat, bool):
+        return tuple(names) if repeat else ()
+    if isinstance(repeat, str) or not set(repeat) <= set(names):
+        raise ValueError(f"repeat is {repeat!r}: give True, False, or a list of {', '.join(names)}")
+    return tuple(name for name in names if name in repeat)
+
+
+def _begun(name: str, given: Sequence[int]) -> Begun:
+    found = Begun(*given)
+    if not all(type(each) is int and each >= 0 for each in found):
+        raise ValueError(f"begin of {name!r} is {given!r}: give what counters() returned")
+    return found
+
+
+def _check_end(recipe: Recipe) -> None:
+    """Raise ValueError for a rule that the sources cannot meet."""
+    ends = [name for name in recipe.names if name not in recipe.repeats]
+    if recipe.begun and (ends or not isinstance(recipe.epoch, int)):
+        raise ValueError(
+            "begin= needs sources that repeat, and an epoch of a number of samples: what is left "
+            "of a pass is no whole one"
+        )
+    for name, begun in recipe.begun.items():
+        if begun.samples >= (size := recipe.sizes[recipe.names.index(name)]):
+            raise ValueError(f"begin of {name!r} is {begun}, but the source has {size} samples")
+    if isinstance(recipe.epoch, int) and not recipe.repeats and recipe.epoch > sum(recipe.sizes):
+        raise ValueError(
+            f"an epoch of {recipe.epoch} samples, and the sources have {sum(recipe.sizes)}: give "
+            "repeat=True, or fewer"
+        )
+    if recipe.costs is not None and not all(recipe.totals):
+        none = recipe.names[int(np.argmin(recipe.totals))]
+        raise ValueError(f"the samples of source {none!r} cost nothing: no share of it can be kept")
+    recipe.check()
+
+
+def _column(name: str, part: Source, by: str) -> Int64:
+    """Return what each of a source's samples costs of `by`; ValueError where nobody knows."""
+    why = ""
+    if getattr(part, "decode_first", False) or not getattr(part, "knows_costs", True):
+        why = "loading them would show it at best"
+    elif (table := all_costs(part, [by])) is not None:
+        return np.asarray(table[by], np.int64)
+    else:
+        try:
+            return _probed(part, by)
+        except (SampleError, KeyError) as error:
+            why = str(error)
+    raise ValueError(
+        f"a mixture by {by!r} needs to know what all samples cost, and of source {name!r} it does "
+        f"not ({why}): give PlainSource(data, cost={{{by!r}: [...]}}), or a source whose "
+        f'probe(index) has {by!r}, or mix by="samples"'
+    )
+
+
+def _probed(part: Source, by: str) -> Int64:
+    kept: Any = getattr(part, "known", None)
+    found = np.zeros(len(part), np.int64)
+    for index in range(len(part)):
+        probe = None if kept is None else kept(index)
+        found[index] = (probe or part.probe(index)).cost[by]
+    return found

@@ -1,0 +1,52 @@
+"""The order of a source's samples in an epoch: a shuffle, or the source's own."""
+
+from typing import Any
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.shuffle import permutation
+
+
+def epoch_order(source: Any, seed: int, epoch: int, shuffle: bool) -> Int64:
+    """Return the indexes of an epoch's samples in order: of a mixture as it says, else shuffled."""
+    own = _mixture_in(source)
+    if own is not None:
+        found: Int64 = own.epoch_order(seed, epoch, shuffle)
+        return found
+    return permutation(len(source), seed, epoch, shuffle)
+
+
+def epoch_samples(source: Any) -> int:
+    """Return how many samples an epoch has: of a mixture fewer than it has indexes.
+
+    >>> epoch_samples([1, 2])
+    2
+    """
+    own = _mixture_in(source)
+    return len(source) if own is None else int(own.epoch_samples)
+
+
+def rows_of(dataset: Any) -> Any:
+    """Return what balanced loops read a data set from: a mixture's rows, else itself."""
+    return dataset.rows if hasattr(dataset, "rows") and is_mixture(dataset.rows) else dataset
+
+
+def is_mixture(source: Any) -> bool:
+    """Return whether a source is the rows of a mixture."""
+    return _mixture_in(source) is not None
+
+
+def source_of(key: str) -> str:
+    """Return the name of the source in a key of a mixture.
+
+    >>> source_of("web@2/dir/cat"), source_of("web/dir@2/cat")
+    ('web', 'web')
+    """
+    return key.partition("/")[0].partition("@")[0]
+
+
+def _mixture_in(source: Any) -> Any:
+    """Return the rows of a mixture, also where costs were given for them (PlainSource)."""
+    for each in (source, getattr(source, "dataset", None)):
+        if hasattr(each, "epoch_order") and hasattr(each, "epoch_samples"):
+            return each
+    return None
