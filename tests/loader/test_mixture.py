@@ -1,0 +1,293 @@
+"""Mixtures in loops: plain, balanced in every mode, resumed with other ranks or workers."""
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import WeightedRandomSampler
+
+import counterpoise as cp
+from counterpoise.workers import PlainSource, Probe, SampleError
+
+SIZES = {"web": 90, "docs": 40, "small": 7}
+WEIGHTS = {"web": 3, "docs": 2, "small": 1}
+
+
+def source(name: str, drawn: bool = False) -> PlainSource:
+    def item(index: int) -> dict[str, Any]:
+        sample = {"id": f"{name}-{index}", "n": lengths[index]}
+        return {**sample, "draw": random.random()} if drawn else sample
+
+    lengths = np.random.default_rng(len(name)).integers(1, 60, SIZES[name]).tolist()
+    return PlainSource(_Items(item, SIZES[name]), cost={"tokens": lengths})
+
+
+class _Items:
+    def __init__(self, item: Any, count: int) -> None:
+        self.item, self.count = item, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.item(index)
+
+
+def mixture(drawn: bool = False, **others: Any) -> cp.Mixture:
+    given = {name: (source(name, drawn), WEIGHTS[name]) for name in SIZES}
+    return cp.Mixture(given, **{"epoch": 240, **others})
+
+
+def loader(data: Any, workers: int = 0, ranks: int = 2, **others: Any) -> Any:
+    balance = others.pop("balance", None) or cp.Balance(
+        budgets={"tokens": 120}, samples_per_step=24, accumulate="auto", seed=3
+    )
+    return cp.DataLoader(
+        data, balance=balance, shuffle=True, num_workers=workers, virtual_ranks=ranks,
+        collate_fn=list, **others,
+    )  # fmt: skip
+
+
+def steps_of(loader: Any) -> list[list[str]]:
+    return [sorted(key for info in step.infos for key in info.keys) for step in loader.steps()]
+
+
+def expected(data: cp.Mixture, epoch: int = 0, seed: int = 3) -> list[str]:
+    return [data.rows.key(row) for row in data.rows.epoch_order(seed, epoch, True).tolist()]
+
+
+def test_a_balanced_loop_has_the_mixture_step_by_step() -> None:
+    data = mixture()
+    made = loader(data)
+    assert len(data) == 240
+    assert made.num_steps == 10
+    for epoch in range(2):
+        order = expected(data, epoch)
+        assert steps_of(made) == [sorted(order[at : at + 24]) for at in range(0, 240, 24)]
+    had = Counter[str]()
+    for step in made.steps():
+        for info in step.infos:
+            assert sum(info.sources.values()) == len(info.keys)
+            had.update(info.sources)
+        total = sum(had.values())
+        assert all(abs(had[name] - total * WEIGHTS[name] / 6) < 1 for name in SIZES)
+
+
+def test_samples_are_those_of_their_keys_and_repeats_draw_their_own() -> None:
+    data = mixture(drawn=True)
+    draws: dict[str, list[float]] = {}
+    for _, (batch, info) in enumerate(loader(data).with_info()):
+        for sample, key in zip(batch, info.keys, strict=True):
+            assert sample["id"] == f"{data.source_of(key)}-{key.partition('/')[2]}"
+            draws.setdefault(sample["id"], []).append(sample["draw"])
+    small = [each for name, each in draws.items() if name.startswith("small")]
+    assert sum(map(len, small)) == 40
+    drawn = [draw for each in draws.values() for draw in each]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
+@pytest.mark.parametrize("by", ["samples", "tokens"])
+def test_every_mode_delivers_each_row_of_the_epoch_once(mode: Any, by: str) -> None:
+    data = mixture(by=by)
+    balance = cp.Balance(
+        budgets={"tokens": 200}, samples_per_step=24, accumulate="auto", mode=mode, seed=3
+    )
+    found = [key for step in steps_of(loader(data, balance=balance)) for key in step]
+    assert sorted(found) == sorted(expected(data))
+
+
+def test_auto_finds_what_samples_of_a_mixture_cost() -> None:
+    parts = {"a": ([torch.zeros(n % 50 + 1) for n in range(60)], 1),
+             "b": ([torch.zeros(n % 90 + 1) for n in range(60)], 1)}  # fmt: skip
+    data = cp.Mixture(parts, epoch=80)
+    made = cp.DataLoader(
+        data, batch_size=4, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+    )
+    found = [key for step in steps_of(made) for key in step]
+    assert sorted(found) == sorted(expected(data, seed=0))
+
+
+def test_a_state_goes_on_at_any_position_with_other_workers_and_ranks() -> None:
+    whole = steps_of(loader(mixture()))
+    made = loader(mixture())
+    states = []
+    for step in made.steps():
+        assert len(states) == step.number
+        states.append(json.dumps(made.state_dict()))
+    for at in range(0, len(states), 3):
+        other = loader(mixture(), ranks=(1, 2, 3, 4)[at % 4])
+        other.load_state_dict(json.loads(states[at]))
+        assert steps_of(other) == whole[at + 1 :]
+    with_workers = loader(mixture(), workers=2)
+    with_workers.load_state_dict(json.loads(states[4]))
+    assert steps_of(with_workers) == whole[5:]
+    assert max(map(len, states)) < 4096
+
+
+@pytest.mark.long
+def test_a_state_goes_on_at_500_positions() -> None:
+    def one(**others: Any) -> Any:
+        balance = cp.Balance(budgets={"tokens": 60}, samples_per_step=1, accumulate="auto")
+        return loader(mixture(epoch=500, **others), ranks=1, balance=balance)
+
+    whole, made = steps_of(one()), one()
+    for step in made.steps():
+        other = one()
+        other.load_state_dict(made.state_dict())
+        rest = other.steps()
+        for number in range(step.number + 1, min(step.number + 4, 500)):
+            infos = next(rest).infos
+            assert [key for info in infos for key in info.keys] == whole[number]
+
+
+def test_another_recipe_is_other_data() -> None:
+    made = loader(mixture())
+    next(made.steps())
+    state = made.state_dict()
+    with pytest.raises(ValueError, match="other data"):
+        loader(mixture(schedule=[(100, {"web": 1})])).load_state_dict(state)
+
+
+def test_counters_go_on_with_other_sources() -> None:
+    old = mixture()
+    begin = json.loads(json.dumps(old.counters(100, seed=3)))
+    assert len(json.dumps(begin)) < 4096
+    sources = {name: (source(name), 1) for name in ("web", "docs")}
+    new = cp.Mixture({**sources, "new": (["x"] * 30, 1)}, epoch=60, begin=begin)
+    before = [key for key in expected(old)[:100] if key.startswith("web")]
+    after = [key for key in expected(new) if key.startswith("web")]
+    assert len({*before, *after[:20]}) == len(before) + 20
+
+
+def test_a_plain_loop_has_the_mixture_in_order() -> None:
+    data = mixture(seed=3)
+    for workers in (0, 2):
+        made = cp.DataLoader(
+            data, batch_size=8, num_workers=workers, persistent_workers=workers > 0,
+            collate_fn=list,
+        )  # fmt: skip
+        for epoch in range(2):
+            data.set_epoch(epoch)
+            found = [sample["id"] for batch in made for sample in batch]
+            wanted = [(cp.Mixture.source_of(data, key), key) for key in expected(data, epoch)]
+            assert found == [f"{name}-{key.partition('/')[2]}" for name, key in wanted]
+    state = None
+    made = cp.DataLoader(data, batch_size=8, collate_fn=list)
+    data.set_epoch(0)
+    whole = list(made)
+    for number, _ in enumerate(made):
+        if number == 4:
+            state = made.state_dict()
+            break
+    other = cp.DataLoader(data, batch_size=8, collate_fn=list)
+    other.load_state_dict(state)
+    assert list(other) == whole[5:]
+
+
+def test_torchs_own_loader_takes_it() -> None:
+    data = mixture()
+    found = [sample["id"] for batch in torch.utils.data.DataLoader(data, 8, collate_fn=list)
+             for sample in batch]  # fmt: skip
+    assert Counter(each.partition("-")[0] for each in found) == {
+        "web": 120,
+        "docs": 80,
+        "small": 40,
+    }
+
+
+def test_a_broken_sample_is_named_by_its_row() -> None:
+    def item(index: int) -> Any:
+        if index == 3:
+            raise SampleError("3", "is broken", "a.tar")
+        return {"n": index}
+
+    data = cp.Mixture({"a": (PlainSource(_Items(item, 9), cost={"tokens": [1] * 9}), 1),
+                       "b": (source("web"), 1)}, epoch=36)  # fmt: skip
+    made = loader(data, on_error="skip")
+    holes = [hole for step in made.steps() for info in step.infos for hole in info.holes]
+    assert sorted(holes) == ["a/3", "a@2/3"]
+
+
+class Tiles:
+    """A source whose samples cost another resource, too."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return {"id": f"tiles-{index}"}
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+    def probe(self, index: int) -> Probe:
+        return Probe(str(index), {"tiles": 2, "tokens": 30 + index})
+
+
+def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
+    data = cp.Mixture({"text": (source("web"), 1), "tiles": (Tiles(), 1)}, by="tokens", epoch=40)
+    assert data.resources == ("tokens", "tiles")
+    rows = data.rows.epoch_order(0, 0, True).tolist()
+    assert {(data.source_of(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
+            for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "others", "says"),
+    [
+        ({}, {}, "needs sources by name"),
+        ({"a/b": [1]}, {}, "without '/@'"),
+        ({"first": [1]}, {}, "another name"),
+        ({"a": ([1], 1), "b": [1]}, {}, "'b' has no weight"),
+        ({"a": ([1], 1)}, {"temperature": 2}, "contradict"),
+        ({"a": [1]}, {"temperature": 0}, "must be positive"),
+        ({"a": ([1], -1)}, {}, "not negative"),
+        ({"a": ([1], 0)}, {}, "not all 0"),
+        ({"a": [1]}, {"epoch": "b"}, "epoch is 'b'"),
+        ({"a": [1]}, {"repeat": ["b"]}, "repeat is"),
+        ({"a": [1]}, {"schedule": [(5, {"b": 1})]}, "schedule names 'b'"),
+        ({"a": [1]}, {"schedule": [(0, {"a": 1})]}, "beyond 0"),
+        ({"a": [1]}, {"epoch": 2, "repeat": False}, "an epoch of 2 samples"),
+        ({"a": [1]}, {"by": "tokens"}, "needs to know what all samples cost"),
+        ({"a": PlainSource([1], cost=len)}, {"by": "tokens"}, "needs to know"),
+        ({"a": (PlainSource([1], cost={"n": [1]}), 1)}, {"by": "tokens"}, "cost nothing"),
+        ({"a": [1]}, {"begin": {"a": (0, 0)}}, "begin= needs"),
+        ({"a": [1]}, {"begin": {"a": (0, 1)}, "epoch": 3}, "has 1 samples"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: Any, others: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        cp.Mixture(given, **others)
+
+
+def test_temperature_makes_weights_of_sizes() -> None:
+    parts = {"a": list(range(100)), "b": list(range(25))}
+    equal = cp.Mixture(parts, epoch=60, temperature=1e9).rows.recipe
+    square = cp.Mixture(parts, epoch=60, temperature=2).rows.recipe
+    sizes = cp.Mixture(parts, epoch=60).rows.recipe
+    shares = [(r.order(0, 0) < r.first_rows[1]).sum() for r in (equal, square, sizes)]
+    assert shares == [30, 40, 48]
+
+
+def test_only_some_known_costs_are_refused_by_a_balanced_loop() -> None:
+    data = cp.Mixture({"a": (source("web"), 1), "b": ([1, 2], 1)}, epoch=10)
+    with pytest.raises(ValueError, match="'b' of the mixture does not say"):
+        loader(data)
+
+
+def test_a_weighted_sampler_is_refused_with_its_name() -> None:
+    data, sampler = [torch.zeros(1)] * 4, WeightedRandomSampler([1.0] * 4, 4)
+    with pytest.raises(ValueError, match=r"cp\.Mixture"):
+        cp.DataLoader(
+            data,
+            2,
+            balance="balanced",
+            sampler=WeightedRandomSampler([1.0] * 4, 4),
+            rank=0,
+            ranks=1,
+        )
