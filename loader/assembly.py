@@ -22,7 +22,7 @@ from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.arena.transport import Transport
-from ..workers.mixture.order import epoch_samples, is_mixture, rows_of
+from ..workers.mixture.order import epoch_samples, recipe_of, rows_of
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
@@ -259,6 +259,12 @@ class BalancedSettings:
                 type(dataset).__name__,
                 held[0],
             )
+        mixed = recipe_of(source)
+        if mixed is not None and mixed.costs is not None and not self._is_local(place):
+            raise ValueError(
+                "a mixture by a cost is ordered where its costs are, in a local loop: mix "
+                'by="samples", or leave balancer= and ranks that several processes share'
+            )
         job = JobSpec(
             plan=plan,
             source=dataset.spec() if given.balancer else {},
@@ -266,6 +272,7 @@ class BalancedSettings:
             on_error=given.on_error,
             buffer_bytes=given.buffer_bytes,
             label_tokens=self.label_tokens,
+            mixture={} if mixed is None else mixed.facts(),
         )
         # torch's own thread pins the batches of a local loop's workers
         pins_ahead = self._is_local(place) and self.start.workers > 0
@@ -284,7 +291,7 @@ class BalancedSettings:
             shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
-            is_mixture=is_mixture(self.dataset),
+            is_mixture=mixed is not None,
         )
 
     def _is_local(self, place: Place) -> bool:

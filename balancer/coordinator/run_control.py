@@ -7,6 +7,8 @@ until all ranks have left the current one, or until none of it is left to be ser
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from ..planning.kernels.arrays import Int64
+from ..planning.mixing.recipe import Recipe
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
@@ -53,20 +55,20 @@ class RunControl:
         """
         state = self.state
         count, fingerprint = state.facts.count, state.facts.fingerprint
-        first = start.start.start
-        if not 0 <= first <= count:
-            raise ValueError(
-                f"the ledger is at sample {first}, but the data set has {count}: the ledger "
-                "belongs to another data set; resume with its own",
-            )
         try:
-            order = permutation(count, job.plan.seed, start.epoch, shuffle=job.shuffle)
+            order = _order(job, count, start.epoch)
         except MemoryError as error:
             reason = f"the balancer has no memory for an order of {count}: {error}"
             raise ValueError(reason) from error
+        first, samples = start.start.start, len(order)
+        if not 0 <= first <= samples:
+            raise ValueError(
+                f"the ledger is at sample {first}, but the data set has {samples}: the ledger "
+                "belongs to another data set; resume with its own",
+            )
         planner = self._planner(job, start)
         # Holes are reported by their names, which are not kept.
-        state.costs.note_failed(order[[each for each in holes if each < count]].tolist())
+        state.costs.note_failed(order[[each for each in holes if each < samples]].tolist())
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if job.source else None
         whole, believed = plans_whole_epoch(planner), check is None
@@ -204,3 +206,13 @@ class RunControl:
         self.state.send(peer, last)
         if peer in self.state.ranks:
             self.state.ranks[peer].finished = True
+
+
+def _order(job: JobSpec, count: int, epoch: int) -> Int64:
+    """Return the order of an epoch, of data of so many samples, or rows of a mixture."""
+    if not job.mixture:
+        return permutation(count, job.plan.seed, epoch, shuffle=job.shuffle)
+    recipe = Recipe.of_facts(job.mixture)
+    if (rows := int(recipe.first_rows[-1])) != count:
+        raise ValueError(f"the mixture has {rows} rows, and the workers have {count} samples")
+    return recipe.order(job.plan.seed, epoch, job.shuffle)

@@ -29,7 +29,8 @@ class JobSpec:
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
     no resource of that name): ranks count them in their batches. transport: how payloads travel;
-    "direct" or "inline" forces it.
+    "direct" or "inline" forces it. mixture: what decides the order of a mixture, Recipe.facts();
+    empty for other data.
     """
 
     plan: PlanConfig
@@ -40,6 +41,7 @@ class JobSpec:
     lease_s: float = 120.0
     label_tokens: str = LABEL_TOKENS
     transport: str = "auto"
+    mixture: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
@@ -57,6 +59,7 @@ class JobSpec:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)
         _check_depth(self.source)
+        _check_depth(self.mixture)
 
     @property
     def ranks(self) -> int:

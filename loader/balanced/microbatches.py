@@ -141,7 +141,8 @@ class BalancedLoader:
 
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
-        count = self.open().wait_ready(self.timeout_s).count
+        known = self.data().samples if self.is_mixture else None
+        count = known or self.open().wait_ready(self.timeout_s).count
         if self._loaded is not None:
             check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
         self._loaded, self._counted = None, count
@@ -176,7 +177,7 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            samples = needed_samples(self._loaded, self.growing)
+            samples = needed_samples(self._loaded, self.growing or self.is_mixture)
             self.open().begin(at.start(self.epoch, self._costs, samples))
         except BaseException:
             self.close()

@@ -1,8 +1,11 @@
 """Mixtures in loops: plain, balanced in every mode, resumed with other ranks or workers."""
 
+import io
 import json
 import random
+import tarfile
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,10 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import counterpoise as cp
+from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.workers import PlainSource, Probe, SampleError
+from counterpoise.workers.sources.registry import open_source
+from tests.loader.local.both_ways import by_coordinator
 
 SIZES = {"web": 90, "docs": 40, "small": 7}
 WEIGHTS = {"web": 3, "docs": 2, "small": 1}
@@ -176,7 +182,7 @@ def test_a_plain_loop_has_the_mixture_in_order() -> None:
             found = [sample["id"] for batch in made for sample in batch]
             wanted = [(cp.Mixture.source_of(data, key), key) for key in expected(data, epoch)]
             assert found == [f"{name}-{key.partition('/')[2]}" for name, key in wanted]
-    state = None
+    state: dict[str, Any] = {}
     made = cp.DataLoader(data, batch_size=8, collate_fn=list)
     data.set_epoch(0)
     whole = list(made)
@@ -254,7 +260,11 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
         ({"a": [1]}, {"schedule": [(0, {"a": 1})]}, "beyond 0"),
         ({"a": [1]}, {"epoch": 2, "repeat": False}, "an epoch of 2 samples"),
         ({"a": [1]}, {"by": "tokens"}, "needs to know what all samples cost"),
-        ({"a": PlainSource([1], cost=len)}, {"by": "tokens"}, "needs to know"),
+        (
+            {"a": PlainSource([1], cost=lambda sample: {"tokens": sample})},
+            {"by": "tokens"},
+            "needs to know",
+        ),
         ({"a": (PlainSource([1], cost={"n": [1]}), 1)}, {"by": "tokens"}, "cost nothing"),
         ({"a": [1]}, {"begin": {"a": (0, 0)}}, "begin= needs"),
         ({"a": [1]}, {"begin": {"a": (0, 1)}, "epoch": 3}, "has 1 samples"),
@@ -281,13 +291,54 @@ def test_only_some_known_costs_are_refused_by_a_balanced_loop() -> None:
 
 
 def test_a_weighted_sampler_is_refused_with_its_name() -> None:
-    data, sampler = [torch.zeros(1)] * 4, WeightedRandomSampler([1.0] * 4, 4)
+    data, weighted = [torch.zeros(1)] * 4, WeightedRandomSampler([1.0] * 4, 4)
     with pytest.raises(ValueError, match=r"cp\.Mixture"):
-        cp.DataLoader(
-            data,
-            2,
-            balance="balanced",
-            sampler=WeightedRandomSampler([1.0] * 4, 4),
-            rank=0,
-            ranks=1,
-        )
+        cp.DataLoader(data, 2, balance="balanced", sampler=weighted, rank=0, ranks=1)
+
+
+def test_a_balancer_hands_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[Any]:
+        made = loader(mixture())
+        batches = [(batch, info.keys, info.sources) for batch, info in made.with_info()]
+        first = loader(mixture())
+        for step in first.steps():
+            if step.number == 3:
+                break
+        second = loader(mixture())
+        second.load_state_dict(first.state_dict())
+        return [batches, made.num_steps, steps_of(second)]
+
+    local = found()
+    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    assert found() == local
+
+
+def test_workers_elsewhere_open_its_parts(tmp_path: Path) -> None:
+    for name, count in (("a", 9), ("b", 5)):
+        write_shard(tmp_path / f"{name}.tar", count)
+    parts = {n: (cp.TarDataset(tmp_path / f"{n}.tar", root=tmp_path), 1) for n in "ab"}
+    rows = cp.Mixture(parts, epoch=20).rows
+    spec = json.loads(json.dumps(rows.spec()))
+    other = open_source(spec, tmp_path)
+    assert [other.key(n) for n in range(len(other))] == [rows.key(n) for n in range(len(rows))]
+    assert other.fingerprint() == rows.fingerprint()
+    spec["recipe"]["sizes"] = [9, 6]
+    with pytest.raises(ValueError, match="same files"):
+        open_source(spec, tmp_path)
+    with pytest.raises(ValueError, match="description is none"):
+        open_source({"source": "mixture"}, tmp_path)
+    with pytest.raises(ValueError, match="cannot read source 'web'"):
+        mixture().rows.spec()
+
+
+def write_shard(path: Path, count: int) -> None:
+    with tarfile.open(path, "w") as shard:
+        for number in range(count):
+            member = tarfile.TarInfo(f"{path.stem}{number}.txt")
+            member.size = 2
+            shard.addfile(member, io.BytesIO(b"ab"))
+
+
+def test_a_mixture_by_cost_is_local() -> None:
+    with pytest.raises(ValueError, match="ordered where its costs are"):
+        list(loader(mixture(by="tokens"), ranks=1, balancer="tcp://127.0.0.1:1"))

@@ -73,7 +73,7 @@ class Mixture:
             _checked_epoch(names, epoch),
             _repeats(names, repeat),
             costs,
-            {name: _begun(name, begin[name]) for name in names if name in (begin or {})},
+            {name: _begun(name, given) for name, given in (begin or {}).items() if name in names},
         )
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.mixing.recipe import Recipe
 from ...balancer.planning.problem.shuffle import permutation
 
 
@@ -27,12 +28,14 @@ def epoch_samples(source: Any) -> int:
 
 def rows_of(dataset: Any) -> Any:
     """Return what balanced loops read a data set from: a mixture's rows, else itself."""
-    return dataset.rows if hasattr(dataset, "rows") and is_mixture(dataset.rows) else dataset
+    rows = getattr(dataset, "rows", None)
+    return dataset if recipe_of(rows) is None else rows
 
 
-def is_mixture(source: Any) -> bool:
-    """Return whether a source is the rows of a mixture."""
-    return _mixture_in(source) is not None
+def recipe_of(source: Any) -> Recipe | None:
+    """Return the recipe of a source that is the rows of a mixture; None of others."""
+    own = _mixture_in(source)
+    return None if own is None else own.recipe
 
 
 def source_of(key: str) -> str:

@@ -1,8 +1,9 @@
 """The rows of a mixture as a source: each sample of each pass has an index and a key for good."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of
+from ..sources.registry import open_source
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
 MARKS = "/@"
@@ -145,6 +147,38 @@ class MixtureRows:
         """Return the file that the sample is in, empty where its source does not say."""
         number, _, sample = self._at(row)
         return file_of(self.parts[number], sample)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the description for workers elsewhere; ValueError where a source has none."""
+        for name, part in zip(self.recipe.names, self.parts, strict=True):
+            if not hasattr(part, "spec"):
+                raise ValueError(
+                    f"workers elsewhere cannot read source {name!r} of the mixture, a "
+                    f"{type(part).__name__}: give a TarDataset, or leave balancer="
+                )
+        parts = [part.spec() for part in self.parts if hasattr(part, "spec")]
+        return {"source": "mixture", "parts": parts, "recipe": self.recipe.facts()}
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        root: str | Path | None,
+        allowed: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> "MixtureRows":
+        """Open what spec() describes, each source as it would be; ValueError where it is wrong."""
+        recipe, parts = Recipe.of_facts(spec.get("recipe") or {}), spec.get("parts")
+        if not isinstance(parts, list) or not all(isinstance(each, Mapping) for each in parts):
+            raise ValueError("a mixture is described by parts, a list of sources, and a recipe")
+        names = tuple(allowed)
+        opened = [open_source(each, root, names, cache) for each in parts]
+        if (sizes := [len(each) for each in opened]) != [*recipe.sizes]:
+            raise ValueError(
+                f"the mixture's sources have {sizes} samples here, and where it was made "
+                f"{[*recipe.sizes]}: give the workers the same files"
+            )
+        return cls(opened, recipe)
 
     def fingerprint(self) -> str:
         """Return a hash of the sources' fingerprints."""

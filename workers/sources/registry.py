@@ -131,7 +131,10 @@ def find_name(name: str, what: str = "transform") -> Any:
 
 
 SOURCE_GROUP = "counterpoise.sources"
-FORMATS = {"tar": "counterpoise.workers:TarDataset"}
+FORMATS = {
+    "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "tar": "counterpoise.workers:TarDataset",
+}
 
 
 def source_formats() -> dict[str, str]:

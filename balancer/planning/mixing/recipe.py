@@ -176,7 +176,8 @@ class Recipe:
         due = self._longest[1].due[-1]
         most = np.ceil((due + self._largest) / self.totals)
         most = np.where([name in self.repeats for name in self.names], most, 1)
-        return (most * np.array(self.sizes)).astype(np.int64)
+        found: Int64 = (most * np.array(self.sizes)).astype(np.int64)
+        return found
 
     # --- orders
 
@@ -189,11 +190,31 @@ class Recipe:
                 f"{longest}: let more repeat, or give fewer"
             )
 
-    def facts(self) -> list[Any]:
+    def facts(self) -> dict[str, Any]:
         """Return all that decides the order, but for costs, as JSON values."""
-        weights = [[start, each.tolist()] for start, each in self.schedule]
-        begun = {name: [*each] for name, each in self.begun.items()}
-        return [self.names, self.sizes, weights, self.epoch, [*self.repeats], begun]
+        return {
+            "names": [*self.names],
+            "sizes": [*self.sizes],
+            "schedule": [[start, each.tolist()] for start, each in self.schedule],
+            "epoch": self.epoch,
+            "repeats": [*self.repeats],
+            "begun": {name: [*each] for name, each in self.begun.items()},
+        }
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe by samples that facts() describe; ValueError where they do not."""
+        try:
+            return cls(
+                tuple(map(str, facts["names"])),
+                tuple(map(int, facts["sizes"])),
+                tuple((int(at), np.array(each, np.float64)) for at, each in facts["schedule"]),
+                facts["epoch"] if isinstance(facts["epoch"], str) else int(facts["epoch"]),
+                tuple(map(str, facts["repeats"])),
+                begun={str(name): Begun(*map(int, n)) for name, n in facts["begun"].items()},
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
 
     def _stands(self, number: int, epoch: int) -> Begun:
         """Return where a source stands before an epoch."""
