@@ -15,6 +15,7 @@ from torch.utils.data import WeightedRandomSampler
 
 import counterpoise as cp
 from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.tools.analyze.scan.sources import ScanOptions, open_dataset
 from counterpoise.workers import PlainSource, Probe, SampleError
 from counterpoise.workers.sources.registry import open_source
 from tests.loader.local.both_ways import by_coordinator
@@ -196,14 +197,23 @@ def test_a_plain_loop_has_the_mixture_in_order() -> None:
 
 
 def test_torchs_own_loader_takes_it() -> None:
-    data = mixture()
-    found = [sample["id"] for batch in torch.utils.data.DataLoader(data, 8, collate_fn=list)
-             for sample in batch]  # fmt: skip
-    assert Counter(each.partition("-")[0] for each in found) == {
-        "web": 120,
-        "docs": 80,
-        "small": 40,
-    }
+    data: Any = mixture()
+    batches = torch.utils.data.DataLoader(data, 8, collate_fn=list)
+    found = Counter(each["id"].partition("-")[0] for batch in batches for each in batch)
+    assert found == {"web": 120, "docs": 80, "small": 40}
+
+
+def test_analyze_takes_one_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_mixture.py").write_text(
+        "import counterpoise as cp\nfrom counterpoise.workers import PlainSource\n"
+        "a = PlainSource([1] * 40, cost={'tokens': [5] * 40})\n"
+        "b = PlainSource([1] * 40, cost={'tokens': [9] * 40})\n"
+        "data = cp.Mixture({'a': (a, 3), 'b': (b, 1)}, epoch=80)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    source = open_dataset("my_mixture:data", ScanOptions())
+    costs = Counter(source.probe(index).cost["tokens"] for index in range(len(source)))
+    assert costs == {5: 60, 9: 20}
 
 
 def test_a_broken_sample_is_named_by_its_row() -> None:
@@ -241,6 +251,9 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
     rows = data.rows.epoch_order(0, 0, True).tolist()
     assert {(data.source_of(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
+
+
+LOADED = PlainSource([1], cost=lambda sample: {"tokens": sample})
 
 
 @pytest.mark.parametrize(

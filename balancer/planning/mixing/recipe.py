@@ -241,8 +241,9 @@ class Recipe:
             each * size + self._pass(number, seed, stands.passes + each, shuffle)
             for each in range(passes)
         ]
-        rows = np.concatenate([np.empty(0, np.int64), *parts])
-        return rows[stands.samples : stands.samples + count] + self.first_rows[number]
+        rows: Int64 = np.concatenate([np.empty(0, np.int64), *parts])
+        found: Int64 = rows[stands.samples : stands.samples + count] + self.first_rows[number]
+        return found
 
     def _pass(self, number: int, seed: int, passed: int, shuffle: bool) -> Int64:
         own = derive_seed(seed, name_number(self.names[number]), passed)
