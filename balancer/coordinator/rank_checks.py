@@ -20,19 +20,6 @@ SLOW_S = 5.0
 MAX_RANKS = 8
 
 
-def send_pong(runs: RunControl, peer: bytes, number: int = 0) -> None:
-    """Send a rank the reason that it waits.
-
-    Sent without a ping it shows a rank that the balancer is here, and the server whether the rank
-    can still be reached. A failure of the run is sent again, as it may have been lost.
-    """
-    state = runs.state
-    waiting = label_reason(state, peer) or held_back_reason(state, peer) or waiting_reason(state)
-    state.send(peer, Pong(waiting, number))
-    if state.failure is not None and peer in state.ranks:
-        runs.finish(peer, state.failure)
-
-
 def held_back_reason(state: CoordinatorState, peer: bytes) -> str:
     """Return which process that shares its rank a process waits for, "" if for none."""
     rank = state.ranks.get(peer)
@@ -116,15 +103,10 @@ PROBE_APART_S = 1.0
 PROBE_LOST_S = 1.0
 
 
-class RankChecks:
-    """Finds ranks that keep the others from going on."""
+class RankChecks(RunControl):
+    """Finds ranks that keep the others from going on, and tells ranks what they wait for."""
 
-    def __init__(self, runs: RunControl) -> None:
-        self.runs = runs
-        self.state = runs.state
-        self._missing_since = self._counts_lost_since = self._refused_since = math.inf
-
-    def check(self) -> None:
+    def check_ranks(self) -> None:
         """Make all checks at the coordinator's time."""
         self._check_apart()
         self._check_missing()
@@ -133,42 +115,51 @@ class RankChecks:
         self._check_lost_counts()
         self._check_lost_sharers()
 
+    def send_pong(self, peer: bytes, number: int = 0) -> None:
+        """Send a rank the reason that it waits.
+
+        Sent without a ping it shows a rank that the balancer is here, and the server whether the
+        rank can still be reached. A failure of the run is sent again, as it may have been lost.
+        """
+        waiting = label_reason(self, peer) or held_back_reason(self, peer) or waiting_reason(self)
+        self.send(peer, Pong(waiting, number))
+        if self.failure is not None and peer in self.ranks:
+            self.finish(peer, self.failure)
+
+    def _has_lasted(self, what: str, is_so: object, limit_s: float) -> bool:
+        """Return whether something that would end the run was so at every check for a time."""
+        if not is_so:
+            self.since.pop(what, None)
+            return False
+        return self.now - self.since.setdefault(what, self.now) > limit_s and self.failure is None
+
     def _check_apart(self) -> None:
         """Fail when ranks stay at different positions."""
-        state, reason = self.state, self.runs.why_apart()
+        reason = self.why_ranks_apart()
         if not reason:
-            state.apart_since = math.inf
-        elif state.now - state.apart_since > APART_S:
-            if state.failure is None:
-                self.runs.fail(reason)
+            self.apart_since = math.inf
+        elif self.now - self.apart_since > APART_S:
+            if self.failure is None:
+                self.fail(reason)
         else:
-            for rank in state.ranks.values():
-                if state.now - rank.sent_at > PROBE_APART_S:
-                    send_pong(self.runs, rank.peer)
+            for rank in self.ranks.values():
+                if self.now - rank.sent_at > PROBE_APART_S:
+                    self.send_pong(rank.peer)
 
     def _check_missing(self) -> None:
         """Fail when ranks that others wait for have gone and stay away."""
-        state, missing = self.state, self.state.missing_ranks()
-        if not missing:
-            self._missing_since = math.inf
-            return
-        self._missing_since = min(self._missing_since, state.now)
-        if state.now - self._missing_since > MISSING_S and state.failure is None:
-            self.runs.fail(
+        missing = self.missing_ranks()
+        if self._has_lasted("missing ranks", missing, MISSING_S):
+            self.fail(
                 f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
                 "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
             )
 
     def _check_refused(self) -> None:
         """Fail when all workers that have come were refused, and no other comes."""
-        state = self.state
-        if state.workers or not (state.refused and state.ranks):
-            self._refused_since = math.inf
-            return
-        self._refused_since = min(self._refused_since, state.now)
-        if state.now - self._refused_since > MISSING_S and state.failure is None:
-            waited = f"no other has come for {MISSING_S:.0f} s"
-            self.runs.fail(f"{state.refused}; {waited}")
+        is_refused = not self.workers and self.refused and self.ranks
+        if self._has_lasted("all refused", is_refused, MISSING_S):
+            self.fail(f"{self.refused}; no other has come for {MISSING_S:.0f} s")
 
     def _check_held_up(self) -> None:
         """Stop waiting for absent ranks once a present one has waited for an unplanned step.
@@ -177,12 +168,12 @@ class RankChecks:
         rest of the epoch from a former balancer, or have left before this run started again. If
         one does come back, the run starts again.
         """
-        state, run = self.state, self.state.run
-        if run is None or not (absent := state.sharers.absent(run.job.ranks)):
+        run = self.run
+        if run is None or not (absent := self.sharers.absent(run.job.ranks)):
             return
-        nearest = state.requests.nearest_of_peers(run.number).values()
+        nearest = self.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
-        if any(state.now - since > HELD_UP_S for since in unplanned):
+        if any(self.now - since > HELD_UP_S for since in unplanned):
             run.delivery.leave(absent)
 
     def _check_lost_counts(self) -> None:
@@ -191,14 +182,10 @@ class RankChecks:
         That rank may have had the step's total, of which it tells nobody while it trains: where it
         then waits for the gradients of a rank that has no total, neither would ever go on.
         """
-        state, lost = self.state, self._lost_counts()
-        if lost is None:
-            self._counts_lost_since = math.inf
-            return
-        self._counts_lost_since = min(self._counts_lost_since, state.now)
-        if state.now - self._counts_lost_since > COUNTS_LOST_S and state.failure is None:
+        lost = self._lost_counts()
+        if self._has_lasted("lost counts", lost, COUNTS_LOST_S) and lost is not None:
             step, ranks = lost
-            self.runs.fail(
+            self.fail(
                 f"the balancer was restarted while it added up the label tokens of step {step}, "
                 f"and ranks {ranks} have not come back for {COUNTS_LOST_S:.0f} s to send theirs "
                 "again: restart all ranks from the last ledger",
@@ -206,13 +193,12 @@ class RankChecks:
 
     def _lost_counts(self) -> tuple[int, tuple[int, ...]] | None:
         """Return the step of which a process that has come back waits for absent ranks' counts."""
-        state = self.state
-        if state.job is None or not (absent := state.sharers.absent(state.job.ranks)):
+        if self.job is None or not (absent := self.sharers.absent(self.job.ranks)):
             return None
-        for rank in state.ranks.values():
+        for rank in self.ranks.values():
             if rank.started is None or not rank.started.has_returned:
                 continue
-            waits = state.labels.waits_for(rank.peer, rank.started.run, state.job.ranks)
+            waits = self.labels.waits_for(rank.peer, rank.started.run, self.job.ranks)
             if waits is not None and (gone := tuple(r for r in waits[1] if r in absent)):
                 return waits[0], gone
         return None
@@ -222,19 +208,18 @@ class RankChecks:
 
         One that is reachable, and merely trains, comes back when it next listens.
         """
-        state = self.state
-        for peer, lost in list(state.sharers.lost.items()):
-            others = state.sharers.others(lost.rank)
+        for peer, lost in list(self.sharers.lost.items()):
+            others = self.sharers.others(lost.rank)
             if not any(each.launch <= lost.rank.launch for each in others):
                 # Those that are here belong to a later launch, which has a process in its place.
-                del state.sharers.lost[peer]
-            elif state.now - lost.probed_at > PROBE_LOST_S:
+                del self.sharers.lost[peer]
+            elif self.now - lost.probed_at > PROBE_LOST_S:
                 if lost.probed_at > lost.unreachable_at:
-                    lost.since = state.now
-                lost.probed_at = state.now
-                state.send(peer, UnknownPeer())
-            if state.now - lost.since > SHARER_LOST_S and state.failure is None:
-                self.runs.fail(_describe_loss(lost.rank))
+                    lost.since = self.now
+                lost.probed_at = self.now
+                self.send(peer, UnknownPeer())
+            if self.now - lost.since > SHARER_LOST_S and self.failure is None:
+                self.fail(_describe_loss(lost.rank))
 
 
 def _describe_loss(lost: RankPeer) -> str:

@@ -1,7 +1,7 @@
 """The coordinator's state: the job, its run, the peers, and the messages to send.
 
 Everything here is plain data that handlers change and reports read. A peer's protocol state (one of
-`protocol/transitions.py`) is in `peer_states`, which only `Coordinator` writes, from the table.
+`protocol/transitions.py`) is in `peer_states`, which only `apply` writes, from the table.
 """
 
 import math
@@ -23,7 +23,7 @@ from ..protocol.messages import (
     RunFailed,
 )
 from ..protocol.status_messages import MICROSECONDS
-from ..protocol.transitions import ABSENT, W_READY, Outcome, State
+from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import DataFacts, LaunchHistory
 from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
@@ -46,6 +46,9 @@ class Send(msgspec.Struct, frozen=True):
     payloads: tuple[object, ...] = ()
 
 
+# A rank whose admission was postponed waits no more after one of these: it says hello again and is
+# admitted, it leaves, or is gone. Else it would be admitted, later, though it has left.
+_LAST_WORDS = ("RankHello", "RankBye", Event.UNREACHABLE)
 HEARTBEAT_TIMEOUT_S = 10.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
@@ -97,7 +100,7 @@ class Diagnostics(msgspec.Struct):
 
 
 class CoordinatorState:
-    """The data that all parts of the coordinator share; see balancer/coordinator/machine.py."""
+    """The coordinator's data, below the methods for the table's actions: see machine.py."""
 
     def __init__(
         self,
@@ -108,7 +111,15 @@ class CoordinatorState:
         check_layout: LayoutCheck | None = None,
         make_credentials: MakeCredentials | None = None,
     ) -> None:
-        """See `Coordinator` for the arguments."""
+        """`job` is given where the balancer is started for it; else the first rank brings it.
+
+        A worker that sends nothing for `heartbeat_timeout_s` is taken to be dead: infinity where a
+        supervisor reports at once that one died (a call that holds Python's lock for long would
+        be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
+        before at this address: it separates their lease numbers. `check_layout` finds samples of
+        workers on other hosts that no rank could read; with it they are doubted in other ways, too.
+        With `make_credentials` ranks may pull payloads from workers that listen for them.
+        """
         self.check_layout = check_layout
         self.job = job
         self.job_is_fixed = job is not None
@@ -131,6 +142,8 @@ class CoordinatorState:
         self.pool, self.kept, self.costs = WorkerPool(), WorkerPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
+        # Since when what would end the run, in time, is so.
+        self.since: dict[str, float] = {}
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
         self.last_lease = incarnation * NUMBERS_PER_INCARNATION
         self.last_welcome = self.last_lease - (job is None)
@@ -139,6 +152,31 @@ class CoordinatorState:
         self.dropped = 0
         self.now = 0.0
         self._outbox: list[Send] = []
+        actions = {row.action for row in COORDINATOR.values()}
+        self.handlers: dict[str, Handler]
+        self.handlers = {action: getattr(self, action.replace(" ", "_")) for action in actions}
+
+    # --- the table
+
+    def apply(self, peer: bytes, event: str, content: object = None) -> bool:
+        """Apply an event to a peer, by the table; return False if there is no row for it."""
+        if event in _LAST_WORDS:
+            self.postponed.pop(peer, None)
+        before = self.state_of(peer)
+        row = COORDINATOR.get((before, event))
+        if row is None:
+            return False
+        outcome = self.handlers[row.action](peer, content) or Outcome.DONE
+        if outcome is Outcome.OUTDATED:
+            self.dropped += 1
+        after = row.after[outcome]
+        if after == ABSENT:
+            self.peer_states.pop(peer, None)
+        else:
+            self.peer_states[peer] = after
+        if after != before:
+            self.update_worker(peer)
+        return True
 
     # --- the peers
 

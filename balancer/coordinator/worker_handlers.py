@@ -37,10 +37,9 @@ from .peers.admission import (
     why_worker_refused,
 )
 from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
-from .rank_checks import send_pong
+from .rank_checks import RankChecks
 from .run.epoch import Blame, EpochRun
-from .run_control import RunControl
-from .state import NO_LEASE, CoordinatorState
+from .state import NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
 HEARTBEAT_FRESH_S = 2.5
@@ -57,34 +56,25 @@ class DecodedSamples(msgspec.Struct, frozen=True):
     payloads: Sequence[Any]
 
 
-class WorkerHandlers:
+class WorkerHandlers(RankChecks):
     """The actions of the table that concern workers."""
-
-    def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
-    ) -> None:
-        """`apply(peer, event, content)` applies an event to another peer than the message's."""
-        self.state = state
-        self.runs = runs
-        self.apply = apply
 
     # --- joining
 
     def register_worker(self, peer: bytes, hello: WorkerHello) -> Outcome:
         """Register a worker process, and forget those that it replaces."""
-        state = self.state
-        known = state.workers.get(peer)
+        known = self.workers.get(peer)
         if known is not None and known.hello == hello:
             return Outcome.REPEATED  # it still waits for a job
         reason = why_other_version(hello.version)
         if reason:
-            state.refuse(WorkerPeer(peer, hello, state.now, state.now), reason)
+            self.refuse(WorkerPeer(peer, hello, self.now, self.now), reason)
             self.lose_worker(peer)
             return Outcome.REFUSED
-        same_name = state.pool.named(hello.name)
+        same_name = self.pool.named(hello.name)
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
-            state.send(peer, Bye())
+            self.send(peer, Bye())
             self.lose_worker(peer)
             return Outcome.REFUSED
         for old in same_name:
@@ -93,22 +83,22 @@ class WorkerHandlers:
             else:
                 self.apply(old.peer, Event.REPLACED)
         self._see(hello.name, hello.incarnation)
-        stats = WorkerStats(state.now)
-        state.add_worker(WorkerPeer(peer, hello, state.now, state.now, stats=stats))
-        if state.job is None:
+        stats = WorkerStats(self.now)
+        self.add_worker(WorkerPeer(peer, hello, self.now, self.now, stats=stats))
+        if self.job is None:
             return Outcome.NO_JOB
         self.send_job(peer)
         return Outcome.JOB_SENT
 
     def send_job(self, peer: bytes, _: object = None) -> None:
         """Send the job; a worker that has its source open answers that it is ready."""
-        job = self.state.job
-        worker = self.state.workers[peer]
+        job = self.job
+        worker = self.workers[peer]
         worker.failure = ""
         if job is not None and (told := instruction(worker, job.transport, job.buffer_bytes)):
-            self.state.send(peer, told)
+            self.send(peer, told)
         text = to_json(job) if job is not None and job.source else ""
-        self.state.send(peer, Welcome(text, self.state.last_welcome))
+        self.send(peer, Welcome(text, self.last_welcome))
 
     def ignore(self, _: bytes, __: object) -> None:
         """Do nothing: a hello was repeated that was answered already."""
@@ -119,15 +109,15 @@ class WorkerHandlers:
         What the first of them said holds as long as one that has said so is here, or a rank has had
         a part of it.
         """
-        state, worker = self.state, self.state.workers[peer]
-        if ready.number != state.last_welcome:
+        worker = self.workers[peer]
+        if ready.number != self.last_welcome:
             return Outcome.OUTDATED
-        holds = bool(state.pool.ready) or state.is_served
-        facts = state.facts if holds else DataFacts()
-        counts = state.samples_in_use()
+        holds = bool(self.pool.ready) or self.is_served
+        facts = self.facts if holds else DataFacts()
+        counts = self.samples_in_use()
         reason = why_worker_refused(facts, ready)
         reason = reason or why_not_gone_on_in(counts, ready.count)
-        if not reason and (why := why_not_direct(worker, state.job)):
+        if not reason and (why := why_not_direct(worker, self.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
         if reason and (holds or counts) and not worker.was_asked_again:
@@ -135,22 +125,22 @@ class WorkerHandlers:
             self._reach_others(peer)
             return Outcome.OUTDATED
         if reason:
-            state.refuse(worker, reason)
-            state.remove_worker(peer)
+            self.refuse(worker, reason)
+            self.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
-        worker.fingerprint, state.refused = ready.fingerprint, ""
+        worker.fingerprint, self.refused = ready.fingerprint, ""
         found = DataFacts(ready.count, ready.fingerprint, worker.hello.name)
-        if not holds and not found.agree_with(state.facts):
-            self.runs.forget_data()
+        if not holds and not found.agree_with(self.facts):
+            self.forget_data()
         # The job can be done: those that cannot do it have the wrong data or settings.
-        for worker in [each for each in state.workers.values() if each.failure]:
+        for worker in [each for each in self.workers.values() if each.failure]:
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
-        if not state.is_ready:
-            state.facts = found
-            for rank in state.ranks.values():
-                state.send(rank.peer, Ready(found.count, found.fingerprint))
-            self.runs.start_next()
+        if not self.is_ready:
+            self.facts = found
+            for rank in self.ranks.values():
+                self.send(rank.peer, Ready(found.count, found.fingerprint))
+            self.start_next()
         return Outcome.ADMITTED
 
     def _reach_others(self, peer: bytes) -> None:
@@ -158,24 +148,23 @@ class WorkerHandlers:
 
         What is sent to one that has gone cannot be delivered.
         """
-        state = self.state
-        for worker in state.workers:
-            state.send(worker, Revoke(NO_LEASE))
-        for rank in state.ranks:
-            send_pong(self.runs, rank)
+        for worker in self.workers:
+            self.send(worker, Revoke(NO_LEASE))
+        for rank in self.ranks:
+            self.send_pong(rank)
         self.send_job(peer)
 
     def doubt(self, peer: bytes) -> None:
         """Lease no more to a worker, which may hang, before it has answered or shown a result."""
-        worker = self.state.workers.get(peer)
+        worker = self.workers.get(peer)
         if worker is not None:
-            self.state.set_unresponsive(worker, True)
+            self.set_unresponsive(worker, True)
             self.send_job(peer)
 
     def confirm_worker(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
-        if ready.number == self.state.last_welcome:
-            self.state.set_unresponsive(self.state.workers[peer], False)
+        if ready.number == self.last_welcome:
+            self.set_unresponsive(self.workers[peer], False)
 
     def report_worker_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.
@@ -183,55 +172,53 @@ class WorkerHandlers:
         While nobody has, the job may be wrong and not the worker: it waits for the next job. The
         run fails once there is no other that may still open the source.
         """
-        state = self.state
-        if failed.number != state.last_welcome:
+        if failed.number != self.last_welcome:
             return Outcome.OUTDATED
-        if state.pool.ready:
+        if self.pool.ready:
             self.turn_away(peer, failed.reason)
             return Outcome.REFUSED
-        state.workers[peer].failure = failed.reason
+        self.workers[peer].failure = failed.reason
         self._fail_without_workers()
         return Outcome.DONE
 
     def turn_away(self, peer: bytes, reason: str) -> None:
         """Send a worker away for good, and give its work to others."""
-        worker = self.state.workers[peer]
+        worker = self.workers[peer]
         name = worker.hello.name
-        self.state.refuse(worker, f"this worker cannot do what others can: {reason}")
+        self.refuse(worker, f"this worker cannot do what others can: {reason}")
         self.release_worker(peer)
-        if not self.state.workers:
-            self.runs.fail(f"worker {name}: {reason}; no other worker is left")
+        if not self.workers:
+            self.fail(f"worker {name}: {reason}; no other worker is left")
 
     def _fail_without_workers(self) -> None:
         """Fail the run if no worker is left that may open the source, and some have failed to."""
-        state = self.state
-        failed = [worker for worker in state.workers.values() if worker.failure]
+        failed = [worker for worker in self.workers.values() if worker.failure]
         working = (W_PREPARING, W_READY)
         if not failed or any(
-            not worker.failure and state.state_of(worker.peer) in working
-            for worker in state.workers.values()
+            not worker.failure and self.state_of(worker.peer) in working
+            for worker in self.workers.values()
         ):
             return
         others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
         last = failed[-1]
-        self.runs.fail(f"worker {last.hello.name}: {last.failure}{others}")
+        self.fail(f"worker {last.hello.name}: {last.failure}{others}")
 
     # --- results
 
     def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
         self._count_results(peer, probed=len(message.results))
-        self.state.workers[peer].stats.note_probing(message.usual_us)
-        return self._judge(peer, lambda run: run.store_costs(peer, message, self.state.now))
+        self.workers[peer].stats.note_probing(message.usual_us)
+        return self._judge(peer, lambda run: run.store_costs(peer, message, self.now))
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
-        state, worker, message = self.state, self.state.workers[peer], decoded.message
+        worker, message = self.workers[peer], decoded.message
         frames = iter(decoded.payloads)
         announced: list[tuple[DecodedItem, Payload]] = []
         for item in message.items:
             payload = (
-                state.kept.announce(peer, worker.serves, item)
+                self.kept.announce(peer, worker.serves, item)
                 if item.serial
                 else _framed(item, next(frames))
             )
@@ -241,35 +228,35 @@ class WorkerHandlers:
         self._count_results(peer, decoded=len(announced), nbytes=nbytes)
         worker.stats.note_decoding(message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message.lease, announced, state.now)
+            peer, lambda run: run.store_payloads(peer, message.lease, announced, self.now)
         )
         for _, payload in announced:
             if payload.serial and not payload.is_held:
-                state.kept.free(payload)
+                self.kept.free(payload)
         return outcome
 
     def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
         """Have a worker forget what it has announced that may not announce anything now."""
-        self.state.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
+        self.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
         self._count_results(peer, failed=1)
-        return self._judge(peer, lambda run: run.store_failure(peer, message, self.state.now))
+        return self._judge(peer, lambda run: run.store_failure(peer, message, self.now))
 
     def _judge(self, peer: bytes, store: Callable[[EpochRun], list[Blame]]) -> Outcome:
         """Store a worker's result; turn those away that were blamed too often for rubbish."""
         found: list[Blame] = []
-        self.runs.guard(lambda run: found.extend(store(run)))
+        self.guard(lambda run: found.extend(store(run)))
         outcome = Outcome.DONE
         for blame in found:
-            worker = self.state.workers.get(blame.worker)
+            worker = self.workers.get(blame.worker)
             if worker is None:
                 continue
             worker.rubbish += 1
             if worker.rubbish < MAX_RUBBISH:
                 continue
-            self.state.costs.forget()  # it may have made up some of them
+            self.costs.forget()  # it may have made up some of them
             if blame.worker == peer:
                 self.turn_away(peer, blame.reason)
                 outcome = Outcome.REFUSED
@@ -278,23 +265,23 @@ class WorkerHandlers:
         return outcome
 
     def _count_results(self, peer: bytes, **counts: int) -> None:
-        worker = self.state.workers[peer]
-        self.state.set_unresponsive(worker, False)
-        worker.stats.add(self.state.now, **counts)
+        worker = self.workers[peer]
+        self.set_unresponsive(worker, False)
+        worker.stats.add(self.now, **counts)
 
     # --- leaving
 
     def close_source(self, peer: bytes, _: object = None) -> None:
         """Take a worker's leases back: its job has ended."""
-        if self.state.run is not None:
-            self.state.run.lost_leases.return_worker(peer)
+        if self.run is not None:
+            self.run.lost_leases.return_worker(peer)
 
     def release_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
-        worker = self.state.remove_worker(peer)
-        if self.state.run is not None:
-            self.state.run.lost_leases.return_worker(peer)
-            self.state.run.delivery.decoding.drop_those_of(peer)
+        worker = self.remove_worker(peer)
+        if self.run is not None:
+            self.run.lost_leases.return_worker(peer)
+            self.run.delivery.decoding.drop_those_of(peer)
         if worker is not None and not worker.failure:
             self._fail_without_workers()
 
@@ -306,28 +293,28 @@ class WorkerHandlers:
         from one epoch to the next. The next may have said hello already: connections are read in
         turns.
         """
-        state, names = self.state, set(ended.names)
-        state.costs.forget()
-        for worker in list(state.workers.values()):
+        names = set(ended.names)
+        self.costs.forget()
+        for worker in list(self.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not state.pool.ready:
-            state.facts = DataFacts()
-        elif state.is_ready:
-            state.send(peer, Ready(state.facts.count, state.facts.fingerprint))
+        if not self.pool.ready:
+            self.facts = DataFacts()
+        elif self.is_ready:
+            self.send(peer, Ready(self.facts.count, self.facts.fingerprint))
 
     def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
-        worker = self.state.remove_worker(peer)
+        worker = self.remove_worker(peer)
         if worker is None:
             return
-        self.state.diagnostics.record_lost(worker.hello.name, self.state.now)
-        if self.state.run is not None:
+        self.diagnostics.record_lost(worker.hello.name, self.now)
+        if self.run is not None:
             name, incarnation = worker.hello.name, worker.hello.incarnation
-            self.state.run.lost_leases.return_missing_worker(
+            self.run.lost_leases.return_missing_worker(
                 peer, name, incarnation, worker.in_progress, worker.heard_at
             )
-            self.state.run.delivery.decoding.drop_those_of(peer)
+            self.run.delivery.decoding.drop_those_of(peer)
         if not worker.failure:
             self._fail_without_workers()
 
@@ -338,26 +325,25 @@ class WorkerHandlers:
 
         A worker that is not registered (any more) is asked to introduce itself.
         """
-        state = self.state
         self._see(heartbeat.name, heartbeat.incarnation)
         senders = [
             worker
-            for worker in state.pool.named(heartbeat.name)
+            for worker in self.pool.named(heartbeat.name)
             if worker.hello.incarnation == heartbeat.incarnation
         ]
         for worker in senders:
-            worker.heard_at = worker.heartbeat_at = state.now
+            worker.heard_at = worker.heartbeat_at = self.now
             self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
             probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
-            worker.stats.record_work(state.now, probe_ms, decode_ms)
-            worker.clock.note(heartbeat.clock_us, state.diagnostics.clock_us(state.now))
+            worker.stats.record_work(self.now, probe_ms, decode_ms)
+            worker.clock.note(heartbeat.clock_us, self.diagnostics.clock_us(self.now))
         if not senders:
-            state.send(peer, UnknownPeer())
+            self.send(peer, UnknownPeer())
 
     def work_in_progress(self, peer: bytes) -> WorkInProgress:
         """Return what a worker works on, IDLE if it has not reported it lately."""
-        worker = self.state.workers.get(peer)
-        if worker is None or self.state.now - worker.heartbeat_at > HEARTBEAT_FRESH_S:
+        worker = self.workers.get(peer)
+        if worker is None or self.now - worker.heartbeat_at > HEARTBEAT_FRESH_S:
             return IDLE
         return worker.in_progress
 
@@ -368,8 +354,8 @@ class WorkerHandlers:
         row, it does not have the leases that we think it has.
         """
         before, worker.in_progress = worker.in_progress, now
-        if now not in (before, IDLE) and self.state.run is not None:
-            self.state.run.leases.renew(worker.peer, self.state.now)
+        if now not in (before, IDLE) and self.run is not None:
+            self.run.leases.renew(worker.peer, self.now)
         if before == now == IDLE:
             self._return_leases_of_idle(worker)
 
@@ -379,17 +365,16 @@ class WorkerHandlers:
         The worker gets no other work before it has answered a Welcome: the connection may be lost
         in one direction only.
         """
-        state = self.state
-        before = state.now - IDLE_S
-        lost = state.run.lost_leases.return_idle(worker.peer, before) if state.run else []
+        before = self.now - IDLE_S
+        lost = self.run.lost_leases.return_idle(worker.peer, before) if self.run else []
         for lease in lost:
-            state.send(worker.peer, Revoke(lease.number))
+            self.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
             self.doubt(worker.peer)
 
     def _see(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: a new one shows that the one before died."""
-        self.runs.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
+        self.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
 
 
 def _framed(item: DecodedItem, frame: Any) -> Payload:

@@ -29,7 +29,7 @@ MOST_STATE = 5_000
 
 def state_size(coordinator):
     """How many things a coordinator remembers."""
-    state = coordinator.state
+    state = coordinator
     run = state.run
     tables = [
         state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
@@ -41,10 +41,10 @@ def state_size(coordinator):
 
 def are_registered(coordinator):
     """Whether exactly those who are in a worker's or a rank's state are known as such."""
-    states = coordinator.state.peer_states.items()
+    states = coordinator.peer_states.items()
     workers = {peer for peer, state in states if state.startswith("worker")}
     ranks = {peer for peer, state in states if state.startswith("rank")}
-    return (workers, ranks) == (set(coordinator.state.workers), set(coordinator.state.ranks))
+    return (workers, ranks) == (set(coordinator.workers), set(coordinator.ranks))
 
 
 def attack(mutator, frames, on_refused=lambda: None):

@@ -97,7 +97,7 @@ class StrangerTarget:
         self.cluster.tell(wired)
         self.cluster.heard.clear()
         honest = {*self.cluster.workers, *self.cluster.ranks}
-        assert set(self.cluster.coordinator.state.peer_states) <= honest
+        assert set(self.cluster.coordinator.peer_states) <= honest
         assert state_size(self.cluster.coordinator) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
@@ -141,9 +141,9 @@ class InsiderTarget:
         coordinator = self.cluster.coordinator
         assert state_size(coordinator) < MOST_STATE
         assert are_registered(coordinator)
-        if coordinator.state.run is not None:
-            held = coordinator.state.run.delivery.budget.held_bytes
-            assert 0 <= held <= coordinator.state.job.buffer_bytes + SAMPLE_BYTES
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.budget.held_bytes
+            assert 0 <= held <= coordinator.job.buffer_bytes + SAMPLE_BYTES
         self.said += 1
         if self.cluster.trouble or self.said % LIFE == 0:
             self._renew()

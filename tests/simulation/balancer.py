@@ -51,7 +51,7 @@ class BalancerProcess:
             make_credentials=_credentials,
         )
         if not settings.keeps_costs:
-            self.coordinator.state.costs = NoMemory()
+            self.coordinator.costs = NoMemory()
         self._incarnation += 1
         self._tick(self.coordinator)
 
@@ -91,8 +91,8 @@ class BalancerProcess:
         coordinator = self.coordinator
         if coordinator is None:
             return
-        if coordinator.state.run is not None:
-            held = coordinator.state.run.delivery.budget.held_bytes
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.budget.held_bytes
             self.world.outcome.most_held = max(self.world.outcome.most_held, held)
         for effect in effects:
             broken = self.watch.sent(coordinator, effect)

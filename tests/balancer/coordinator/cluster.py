@@ -59,7 +59,7 @@ class Cluster:
 
     def probe_all(self, peer):
         """Send the costs of all samples of a worker's probe leases."""
-        for held in self.coordinator.state.run.leases.of_worker(peer):
+        for held in self.coordinator.run.leases.of_worker(peer):
             found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
             if held.kind == "probe":
                 self.send(peer, ProbeDone(held.number, found))

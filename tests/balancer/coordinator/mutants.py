@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     mutant(
         "lease numbers start again with every run",
-        edit("coordinator.run_control:RunControl._make", "state.last_lease", "0"),
+        edit("coordinator.run_control:RunControl._make", "self.last_lease", "0"),
         seed=0,
     ),
     mutant(
@@ -141,9 +141,9 @@ MUTANTS = (
     mutant(
         "a late worker is never forgiven",
         edit("coordinator.worker_handlers:WorkerHandlers._count_results",
-             "self.state.set_unresponsive(worker, False)", ""),
+             "self.set_unresponsive(worker, False)", ""),
         edit("coordinator.worker_handlers:WorkerHandlers.confirm_worker",
-             "self.state.set_unresponsive(self.state.workers[peer], False)", "pass"),
+             "self.set_unresponsive(self.workers[peer], False)", "pass"),
         seed=15,
     ),
     mutant(
@@ -235,8 +235,8 @@ MUTANTS = (
     mutant(
         "a rank that is not known is not answered",
         edit("coordinator.rank_handlers:RankHandlers.identify_rank",
-             "self.state.send(peer, REPLACED if replaced else UnknownPeer())",
-             "replaced and self.state.send(peer, REPLACED)"),
+             "self.send(peer, REPLACED if replaced else UnknownPeer())",
+             "replaced and self.send(peer, REPLACED)"),
         seed=0,
     ),
     mutant(
@@ -301,7 +301,7 @@ MUTANTS = (
     mutant(
         "a run is not put back for a rank that is behind",
         edit("coordinator.rank_handlers:RankHandlers.start_run",
-             "state.run is not None and state.run.starts_after(start, rank.hello.ranks)", "False"),
+             "self.run is not None and self.run.starts_after(start, rank.hello.ranks)", "False"),
         seed=85,
     ),
     mutant(

@@ -32,7 +32,7 @@ def leased_to(peer: bytes, sent: Any) -> list[Lease]:
 
 
 def leases(cluster: Cluster) -> Any:
-    return cluster.coordinator.state.run.leases.of_worker(SLOW)
+    return cluster.coordinator.run.leases.of_worker(SLOW)
 
 
 def take(cluster: Cluster, step: int) -> Any:
@@ -61,7 +61,7 @@ def test_a_worker_whose_work_others_had_to_do_is_leased_nothing_before_it_answer
     helped = do_leases(cluster, cluster.tick(after_s=HELP_AFTER_S + 0.1), QUICK)
     assert {"Revoke", "Welcome"} <= {*kinds(helped, SLOW)}
     assert not leased_to(SLOW, helped + take(cluster, 0))
-    welcome = cluster.coordinator.state.last_welcome
+    welcome = cluster.coordinator.last_welcome
     answered = cluster.send(SLOW, WorkerReady(20, "same", welcome)) + take(cluster, 1)
     assert leased_to(SLOW, answered)
 

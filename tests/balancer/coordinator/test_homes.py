@@ -22,7 +22,7 @@ class Noting(Driven):
 
     def answer(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Lease) and message.kind == "decode":
-            run = self.coordinator.state.run
+            run = self.coordinator.run
             assert run is not None
             lease = run.leases.of_worker(peer)[-1]
             self.pairs |= {(peer, sample.place[2]) for sample in lease.samples.values()}

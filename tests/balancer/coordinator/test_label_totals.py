@@ -156,7 +156,7 @@ def test_counts_of_ranks_of_others_and_of_jobs_that_count_otherwise_are_ignored(
     assert cluster.send(b"b", LabelCount(0, 1, 3, 7))[0][1] == LabelTotal(0, 3, 12)
     other = started(*TWO, job=JOB)
     assert other.send(b"a", LabelCount(0, 0, 3, 5), LabelCount(0, 1, 3, 5)) == []
-    assert not len(other.coordinator.state.labels)
+    assert not len(other.coordinator.labels)
 
 
 def test_what_is_kept_of_a_process_has_a_bound() -> None:

@@ -57,7 +57,7 @@ class Job:
             self.tell(name, WorkerHello(name.decode(), 0, "h", 0, address=address, key=key))
         self.tell(b"r", RankHello((0,), to_json(self.job), name="the rank"))
         for name in (b"w0", b"w1"):
-            self.tell(name, WorkerReady(COUNT, "f", self.coordinator.state.last_welcome))
+            self.tell(name, WorkerReady(COUNT, "f", self.coordinator.last_welcome))
         self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")))
 
     def tell(self, peer, message, *payloads):
@@ -111,7 +111,7 @@ class Job:
         return self.told(Batch)[-1]
 
     def ways(self):
-        report = make_status_report(self.coordinator.state, 1, "")
+        report = make_status_report(self.coordinator, 1, "")
         return {each.name: each.transport for each in report.worker_statuses}
 
 
@@ -167,7 +167,7 @@ def test_at_the_end_everything_is_freed_once():
             job.ask(step, microbatch)
             job.tell(b"r", Ack(0, 0, step, microbatch))
     assert job.freed() == list(range(1, job.serials + 1))
-    assert len(job.coordinator.state.kept) == 0
+    assert len(job.coordinator.kept) == 0
 
 
 def test_a_rank_that_leaves_frees_what_was_decoded_ahead():
@@ -186,7 +186,7 @@ def test_a_repeated_result_frees_nothing():
     for _ in range(3):
         job.tell(peer, done)
     assert not job.freed()
-    assert len(job.coordinator.state.kept) == len(lease.refs)
+    assert len(job.coordinator.kept) == len(lease.refs)
 
 
 def test_a_result_that_nobody_wants_is_freed():
@@ -206,7 +206,7 @@ def test_a_microbatch_that_was_lost_is_decoded_again():
     assert [item.key for item in first.items] == [item.key for item in second.items]
     assert not set(serials(first)) & set(serials(second))
     assert job.freed() == serials(first)
-    assert job.coordinator.state.run.delivery.budget.sent_bytes == 6
+    assert job.coordinator.run.delivery.budget.sent_bytes == 6
 
 
 def test_asked_for_again_it_is_sent_again_as_it_is_there():
@@ -217,7 +217,7 @@ def test_asked_for_again_it_is_sent_again_as_it_is_there():
 def test_what_a_worker_that_ends_had_is_decoded_by_the_others():
     job = Job()
     job.work()
-    budget = job.coordinator.state.run.delivery.budget
+    budget = job.coordinator.run.delivery.budget
     before = budget.held_bytes
     job.tell(b"w0", WorkerBye())
     assert budget.held_bytes < before
@@ -232,7 +232,7 @@ def test_payloads_needed_last_are_dropped_and_freed_where_memory_is_short():
     for step in range(COUNT // 4):
         for microbatch in range(2):
             job.ask(step, microbatch)
-            budget = job.coordinator.state.run.delivery.budget
+            budget = job.coordinator.run.delivery.budget
             assert budget.held_bytes + budget.sent_bytes <= 12
             job.tell(b"r", Ack(0, 0, step, microbatch))
     assert job.freed() == list(range(1, job.serials + 1))
@@ -279,7 +279,7 @@ def test_a_worker_out_of_reach_sends_inline_and_what_it_has_is_decoded_again():
     # It is told again: it may not have heard it the first time.
     assert job.told(StopServing) == job.told(StopServing, peer) == [StopServing(reason)] * 2
     assert job.ways()[peer.decode()] == f"inline: {reason}"
-    assert job.coordinator.state.run.delivery.budget.held_at(peer) == []
+    assert job.coordinator.run.delivery.budget.held_at(peer) == []
     again = job.ask(0, 0, lost=True)
     assert [item.ordinal for item in again.items] == [item.ordinal for item in batch.items]
     assert not set(serials(batch)) & set(serials(again))
@@ -303,7 +303,7 @@ def test_a_worker_whose_payloads_are_rubbish_is_turned_away():
         job.tell(b"r", PullFailed(job.token(b"w0"), "its header describes no fields", True))
     (rejected,) = job.told(PeerRejected, b"w0")
     assert "its header describes no fields" in rejected.reason
-    assert b"w0" not in job.coordinator.state.workers
+    assert b"w0" not in job.coordinator.workers
     job.tell(b"r", PullFailed(1, "nothing has this token", True))
 
 

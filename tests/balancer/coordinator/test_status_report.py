@@ -114,10 +114,10 @@ def test_nothing_but_a_number_is_known_at_first():
 
 
 def test_looking_leaves_no_trace(cluster):
-    before = dict(cluster.coordinator.state.peer_states)
+    before = dict(cluster.coordinator.peer_states)
     cluster.look()
-    assert cluster.coordinator.state.peer_states == before
-    assert cluster.coordinator.state.dropped == 0
+    assert cluster.coordinator.peer_states == before
+    assert cluster.coordinator.dropped == 0
 
 
 def test_what_workers_have_done_is_counted_with_its_time(cluster):
@@ -134,7 +134,7 @@ def test_what_workers_have_done_is_counted_with_its_time(cluster):
 
 
 def test_a_heartbeat_reports_time_at_work_and_the_clock(cluster):
-    cluster.coordinator.state.diagnostics.wall_ahead_s = 1000.0
+    cluster.coordinator.diagnostics.wall_ahead_s = 1000.0
     cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 5000, 6000))  # worked for another balancer
     beat = WorkerHeartbeat("a", 0, 5700, 6200, 1_001_000_000 - 40_000)
     cluster.send(b"heartbeat.a", beat, after_s=1.0)
@@ -253,12 +253,12 @@ def test_the_quickest_message_tells_the_clock_best():
 
 def test_who_waits_is_told_of_a_worker_that_hangs_and_of_its_sample(cluster):
     cluster.train()
-    held = next(iter(cluster.coordinator.state.run.leases))
+    held = next(iter(cluster.coordinator.run.leases))
     last = [*held.samples][-1]
     name = held.worker.decode()
     for _ in range(7):
         beat = WorkerHeartbeat(name, 0, lease=held.number, ordinal=last)
         cluster.send(b"heartbeat." + held.worker, beat, after_s=1.0)
-    said = waiting_reason(cluster.coordinator.state)
+    said = waiting_reason(cluster.coordinator)
     where = f"sample number {held.samples[last].index} of the source"
     assert said.endswith(f"; worker {name} has shown no result for 7 s, and works on {where}")

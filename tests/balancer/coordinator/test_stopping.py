@@ -14,7 +14,7 @@ def test_ranks_are_told_to_wait_and_the_run_does_not_fail() -> None:
     cluster = started()
     sent = stopped(cluster)
     assert [kinds(sent, rank) for rank in (b"r0", b"r1")] == [["BalancerStops"]] * 2
-    assert cluster.coordinator.state.failure is None
+    assert cluster.coordinator.failure is None
 
 
 def test_a_rank_that_was_about_to_leave_may_go() -> None:

@@ -69,7 +69,7 @@ def test_what_a_process_has_had_counts_where_only_its_start_tells() -> None:
 def test_a_step_too_far_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = started_by_two()
     assert take(cluster, B, 0)
-    monkeypatch.setattr(cluster.coordinator.state.sharers, "why_held_back", lambda *_: None)
+    monkeypatch.setattr(cluster.coordinator.sharers, "why_held_back", lambda *_: None)
     assert all(take(cluster, A, step) for step in range(AHEAD + 1))
     assert not cluster.broken
     assert take(cluster, A, AHEAD + 1)

@@ -58,7 +58,7 @@ class InProcessConnection:
         self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
         # The data set is the trainer's own object, and may say something else in each epoch.
         self._coordinator = Coordinator(self._job)
-        self._coordinator.state.costs = NoMemory()
+        self._coordinator.costs = NoMemory()
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
@@ -137,7 +137,7 @@ class InProcessConnection:
             if log.is_due(waited := time.monotonic() - since):
                 logger.warning(
                     "this process (num_workers=0) has worked %.0f s on %s; still missing: %s",
-                    waited, log.what, waiting_reason(self._coordinator.state),
+                    waited, log.what, waiting_reason(self._coordinator),
                 )  # fmt: skip
 
     def finish(self) -> None:
