@@ -84,7 +84,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
         """Handle that a message could not be delivered: the peer is gone."""
         self.now = now
         if self.run is not None and isinstance(undelivered, Lease):
-            self.run.lost_leases.return_undelivered(undelivered.lease)
+            lost = self.run.leases.pop(undelivered.lease)  # nobody was working on it
+            self.run.give_back([lost] if lost is not None else [])
         self.apply(peer, Event.UNREACHABLE)
         return self._settle()
 
@@ -126,7 +127,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
             r.sent_at + (PROBE_SHARER_S if self.sharers.may_share(r) else KEEPALIVE_S)
             for r in self.ranks.values()
         )
-        lease = self.run.lost_leases.next_deadline() if self.run else math.inf
+        lease = self.run.next_deadline() if self.run else math.inf
         is_watched = self.apart_since < math.inf or self.sharers.lost
         apart = self.now + 1.0 if is_watched else math.inf
         keepalive = min(keepalives, default=math.inf)
@@ -164,7 +165,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
         """Revoke expired leases; their workers get no more work before they answer."""
         if self.run is None:
             return
-        for lease in self.run.lost_leases.return_expired(self.now, self.work_in_progress):
+        for lease in self.run.return_expired(self.now, self.work_in_progress):
             self.diagnostics.record_expired(self.now)
             self.send(lease.worker, Revoke(lease.number))
             self.doubt(lease.worker)
@@ -246,12 +247,12 @@ class Coordinator(WorkerHandlers, RankHandlers):
         # Whether there is work is asked before for whom: after most messages there is none.
         while (
             peer := self.pool.next_free(run.leases.count_or_full)
-        ) is not None and run.granter.has_work():
+        ) is not None and run.has_work():
             home = self.pool.home(peer, run.job.ranks)
             stats = self.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = self.pool.assignable
-            lease = run.granter.grant(peer, self.now, workers, *each_ms, home)
+            lease = run.grant(peer, self.now, workers, *each_ms, home)
             if lease is None:
                 return
             self.send(peer, lease)
@@ -262,7 +263,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
         if run is None or self.failure is not None:
             return
         for peer in self.pool.idle(run.leases.count_or_full):
-            lease = run.granter.grant_shared(peer, self.now)
+            lease = run.grant_shared(peer, self.now)
             if lease is None:
                 return
             self.send(peer, lease)

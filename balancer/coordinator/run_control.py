@@ -66,7 +66,8 @@ class RunControl(CoordinatorState):
         check = self.check_layout if job.source else None
         whole, believed = plans_whole_epoch(planner), check is None
         known = self.costs.known_to(job, count, fingerprint, whole, believed)
-        run = EpochRun(start, job, order, planner, known, check, self.pool.note, self.kept)
+        run = EpochRun(start, job, order, planner, known, self.pool.note, self.kept)
+        run.check_layout = check
         run.leases.last = self.last_lease
         return run
 

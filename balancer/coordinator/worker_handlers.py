@@ -274,13 +274,13 @@ class WorkerHandlers(RankChecks):
     def close_source(self, peer: bytes, _: object = None) -> None:
         """Take a worker's leases back: its job has ended."""
         if self.run is not None:
-            self.run.lost_leases.return_worker(peer)
+            self.run.give_back(self.run.leases.take_of_worker(peer))
 
     def release_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
         worker = self.remove_worker(peer)
         if self.run is not None:
-            self.run.lost_leases.return_worker(peer)
+            self.run.give_back(self.run.leases.take_of_worker(peer))
             self.run.delivery.decoding.drop_those_of(peer)
         if worker is not None and not worker.failure:
             self._fail_without_workers()
@@ -311,7 +311,7 @@ class WorkerHandlers(RankChecks):
         self.diagnostics.record_lost(worker.hello.name, self.now)
         if self.run is not None:
             name, incarnation = worker.hello.name, worker.hello.incarnation
-            self.run.lost_leases.return_missing_worker(
+            self.run.return_missing_worker(
                 peer, name, incarnation, worker.in_progress, worker.heard_at
             )
             self.run.delivery.decoding.drop_those_of(peer)
@@ -365,8 +365,11 @@ class WorkerHandlers(RankChecks):
         The worker gets no other work before it has answered a Welcome: the connection may be lost
         in one direction only.
         """
-        before = self.now - IDLE_S
-        lost = self.run.lost_leases.return_idle(worker.peer, before) if self.run else []
+        lost = (
+            self.run.leases.take_without_result(worker.peer, self.now - IDLE_S) if self.run else []
+        )
+        if self.run is not None:
+            self.run.give_back(lost)
         for lease in lost:
             self.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
@@ -374,7 +377,7 @@ class WorkerHandlers(RankChecks):
 
     def _see(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: a new one shows that the one before died."""
-        self.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
+        self.guard(lambda run: run.see_worker(name, incarnation))
 
 
 def _framed(item: DecodedItem, frame: Any) -> Payload:

@@ -12,16 +12,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...planning.kernels.arrays import Int64
-from ...protocol.job_spec import JobSpec
 from ...protocol.messages import DecodedItem, Probed, ProbeDone, SampleFailed, StartRun
-from ..delivery.sample import Payload, Sample, WorkerPayloads
+from ..delivery.sample import Payload, Sample
 from ..delivery.step import Position
-from ..delivery.tracker import DeliveryTracker
-from .granting import FailedSamples, LeaseGranter, LostLeases
-from .known_costs import KnownCosts
-from .leases import LeaseTable
-from .planning_feed import PlanningFeed, WindowPlanner
+from .granting import SampleWork
 
 # Returns why a payload cannot be read with its header (workers/codec/sample_layout.py), or "".
 LayoutCheck = Callable[[bytes, object], str]
@@ -70,51 +64,12 @@ def describe(sample: Sample, result: Probed | DecodedItem, reason: str) -> str:
     return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
 
 
-class EpochRun:
-    """The state of one run, and what results of workers and ranks do to it.
+class EpochRun(SampleWork):
+    """The state of one run, and what results of workers and ranks do to it."""
 
-    `granter` grants leases, `lost_leases` returns them, `delivery` has the planned steps.
-    """
-
-    def __init__(
-        self,
-        begin: StartRun,
-        job: JobSpec,
-        order: Int64,
-        planner: WindowPlanner,
-        known: KnownCosts,
-        check_layout: LayoutCheck | None = None,
-        note_leases: Callable[[bytes], None] = lambda _: None,
-        kept: WorkerPayloads | None = None,
-    ) -> None:
-        """`known` are the costs that need not be measured; those that are measured are added.
-
-        `note_leases` is told each worker the number of whose leases has changed; `kept` has the
-        payloads that they keep; with `check_layout` workers are doubted: what they send must be
-        readable.
-        """
-        self.check_layout = check_layout
-        self.number = begin.run
-        self.begin = begin
-        self.job = job
-        self.delivery = DeliveryTracker(
-            begin.run,
-            job.buffer_bytes,
-            job.on_error == "skip",
-            job.label,
-            job.plan.empty_microbatches,
-            job.plan.padded_columns,
-            kept,
-            job.plan.spares,
-        )
-        self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
-        self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
-        self.leases = LeaseTable(job.lease_s, note_change=note_leases)
-        self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
-        parts = self.leases, self.feed, self.delivery
-        self.granter = LeaseGranter(begin.epoch, *parts)
-        self.lost_leases = LostLeases(*parts, self.failed)
-        self._end_is_known = False
+    # With it workers are doubted: what they send must be readable.
+    check_layout: LayoutCheck | None = None
+    _end_is_known = False
 
     # --- results of workers
 
@@ -168,7 +123,7 @@ class EpochRun:
                     f"worker {who:.{SHOWN}} calls it {item.key!r:.{SHOWN}}, unlike the one that "
                     "measured it: give all workers the same data"
                 )
-                self.failed.give_up(sample, sample.key, reason, io=True)
+                self.give_up(sample, sample.key, reason, io=True)
             else:
                 sample.key = item.key
                 if kind == "probe":
@@ -182,7 +137,7 @@ class EpochRun:
         self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodedItem, reason: str
     ) -> Blame:
         """Lease a sample again whose result is rubbish; return who is to blame."""
-        self.lost_leases.requeue(kind, sample)
+        self.requeue(kind, sample)
         return Blame(worker, describe(sample, result, reason))
 
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
@@ -190,7 +145,7 @@ class EpochRun:
         blamed: list[Blame] = []
         _, found = self._complete(worker, message.lease, [message.ordinal], now, blamed)
         for sample in found.values():
-            self.failed.give_up(sample, message.key, message.reason, message.io, message.source)
+            self.give_up(sample, message.key, message.reason, message.io, message.source)
         return blamed
 
     def _complete(
@@ -205,7 +160,7 @@ class EpochRun:
             blamed.append(Blame(worker, reason))
         kind, found = self.leases.complete(worker, lease, ordinals, now)
         if found:
-            self.lost_leases.return_skipped(worker, lease)
+            self.give_back(self.leases.take_skipped(worker, lease))
         return kind, found
 
     # --- progress of ranks

@@ -1,8 +1,8 @@
 """Grants leases, returns those that are lost, and gives up samples that fail or end workers.
 
 A lease is lost when its worker leaves or goes missing, when it expires, when it could not be sent,
-when its worker is idle instead of working on it, or when its worker goes on to a later lease. Each
-case has a method of `LostLeases`, and all end in `_return`.
+when its worker is idle instead of working on it, or when its worker goes on to a later lease. In
+each case `LeaseTable` takes it out, and `give_back` queues what is left of it again.
 
 A worker without heartbeats may be dead, stopped or cut off, and nobody can know which; a lease that
 expires may have been lost on its way to the worker or back. If each of these counted, a few network
@@ -22,12 +22,15 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from ...protocol.messages import Hole, Lease, SampleRef
+from ...planning.kernels.arrays import Int64
+from ...protocol.job_spec import JobSpec
+from ...protocol.messages import Hole, Lease, SampleRef, StartRun
 from ...protocol.parts import IDLE, WorkInProgress
-from ..delivery.sample import Sample, SampleFailure
+from ..delivery.sample import Sample, SampleFailure, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
+from .known_costs import KnownCosts
 from .leases import GrantedLease, LeaseTable, wanted
-from .planning_feed import PlanningFeed
+from .planning_feed import PlanningFeed, WindowPlanner
 
 # Samples in a lease, where it is not known how long they take.
 PROBE_SAMPLES = 16
@@ -41,20 +44,105 @@ STEPS_AHEAD = 3
 HELP_AFTER_S = 2.0
 
 
-class LeaseGranter:
-    """Grants leases on the samples of one run."""
+def lease_samples(least: int, each_ms: float | None) -> int:
+    """Return the most samples of a lease, by the time that a worker takes for one.
+
+    >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
+    [4, 4, 10, 128]
+    """
+    if each_ms is None:
+        return least
+    # Far below what may be infinitely many.
+    return max(least, int(min(LEASE_MS / max(each_ms, 1e-3), MOST_SAMPLES)))
+
+
+# A sample on which this many workers died or hung is given up.
+MAX_CRASHES = 3
+# The last samples that were given up are remembered by name.
+HOLES_REMEMBERED = 4
+
+
+class SuspectedSample(msgspec.Struct, frozen=True):
+    """The sample that a worker worked on; `is_certain` if it was leased to be worked on alone."""
+
+    sample: Sample
+    is_certain: bool
+
+
+class MissingWorker(msgspec.Struct, frozen=True):
+    """A worker process without heartbeats, since when, and the sample that it worked on.
+
+    A new process of its name, or the time, shows that it has died.
+    """
+
+    incarnation: int
+    suspect: SuspectedSample
+    since: float
+
+
+def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Sample | None:
+    """Return the sample that a worker reports to work on, if it is on these leases."""
+    number, ordinal = now
+    found = (lease.samples.get(ordinal) for lease in leases if lease.number == number)
+    return next(found, None)
+
+
+def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
+    """Return the sample that a lost worker worked on: the one last reported, else its first."""
+    for lease in leases:
+        sample = reported_sample([lease], last)
+        if sample is not None:
+            return SuspectedSample(sample, lease.alone)
+    for lease in leases:
+        for sample in lease.samples.values():
+            return SuspectedSample(sample, lease.alone)
+    return None
+
+
+class SampleWork:
+    """The samples of one run at work: grants leases, takes lost ones back, gives samples up.
+
+    `leases` are the workers', `feed` is what is to be probed, `delivery` what is to be decoded.
+    """
 
     def __init__(
         self,
-        epoch: int,
-        leases: LeaseTable,
-        feed: PlanningFeed,
-        delivery: DeliveryTracker,
+        begin: StartRun,
+        job: JobSpec,
+        order: Int64,
+        planner: WindowPlanner,
+        known: KnownCosts,
+        note_leases: Callable[[bytes], None] = lambda _: None,
+        kept: WorkerPayloads | None = None,
     ) -> None:
-        self.epoch = epoch
-        self.leases = leases
-        self.feed = feed
-        self.delivery = delivery
+        """`known` are the costs that need not be measured; those that are measured are added.
+
+        `note_leases` is told each worker the number of whose leases has changed; `kept` has the
+        payloads that they keep.
+        """
+        self.number = begin.run
+        self.begin = begin
+        self.job = job
+        self.delivery = DeliveryTracker(
+            begin.run,
+            job.buffer_bytes,
+            job.on_error == "skip",
+            job.label,
+            job.plan.empty_microbatches,
+            job.plan.padded_columns,
+            kept,
+            job.plan.spares,
+        )
+        self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
+        self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
+        self.leases = LeaseTable(job.lease_s, note_change=note_leases)
+        # Samples that were given up.
+        self.holes = 0
+        self.last_holes: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
+        # By their names. One that is missing for as long as a lease lasts counts as dead.
+        self._missing: dict[str, MissingWorker] = {}
+
+    # --- granting
 
     def grant(
         self,
@@ -114,82 +202,19 @@ class LeaseGranter:
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
-        return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
+        return Lease(lease.number, lease.kind, self.begin.epoch, refs, alone=lease.alone)
 
-
-def lease_samples(least: int, each_ms: float | None) -> int:
-    """Return the most samples of a lease, by the time that a worker takes for one.
-
-    >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
-    [4, 4, 10, 128]
-    """
-    if each_ms is None:
-        return least
-    # Far below what may be infinitely many.
-    return max(least, int(min(LEASE_MS / max(each_ms, 1e-3), MOST_SAMPLES)))
-
-
-# A sample on which this many workers died or hung is given up.
-MAX_CRASHES = 3
-# The last samples that were given up are remembered by name.
-HOLES_REMEMBERED = 4
-
-
-class SuspectedSample(msgspec.Struct, frozen=True):
-    """The sample that a worker worked on; `is_certain` if it was leased to be worked on alone."""
-
-    sample: Sample
-    is_certain: bool
-
-
-class MissingWorker(msgspec.Struct, frozen=True):
-    """A worker process without heartbeats, since when, and the sample that it worked on.
-
-    A new process of its name, or the time, shows that it has died.
-    """
-
-    incarnation: int
-    suspect: SuspectedSample
-    since: float
-
-
-def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Sample | None:
-    """Return the sample that a worker reports to work on, if it is on these leases."""
-    number, ordinal = now
-    found = (lease.samples.get(ordinal) for lease in leases if lease.number == number)
-    return next(found, None)
-
-
-def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
-    """Return the sample that a lost worker worked on: the one last reported, else its first."""
-    for lease in leases:
-        sample = reported_sample([lease], last)
-        if sample is not None:
-            return SuspectedSample(sample, lease.alone)
-    for lease in leases:
-        for sample in lease.samples.values():
-            return SuspectedSample(sample, lease.alone)
-    return None
-
-
-class FailedSamples:
-    """Turns samples into holes, and counts them."""
-
-    def __init__(self, feed: PlanningFeed, delivery: DeliveryTracker, on_error: str) -> None:
-        """With `on_error` "raise" a failed sample ends the run when its microbatch is due."""
-        self.feed = feed
-        self.delivery = delivery
-        self.on_error = on_error
-        self.count = 0
-        self.last: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
+    # --- giving up
 
     def give_up(self, sample: Sample, key: str, reason: str, io: bool, source: str = "") -> None:
         """Turn a sample into a hole; an `io` error ends the run whatever `on_error` is."""
         sample.key = sample.key or key
-        self.count += 1
-        self.last.append(Hole(sample.ordinal, sample.key, reason, source))
+        self.holes += 1
+        self.last_holes.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        self.delivery.fail(sample, SampleFailure(reason, source, io or self.on_error == "raise"))
+        self.delivery.fail(
+            sample, SampleFailure(reason, source, io or self.job.on_error == "raise")
+        )
 
     def count_crash(self, suspect: SuspectedSample) -> None:
         """Count a worker that died or hung on a sample; give it up when there were too many.
@@ -205,27 +230,7 @@ class FailedSamples:
             reason = f"{MAX_CRASHES} worker processes died or hung while they worked on it"
             self.give_up(sample, sample.key or str(sample.index), reason, io=False)
 
-
-class LostLeases:
-    """Returns the samples of lost leases, and suspects one of them where a worker died or hung."""
-
-    def __init__(
-        self,
-        leases: LeaseTable,
-        feed: PlanningFeed,
-        delivery: DeliveryTracker,
-        failed: FailedSamples,
-    ) -> None:
-        self.leases = leases
-        self.feed = feed
-        self.delivery = delivery
-        self.failed = failed
-        # By their names. One that is missing for as long as a lease lasts counts as dead.
-        self._missing: dict[str, MissingWorker] = {}
-
-    def return_worker(self, worker: bytes) -> None:
-        """Return the leases of a worker that has left."""
-        self._return(self.leases.take_of_worker(worker))
+    # --- lost leases
 
     def return_missing_worker(
         self, worker: bytes, name: str, incarnation: int, last: WorkInProgress, heard_at: float
@@ -237,7 +242,7 @@ class LostLeases:
         suspect = likely_sample(self.leases.of_worker(worker), last)
         if suspect is not None:
             self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
-        self.return_worker(worker)
+        self.give_back(self.leases.take_of_worker(worker))
 
     def see_worker(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: if it is a new one, the one before has died."""
@@ -245,12 +250,7 @@ class LostLeases:
         if missing is not None and incarnation >= missing.incarnation:
             del self._missing[name]
             if incarnation > missing.incarnation:
-                self.failed.count_crash(missing.suspect)
-
-    def return_undelivered(self, number: int) -> None:
-        """Return a lease that could not be sent: nobody was working on it."""
-        lease = self.leases.pop(number)
-        self._return([lease] if lease is not None else [])
+                self.count_crash(missing.suspect)
 
     def return_expired(
         self, now: float, in_progress: Callable[[bytes], WorkInProgress] = lambda _: IDLE
@@ -265,23 +265,13 @@ class LostLeases:
             leases = [lease for lease in expired if lease.worker == worker]
             sample = reported_sample(leases, in_progress(worker))
             if sample is not None:
-                self.failed.count_crash(SuspectedSample(sample, is_certain=True))
+                self.count_crash(SuspectedSample(sample, is_certain=True))
         for name, missing in list(self._missing.items()):
             if missing.since + self.leases.lease_s <= now:
                 del self._missing[name]
-                self.failed.count_crash(missing.suspect)
-        self._return(expired)
+                self.count_crash(missing.suspect)
+        self.give_back(expired)
         return expired
-
-    def return_idle(self, worker: bytes, since: float) -> list[GrantedLease]:
-        """Return the leases of an idle worker without a result since a time; the caller revokes."""
-        lost = self.leases.take_without_result(worker, since)
-        self._return(lost)
-        return lost
-
-    def return_skipped(self, worker: bytes, number: int) -> None:
-        """Return a worker's leases before the one of which it has shown a result."""
-        self._return(self.leases.take_skipped(worker, number))
 
     def next_deadline(self) -> float:
         """Return when a lease expires, or a missing worker counts as dead."""
@@ -295,7 +285,7 @@ class LostLeases:
         else:
             self.delivery.decoding.requeue(sample)
 
-    def _return(self, leases: Iterable[GrantedLease]) -> None:
+    def give_back(self, leases: Iterable[GrantedLease]) -> None:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):

@@ -114,22 +114,22 @@ MUTANTS = (
     ),
     mutant(
         "a lease of a lost worker is lost",
-        edit("coordinator.run.granting:LostLeases.return_worker",
-             "self._return(self.leases.take_of_worker(worker))",
+        edit("coordinator.run.granting:SampleWork.return_missing_worker",
+             "self.give_back(self.leases.take_of_worker(worker))",
              "self.leases.take_of_worker(worker)"),
         seed=3,
     ),
     mutant(
         "a lease that ran out is lost",
-        edit("coordinator.run.granting:LostLeases.return_expired",
-             "self._return(expired)", "None"),
+        edit("coordinator.run.granting:SampleWork.return_expired",
+             "self.give_back(expired)", "None"),
         seed=36,
     ),
     mutant(
         "what a worker passed over is lost",
-        edit("coordinator.run.granting:LostLeases.return_skipped",
-             "self._return(self.leases.take_skipped(worker, number))",
-             "self.leases.take_skipped(worker, number)"),
+        edit("coordinator.run.epoch:EpochRun._complete",
+             "self.give_back(self.leases.take_skipped(worker, lease))",
+             "self.leases.take_skipped(worker, lease)"),
         seed=8,
     ),
     mutant(
@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     mutant(
         "nobody is suspected",
-        edit("coordinator.run.granting:FailedSamples.count_crash",
+        edit("coordinator.run.granting:SampleWork.count_crash",
              "sample.crash_count += 1", ""),
         seed=3,
     ),

@@ -112,7 +112,7 @@ class World:
             self.rng.choice([*self.workers.values()]).act(self.rng)
             if self.rng.random() < 0.05:
                 self.hear(self.cluster.tick(0.3))
-        return [hole.key for hole in self.cluster.coordinator.run.failed.last]
+        return [hole.key for hole in self.cluster.coordinator.run.last_holes]
 
 
 @pytest.mark.parametrize("on_error", ["skip", "raise"])

@@ -240,7 +240,7 @@ class Walked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: list[tuple[str, str, Outcome, str]] = []
-        original = Coordinator._apply
+        original = Coordinator.apply
 
         def apply(
             coordinator: Coordinator, peer: bytes, event: str, content: object = None
@@ -266,7 +266,7 @@ class Walked:
                 self.rows.append((before, event, outcomes[0] or Outcome.DONE, after))
             return known
 
-        monkeypatch.setattr(Coordinator, "_apply", apply)
+        monkeypatch.setattr(Coordinator, "apply", apply)
 
 
 @pytest.mark.parametrize("case", CASES, ids=["-".join(case).replace(" ", "-") for case in CASES])
