@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from ..protocol.messages import Hole, RequestBatch, StatusReport, TrainerStatus, WorkerStatus
 from ..protocol.transitions import W_READY
-from .delivery.sample import Sample
-from .delivery.tracker import DeliveryTracker
+from .delivery.sample import ByteBudget, Sample
+from .delivery.step import PendingStep
 from .peers.records import RankPeer, WorkerPeer, how_carried
 from .run.epoch import EpochRun
 from .state import CoordinatorState
@@ -25,11 +25,10 @@ WAITS_S = 2.5
 def make_status_report(state: CoordinatorState, number: int, waiting: str) -> StatusReport:
     """Return a report of bounded size; `number` is the question's, `waiting` why ranks wait."""
     run, diagnostics, now = state.run, state.diagnostics, state.now
-    # Without a run its part of the report is that of an empty delivery.
-    delivery = run.delivery if run else DeliveryTracker(0, 0, waits_for_holes=False)
-    budget = delivery.budget
-    leases = run.leases.count_per_worker() if run else Counter[bytes]()
-    nothing_missing = not any(_missing(delivery))
+    budget = run.delivery.budget if run else ByteBudget(0, state.kept)
+    leases = Counter(lease.worker for lease in run.leases) if run else Counter[bytes]()
+    steps = run.delivery.steps if run else {}
+    nothing_missing = not any(map(_missing, steps.values()))
     return StatusReport(
         number=number,
         clock_us=diagnostics.clock_us(now),
@@ -39,12 +38,12 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         waiting=waiting,
         trouble=cut(state.failure.reason) if state.failure else "",
         epoch=run.begin.epoch if run else -1,
-        front=delivery.front[0],
+        front=run.delivery.planned.front[0] if run else -1,
         held_bytes=budget.held_bytes,
         reserved_bytes=budget.reserved_bytes,
         budget_bytes=budget.limit_bytes,
         largest_bytes=budget.largest_bytes,
-        all_decoded=bool(delivery.steps) and not leases and nothing_missing,
+        all_decoded=bool(steps) and not leases and nothing_missing,
         leases=leases.total(),
         expired=diagnostics.expired,
         expired_ms=_ago_ms(now, diagnostics.expired_at) if diagnostics.expired else -1,
@@ -156,11 +155,9 @@ def _rank_note(
     )
 
 
-def _missing(delivery: DeliveryTracker) -> Iterable[int]:
-    """Return how many samples each planned microbatch misses that its rank has not taken."""
-    for step in delivery.steps.values():
-        for microbatches in step.ranks:
-            yield from (batch.missing for batch in microbatches if not batch.taken)
+def _missing(step: PendingStep) -> int:
+    """Return how many samples a step's microbatches miss that their ranks have not taken."""
+    return sum(batch.missing for rank in step.ranks for batch in rank if not batch.taken)
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

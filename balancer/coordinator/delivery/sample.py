@@ -143,9 +143,9 @@ FIRST_GUESS = 64
 class ByteBudget:
     """Counts the bytes held, sent, and reserved for payloads under way."""
 
-    def __init__(self, limit_bytes: int, kept: WorkerPayloads | None = None) -> None:
+    def __init__(self, limit_bytes: int, kept: WorkerPayloads) -> None:
         """`limit_bytes` is the budget, `kept` has the payloads that workers keep."""
-        self._kept = WorkerPayloads() if kept is None else kept
+        self._kept = kept
         self.limit_bytes = limit_bytes
         self.held_bytes = self.sent_bytes = self.reserved_bytes = self.largest_bytes = 0
         self._held: dict[int, Sample] = {}

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
+from ...protocol.job_spec import JobSpec
 from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
 from .sample import NBYTES, PLACE, Place, Sample
 
@@ -116,15 +117,13 @@ def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
             )
 
 
-def pack(
-    step: PendingStep, rank: int, microbatch: int, run: int, label: int, padded: Sequence[int] = ()
-) -> ReadyBatch:
-    """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
+def pack(step: PendingStep, rank: int, microbatch: int, run: int, job: JobSpec) -> ReadyBatch:
+    """Return the message of a complete microbatch."""
     samples = step.ranks[rank][microbatch].samples
     good = _usable(samples, step.holes)
     bad = [each for each in samples if each.failure] if step.holes else []
     if not step.weights:
-        step.weights = _all_weights(step, label)
+        step.weights = _all_weights(step, job.label)
     payloads = [sample.payload for sample in good if sample.payload is not None]
     servers = {each.server.token: each.server for each in payloads if each.server is not None}
     message = Batch(
@@ -134,7 +133,7 @@ def pack(
         microbatch=microbatch,
         microbatches=len(step.ranks[rank]),
         weights=step.weights[rank, microbatch],
-        costs=_costs([sample.cost or () for sample in good], padded),
+        costs=_costs([sample.cost or () for sample in good], job.plan.padded_columns),
         after=step.after,
         items=tuple(map(_item, good)),
         holes=tuple(map(_hole, bad)),
@@ -142,7 +141,9 @@ def pack(
         servers=tuple(servers.values()),
     )
     frames = tuple([payload.frame for payload in payloads if not payload.serial])
-    return ReadyBatch(message, frames, next(filter(_is_fatal, bad), None))
+    return ReadyBatch(
+        message, frames, next((s for s in bad if s.failure and s.failure.fatal), None)
+    )
 
 
 def _item(sample: Sample) -> BatchItem:
@@ -152,10 +153,6 @@ def _item(sample: Sample) -> BatchItem:
         return BatchItem(sample.ordinal, sample.key, payload.header, 0, 0, 0)
     token, serial, nbytes = payload.server.token, payload.serial, payload.nbytes
     return BatchItem(sample.ordinal, sample.key, payload.header, token, serial, nbytes)
-
-
-def _is_fatal(sample: Sample) -> bool:
-    return sample.failure is not None and sample.failure.fatal
 
 
 def _hole(sample: Sample) -> Hole:
@@ -260,7 +257,7 @@ Position = tuple[int, int]
 BEGINNING: Position = (0, 0)
 
 
-class RankProgress:
+class RankProgress(dict[int, Position]):
     """The first position that each rank may still need; it only moves on.
 
     >>> progress = RankProgress()
@@ -269,29 +266,20 @@ class RankProgress:
     ((2, 1), (0, 0))
     """
 
-    def __init__(self) -> None:
-        self._next: dict[int, Position] = {}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._next)
-
-    def __getitem__(self, rank: int) -> Position:
-        return self._next[rank]
-
     def move_on(self, rank: int, position: Position) -> None:
         """Record that a rank needs nothing before a position."""
-        self._next[rank] = max(position, self._next.get(rank, BEGINNING))
+        self[rank] = max(position, self.get(rank, BEGINNING))
 
     def needed(self, ranks: Iterable[int]) -> Position:
         """Return the first position that one of these ranks may still need."""
-        return min(self._next.get(rank, BEGINNING) for rank in ranks)
+        return min(self.get(rank, BEGINNING) for rank in ranks)
 
 
 class PlannedSteps:
     """Steps by number, samples by ordinal."""
 
-    def __init__(self) -> None:
-        self.by_number: dict[int, PendingStep] = {}
+    def __init__(self, by_number: dict[int, PendingStep]) -> None:
+        self.by_number = by_number
         self.samples: dict[int, Sample] = {}
         # Microbatches that may have become ready.
         self._changed: list[Place] = []

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from ...protocol.job_spec import JobSpec
 from ...protocol.messages import EpochPosition
 from .decoding import DecodeScheduler
 from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
@@ -45,32 +46,14 @@ class DeliveryTracker:
     `budget` counts the bytes, `decoding` chooses what is decoded, `progress` is that of the ranks.
     """
 
-    def __init__(
-        self,
-        run: int,
-        limit_bytes: int,
-        waits_for_holes: bool,
-        label: int = -1,
-        may_be_empty: bool = True,
-        padded: tuple[int, ...] = (),
-        kept: WorkerPayloads | None = None,
-        has_spares: bool = False,
-    ) -> None:
-        """`label` is the position of the resource that counts label tokens, -1 where none does.
-
-        `padded` are those of the resources of which a microbatch costs count x largest.
-        `may_be_empty` says that the loop takes microbatches without samples; `has_spares`,
-        that such a one gets a sample which weighs nothing, where no other can be had. `kept` has
-        the payloads that workers keep.
-        """
+    def __init__(self, run: int, job: JobSpec, kept: WorkerPayloads) -> None:
+        """`kept` has the payloads that workers keep."""
         self.run = run
-        self.waits_for_holes = waits_for_holes
-        self.may_be_empty = may_be_empty
-        self.has_spares = has_spares
-        self.label = label
-        self.padded = padded
-        self.budget = ByteBudget(limit_bytes, kept)
-        self.planned = PlannedSteps()
+        self.job = job
+        # By number; the same as `planned.by_number`.
+        self.steps: dict[int, PendingStep] = {}
+        self.budget = ByteBudget(job.buffer_bytes, kept)
+        self.planned = PlannedSteps(self.steps)
         self.decoding = DecodeScheduler(self.planned, self.budget)
         self.progress = RankProgress()
         # Steps of which all holes are known beforehand, and these holes.
@@ -80,14 +63,9 @@ class DeliveryTracker:
         self._last_over = -1
 
     @property
-    def steps(self) -> dict[int, PendingStep]:
-        """The planned steps by number."""
-        return self.planned.by_number
-
-    @property
-    def front(self) -> tuple[int, int]:
-        """The earliest (step, microbatch) that some rank has not taken, or (-1, -1)."""
-        return self.planned.front
+    def waits_for_holes(self) -> bool:
+        """True if no microbatch of a step is sent before all of the step's holes are known."""
+        return self.job.on_error == "skip"
 
     # --- planning
 
@@ -183,7 +161,7 @@ class DeliveryTracker:
         """Settle what a step's microbatches are, once its holes are known, and what ranks need."""
         if not step.is_blocked and not step.is_settled:
             step.is_settled = True
-            if not self.may_be_empty:
+            if not self.job.plan.empty_microbatches:
                 self._fill_empty(step)
             self.planned.note_step(step)
         self._catch_up(step, self.progress)
@@ -196,7 +174,7 @@ class DeliveryTracker:
         moved = fill_empty_microbatches(step)
         for sample in moved or ():
             self.decoding.move(sample)
-        if moved is None and not self.has_spares:
+        if moved is None and not self.job.plan.spares:
             reason = (
                 f"usable, but step {step.number} has fewer such samples than microbatches, and "
                 "collate_fn cannot make a batch of no samples"
@@ -223,7 +201,7 @@ class DeliveryTracker:
         step, batch = found
         if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
             return None
-        return pack(step, rank, microbatch, self.run, self.label, self.padded)
+        return pack(step, rank, microbatch, self.run, self.job)
 
     def mark_sent(
         self,

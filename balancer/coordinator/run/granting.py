@@ -112,8 +112,8 @@ class SampleWork:
         order: Int64,
         planner: WindowPlanner,
         known: KnownCosts,
-        note_leases: Callable[[bytes], None] = lambda _: None,
-        kept: WorkerPayloads | None = None,
+        note_leases: Callable[[bytes], None],
+        kept: WorkerPayloads,
     ) -> None:
         """`known` are the costs that need not be measured; those that are measured are added.
 
@@ -123,16 +123,7 @@ class SampleWork:
         self.number = begin.run
         self.begin = begin
         self.job = job
-        self.delivery = DeliveryTracker(
-            begin.run,
-            job.buffer_bytes,
-            job.on_error == "skip",
-            job.label,
-            job.plan.empty_microbatches,
-            job.plan.padded_columns,
-            kept,
-            job.plan.spares,
-        )
+        self.delivery = DeliveryTracker(begin.run, job, kept)
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, note_change=note_leases)

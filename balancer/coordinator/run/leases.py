@@ -10,7 +10,6 @@ result of a later lease.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -94,10 +93,6 @@ class LeaseTable:
         """
         own = self.of_worker(worker)
         return LEASES_PER_WORKER if any(each.alone for each in own) else len(own)
-
-    def count_per_worker(self) -> Counter[bytes]:
-        """Return how many leases each worker has."""
-        return Counter({worker: len(leases) for worker, leases in self._of_worker.items()})
 
     def pop(self, number: int) -> GrantedLease | None:
         """Remove a lease and return it, None if it is not here."""

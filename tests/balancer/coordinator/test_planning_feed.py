@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
 from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.planning_feed import PlanningFeed
 from counterpoise.balancer.planning.planner import Planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.messages import EpochPosition, Probed
+from tests.balancer.coordinator.cluster import tracker
 
 CONFIG = PlanConfig(1, 8, 2, ("tokens",), (50,), "balanced")
 BEGIN = EpochPosition(0, 0, 0, 0, "")
@@ -17,7 +17,7 @@ BEGIN = EpochPosition(0, 0, 0, 0, "")
 def _feed(planner, cost_of, known=None):
     count = len(cost_of)
     known = KnownCosts(count, CONFIG.budgets) if known is None else known
-    delivery = DeliveryTracker(0, 1 << 30, False)
+    delivery = tracker(1 << 30, label=False)
     delivery.budget.largest_bytes = 1  # small samples: many steps are planned ahead
     order = np.random.default_rng(0).permutation(count)
     return PlanningFeed(0, order, BEGIN, planner, known, delivery)
