@@ -16,16 +16,8 @@ each action, and `Coordinator` takes events in. `EpochRun` is one run.
 import math
 from collections.abc import Sequence
 
-from ..protocol.messages import (
-    BalancerStops,
-    Bye,
-    DecodeDone,
-    EpochEnd,
-    Lease,
-    Message,
-    RequestBatch,
-    Revoke,
-)
+from ..protocol.messages import BalancerStops, Bye, EpochEnd, Message
+from ..protocol.payload_messages import DecodeDone, Lease, RequestBatch, Revoke
 from ..protocol.transitions import W_PREPARING, Event
 from .delivery.sample import SampleFailure
 from .peers.records import RankPeer

@@ -12,21 +12,18 @@ from msgspec import structs
 
 from ..protocol.job_spec import JobSpec, from_json, to_json
 from ..protocol.messages import (
-    Ack,
-    GetStatus,
     LabelCount,
     PeerRejected,
     Ping,
-    PullFailed,
     RankBye,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
-    StopServing,
     UnknownPeer,
 )
+from ..protocol.parts import Ready
+from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServing
+from ..protocol.status_messages import GetStatus
 from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import RankProgress
 from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused

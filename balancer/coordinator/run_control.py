@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
+from ..protocol.messages import EpochEnd, RunFailed, StartRun
+from ..protocol.payload_messages import Revoke
 from .delivery.step import RankProgress
 from .peers.admission import DataFacts, why_apart
 from .peers.records import RankPeer

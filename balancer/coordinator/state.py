@@ -14,14 +14,8 @@ from msgspec import structs
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import (
-    Lease,
-    Message,
-    PayloadsFreed,
-    PeerRejected,
-    RankHello,
-    RunFailed,
-)
+from ..protocol.messages import Message, PeerRejected, RankHello, RunFailed
+from ..protocol.payload_messages import Lease, PayloadsFreed
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads

@@ -8,7 +8,9 @@ then those whose request is open for longest.
 from collections import Counter
 from collections.abc import Iterable
 
-from ..protocol.messages import Hole, RequestBatch, StatusReport, TrainerStatus, WorkerStatus
+from ..protocol.parts import Hole
+from ..protocol.payload_messages import RequestBatch
+from ..protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from ..protocol.transitions import W_READY
 from .delivery.sample import ByteBudget, Sample
 from .delivery.step import PendingStep

@@ -12,11 +12,6 @@ import msgspec
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
-    DecodedItem,
-    DecodeDone,
-    ProbeDone,
-    Ready,
-    Revoke,
     SampleFailed,
     UnknownPeer,
     Welcome,
@@ -26,7 +21,8 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.parts import IDLE, DecodedItem, Ready, WorkInProgress
+from ..protocol.payload_messages import DecodeDone, ProbeDone, Revoke
 from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload

@@ -13,12 +13,9 @@ from typing import Any
 from msgspec import structs
 
 from .messages import (
-    Ack,
     BalancerStops,
-    Batch,
     Bye,
     EpochEnd,
-    EpochPosition,
     LabelCount,
     LabelTotal,
     Message,
@@ -26,15 +23,13 @@ from .messages import (
     Ping,
     Pong,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
     UnknownPeer,
     WorkersEnded,
 )
-from .parts import COUNTED_STEPS
-from .payload_messages import microbatches_ahead
+from .parts import COUNTED_STEPS, EpochPosition, Ready
+from .payload_messages import Ack, Batch, RequestBatch, microbatches_ahead
 from .transitions import BEGIN, RANK, Outcome, handlers_of
 
 Position = tuple[int, int, int]

@@ -10,16 +10,9 @@ from typing import Any
 
 import msgspec
 
-from .messages import (
-    Bye,
-    Lease,
-    Message,
-    PayloadsFreed,
-    PeerRejected,
-    Revoke,
-    SampleRef,
-    Welcome,
-)
+from .messages import Bye, Message, PeerRejected, Welcome
+from .parts import SampleRef
+from .payload_messages import Lease, PayloadsFreed, Revoke
 from .transitions import WORKER, Outcome, handlers_of
 
 # Seconds between a worker's heartbeats.

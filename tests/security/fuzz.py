@@ -15,7 +15,8 @@ import traceback
 
 import msgpack
 
-from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition
+from counterpoise.balancer.protocol.messages import FROM_WORKER
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession

@@ -19,7 +19,8 @@ import numpy as np
 from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
-from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, RankHello
+from counterpoise.balancer.protocol.messages import FROM_WORKER, RankHello
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession

@@ -16,17 +16,9 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers import admission
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Probed,
-    ProbeDone,
-    RankHello,
-    Welcome,
-    WorkerHello,
-    WorkerReady,
-)
+from counterpoise.balancer.protocol.messages import RankHello, Welcome, WorkerHello, WorkerReady
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import MAX_FRAMES, WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession

@@ -8,7 +8,9 @@ import pytest
 import zmq
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone, Ping, Pong, WorkerHello
+from counterpoise.balancer.protocol.messages import Ping, Pong, WorkerHello
+from counterpoise.balancer.protocol.parts import DecodedItem
+from counterpoise.balancer.protocol.payload_messages import DecodeDone
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.balancer.server import conduct, loop
 from counterpoise.balancer.server.conduct import ConnectionGate, PeerConduct

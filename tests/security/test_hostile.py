@@ -16,20 +16,17 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import (
     PROTOCOL_VERSION,
-    DecodedItem,
-    DecodeDone,
     Ping,
     Pong,
-    Probed,
-    ProbeDone,
     RankBye,
     RankHello,
-    RequestBatch,
     WorkerBye,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone, RequestBatch
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
 from counterpoise.workers.codec.fields import CodecError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.protocol.messages import Probed
+from counterpoise.balancer.protocol.parts import Probed
 from counterpoise.loader import LoaderError
 from counterpoise.workers.codec.fields import why_bad_layout
 from counterpoise.workers.daemon.results import Decoded

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import Batch, Message, RankBye
+from counterpoise.balancer.protocol.messages import Message, RankBye
+from counterpoise.balancer.protocol.payload_messages import Batch
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from tests.simulation.rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from tests.simulation.transport.pulls import SimulatedPuller

@@ -8,21 +8,21 @@ from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import (
     Bye,
-    DecodedItem,
     Message,
-    PayloadsFreed,
     PeerRejected,
-    Probed,
     SampleFailed,
-    ServePayloads,
-    StopServing,
     UnknownPeer,
     Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.parts import IDLE, WorkInProgress
+from counterpoise.balancer.protocol.parts import IDLE, DecodedItem, Probed, WorkInProgress
+from counterpoise.balancer.protocol.payload_messages import (
+    PayloadsFreed,
+    ServePayloads,
+    StopServing,
+)
 from counterpoise.balancer.protocol.worker_session import (
     RepeatReady,
     SampleTask,

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import msgspec
 
-from ...protocol.messages import DecodedItem, PayloadServer
+from ...protocol.parts import DecodedItem, PayloadServer
 
 # (step, microbatch, rank): sorts by need.
 Place = tuple[int, int, int]

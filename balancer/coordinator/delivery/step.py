@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from ...protocol.job_spec import JobSpec
-from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
+from ...protocol.parts import BatchItem, EpochPosition, Hole, Weights
+from ...protocol.payload_messages import Batch
 from .sample import NBYTES, PLACE, Place, Sample
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]

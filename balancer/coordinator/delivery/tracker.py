@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.job_spec import JobSpec
-from ...protocol.messages import EpochPosition
+from ...protocol.parts import EpochPosition
 from .decoding import DecodeScheduler
 from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
 from .step import (

@@ -13,8 +13,9 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.job_spec import JobSpec
-from ...protocol.messages import PayloadServer, RankHello, ServePayloads, StartRun, WorkerHello
-from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
+from ...protocol.messages import RankHello, StartRun, WorkerHello
+from ...protocol.parts import NO_PLACE, NOT_REPORTED, PayloadServer, WorkInProgress
+from ...protocol.payload_messages import ServePayloads
 from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
 

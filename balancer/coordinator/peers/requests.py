@@ -14,8 +14,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ...protocol.messages import LabelCount, LabelTotal, RequestBatch
+from ...protocol.messages import LabelCount, LabelTotal
 from ...protocol.parts import COUNTED_STEPS
+from ...protocol.payload_messages import RequestBatch
 
 # Requests that one rank may have open. The trainer's prefetch is far below, and it asks again.
 MAX_REQUESTS = 1024

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...protocol.messages import DecodedItem, Probed, ProbeDone, SampleFailed, StartRun
+from ...protocol.messages import SampleFailed, StartRun
+from ...protocol.parts import DecodedItem, Probed
+from ...protocol.payload_messages import ProbeDone
 from ..delivery.sample import Payload, Sample
 from ..delivery.step import Position
 from .granting import SampleWork

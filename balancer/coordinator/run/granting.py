@@ -24,8 +24,9 @@ import msgspec
 
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
-from ...protocol.messages import Hole, Lease, SampleRef, StartRun
-from ...protocol.parts import IDLE, WorkInProgress
+from ...protocol.messages import StartRun
+from ...protocol.parts import IDLE, Hole, SampleRef, WorkInProgress
+from ...protocol.payload_messages import Lease
 from ..delivery.sample import Sample, SampleFailure, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
 from .known_costs import KnownCosts

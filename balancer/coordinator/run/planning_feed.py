@@ -13,7 +13,7 @@ from typing import Protocol
 from ...planning.kernels.arrays import Int64
 from ...planning.planner import WHOLE_EPOCH
 from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
-from ...protocol.messages import EpochPosition, Probed
+from ...protocol.parts import EpochPosition, Probed
 from ..delivery.sample import ORDINAL, Sample
 from ..delivery.tracker import DeliveryTracker
 from .known_costs import KnownCosts, OpenSamples

@@ -8,18 +8,14 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import LABEL_TOKENS, JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
     Message,
-    Probed,
-    ProbeDone,
     RankHello,
     StartRun,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, ProbeDone
 from counterpoise.balancer.protocol.wire import payload_frames
 
 START = EpochPosition(0, 0, 0, 0, "")

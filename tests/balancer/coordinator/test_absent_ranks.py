@@ -3,17 +3,16 @@
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    Ack,
     Bye,
     EpochEnd,
-    EpochPosition,
     Ping,
     Pong,
     RankBye,
-    RequestBatch,
     RunFailed,
     StartRun,
 )
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.payload_messages import Ack, RequestBatch
 from tests.balancer.coordinator.cluster import START, Cluster, do_leases, kinds, started
 
 

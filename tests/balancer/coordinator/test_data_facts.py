@@ -6,24 +6,19 @@ from msgspec import structs
 from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    Batch,
-    Lease,
     PeerRejected,
     Pong,
     RankHello,
-    Ready,
-    RequestBatch,
-    Revoke,
     RunFailed,
-    SampleRef,
     StartRun,
     UnknownPeer,
-    Weights,
     Welcome,
     WorkerBye,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import Ready, SampleRef, Weights
+from counterpoise.balancer.protocol.payload_messages import Batch, Lease, RequestBatch, Revoke
 from counterpoise.balancer.protocol.rank_session import RankSession
 from tests.balancer.coordinator.cluster import JOB, OTHER, START, Cluster, do_leases
 
@@ -210,6 +205,7 @@ def test_a_rank_waits_for_workers_with_as_many_samples_as_its_ledger():
     session = RankSession((0,), to_json(JOB), 1)
     session.handle(Ready(13, "stale"))
     (begun,) = session.begin(0, START, samples=20)
+    assert isinstance(begun, StartRun)
     assert begun.samples == 20
     assert session.ready is None
     session.handle(Ready(13, "stale"))

@@ -11,19 +11,20 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    Lease,
-    Probed,
-    ProbeDone,
-    RequestBatch,
-    Revoke,
     RunFailed,
     StartRun,
     Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
+    Revoke,
 )
 from tests.balancer.coordinator.cluster import JOB, START, Cluster
 

@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from tests.balancer.coordinator.cluster import tracker
 
 AFTER = EpochPosition(0, 0, 1, 0, "")

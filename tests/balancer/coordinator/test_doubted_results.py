@@ -5,18 +5,14 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.worker_handlers import MAX_RUBBISH
-from counterpoise.balancer.protocol.messages import (
+from counterpoise.balancer.protocol.messages import PeerRejected, RunFailed, SampleFailed, StartRun
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
     Batch,
-    DecodedItem,
     DecodeDone,
     Lease,
-    PeerRejected,
-    Probed,
     ProbeDone,
     RequestBatch,
-    RunFailed,
-    SampleFailed,
-    StartRun,
 )
 from counterpoise.workers.codec.fields import why_bad_layout
 from tests.balancer.coordinator.cluster import START, Cluster

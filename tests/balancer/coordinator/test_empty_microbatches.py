@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from tests.balancer.coordinator.cluster import tracker as empty_tracker
 
 AFTER = EpochPosition(0, 0, 1, 0, "")

@@ -9,18 +9,13 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
+from counterpoise.balancer.protocol.messages import RankHello, StartRun, WorkerHello, WorkerReady
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
     DecodeDone,
-    EpochPosition,
     Lease,
-    Probed,
     ProbeDone,
-    RankHello,
     RequestBatch,
-    StartRun,
-    WorkerHello,
-    WorkerReady,
 )
 
 PLAN = PlanConfig(

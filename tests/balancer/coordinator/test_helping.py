@@ -5,14 +5,9 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.coordinator.run.granting import HELP_AFTER_S
-from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Lease,
-    Probed,
-    ProbeDone,
-    RequestBatch,
-    WorkerReady,
-)
+from counterpoise.balancer.protocol.messages import WorkerReady
+from counterpoise.balancer.protocol.parts import Probed
+from counterpoise.balancer.protocol.payload_messages import Ack, Lease, ProbeDone, RequestBatch
 from tests.balancer.coordinator.cluster import Cluster, do_leases, kinds, started
 
 SLOW, QUICK = b"w", b"v"

@@ -15,25 +15,25 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    DecodedItem,
-    DecodeDone,
     EpochEnd,
-    EpochPosition,
-    Lease,
     Message,
-    Probed,
-    ProbeDone,
     RankBye,
     RankHello,
-    RequestBatch,
     SampleFailed,
     StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
     WorkersEnded,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
 )
 from tests.simulation.balancer import NoMemory
 

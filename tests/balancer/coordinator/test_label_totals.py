@@ -7,7 +7,6 @@ from counterpoise.balancer.coordinator.peers.requests import LabelTotals
 from counterpoise.balancer.coordinator.rank_checks import COUNTS_LOST_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    EpochPosition,
     LabelCount,
     LabelTotal,
     Ping,
@@ -17,7 +16,7 @@ from counterpoise.balancer.protocol.messages import (
     RunFailed,
     StartRun,
 )
-from counterpoise.balancer.protocol.parts import COUNTED_STEPS
+from counterpoise.balancer.protocol.parts import COUNTED_STEPS, EpochPosition
 from tests.balancer.coordinator.cluster import JOB, START, Cluster
 
 COUNTING = replace(JOB, label_tokens="batch")

@@ -7,7 +7,7 @@ from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.planning_feed import PlanningFeed
 from counterpoise.balancer.planning.planner import Planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.messages import EpochPosition, Probed
+from counterpoise.balancer.protocol.parts import EpochPosition, Probed
 from tests.balancer.coordinator.cluster import tracker
 
 CONFIG = PlanConfig(1, 8, 2, ("tokens",), (50,), "balanced")

@@ -9,27 +9,27 @@ from counterpoise.balancer.coordinator.status_report import make_status_report
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
-    PayloadsFreed,
     PeerRejected,
-    Probed,
-    ProbeDone,
-    PullFailed,
     RankBye,
     RankHello,
-    RequestBatch,
     RunFailed,
-    ServePayloads,
     StartRun,
-    StopServing,
     WorkerBye,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    PayloadsFreed,
+    ProbeDone,
+    PullFailed,
+    RequestBatch,
+    ServePayloads,
+    StopServing,
 )
 from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.workers.codec.fields import why_bad_layout

@@ -8,21 +8,19 @@ import pytest
 from counterpoise.balancer.coordinator.rank_checks import APART_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    EpochPosition,
     PeerRejected,
     Ping,
     Pong,
     RankBye,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready
+from counterpoise.balancer.protocol.payload_messages import Ack, RequestBatch
 from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,

@@ -4,7 +4,7 @@ import pytest
 
 from counterpoise.balancer.coordinator.peers import requests
 from counterpoise.balancer.coordinator.peers.requests import PendingRequests
-from counterpoise.balancer.protocol.messages import RequestBatch
+from counterpoise.balancer.protocol.payload_messages import RequestBatch
 
 A, B = b"a", b"b"
 

@@ -5,19 +5,16 @@ from typing import Any
 
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
     Bye,
-    Lease,
     Ping,
     Pong,
     RankBye,
     RankHello,
-    RequestBatch,
     RunFailed,
     StartRun,
     UnknownPeer,
 )
+from counterpoise.balancer.protocol.payload_messages import Ack, Batch, Lease, RequestBatch
 from tests.balancer.coordinator.cluster import JOB, PLAN, START, Cluster, do_leases
 
 # One rank, one microbatch of two samples in each step.

@@ -9,24 +9,29 @@ from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    GetStatus,
-    Lease,
     Ping,
-    Probed,
-    ProbeDone,
     RankHello,
-    RequestBatch,
     SampleFailed,
     StartRun,
-    StatusReport,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.status_messages import LIMIT, UNKNOWN_US, ClockOffset, bounded
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
+)
+from counterpoise.balancer.protocol.status_messages import (
+    LIMIT,
+    UNKNOWN_US,
+    ClockOffset,
+    GetStatus,
+    StatusReport,
+    bounded,
+)
 from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
 from tests.security.hostile import Cluster as HostileCluster
 from tests.security.hostile import Mutator, Wired, corpus

@@ -1,7 +1,8 @@
 """A balancer that is asked to end fails nobody: ranks are told to wait for the one that follows."""
 
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import BalancerStops, EpochPosition, Pong, RankBye
+from counterpoise.balancer.protocol.messages import BalancerStops, Pong, RankBye
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from tests.balancer.coordinator.cluster import JOB, Cluster, kinds, started
 

@@ -6,18 +6,10 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import (
-    Ack,
     Bye,
-    DecodedItem,
-    DecodeDone,
-    GetStatus,
     LabelCount,
     Ping,
-    Probed,
-    ProbeDone,
-    PullFailed,
     RankBye,
-    RequestBatch,
     SampleFailed,
     StartRun,
     WorkerBye,
@@ -27,6 +19,15 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    DecodeDone,
+    ProbeDone,
+    PullFailed,
+    RequestBatch,
+)
+from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.protocol.transitions import (
     ABSENT,
     COORDINATOR,

@@ -4,12 +4,7 @@ import pytest
 
 from counterpoise.balancer.protocol.messages import (
     Bye,
-    Lease,
-    Probed,
-    ProbeDone,
     RankBye,
-    Ready,
-    Revoke,
     RunFailed,
     StartRun,
     UnknownPeer,
@@ -21,6 +16,8 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from counterpoise.balancer.protocol.parts import Probed, Ready
+from counterpoise.balancer.protocol.payload_messages import Lease, ProbeDone, Revoke
 from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,

@@ -8,26 +8,25 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import messages
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
     Bye,
     EpochEnd,
-    EpochPosition,
-    Lease,
-    PayloadsFreed,
     PeerRejected,
     Ping,
     Pong,
-    Ready,
-    RequestBatch,
-    Revoke,
     RunFailed,
-    SampleRef,
     StartRun,
     UnknownPeer,
-    Weights,
     Welcome,
     WorkersEnded,
+)
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready, SampleRef, Weights
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    Lease,
+    PayloadsFreed,
+    RequestBatch,
+    Revoke,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.transitions import BEGIN, COORDINATOR, RANK, WORKER, Event

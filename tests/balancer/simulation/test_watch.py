@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.coordinator.state import Send
-from counterpoise.balancer.protocol.messages import Ack, EpochPosition, RankHello, StartRun
+from counterpoise.balancer.protocol.messages import RankHello, StartRun
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.payload_messages import Ack
 from tests.balancer.coordinator.cluster import START, Cluster
 from tests.balancer.coordinator.test_sharers import AHEAD, ONE, A, B, C, do, join, take
 from tests.simulation.watch import Watch

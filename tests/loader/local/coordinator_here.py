@@ -14,18 +14,15 @@ from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
     Message,
-    Probed,
-    ProbeDone,
     RankBye,
-    Ready,
     SampleFailed,
     Welcome,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed, Ready
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from counterpoise.balancer.protocol.worker_session import SampleTask, WorkerSession
 from counterpoise.loader.resume.balanced_position import RunStart

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer.protocol.messages import Lease, Revoke, SampleRef, Welcome
+from counterpoise.balancer.protocol.messages import Welcome
+from counterpoise.balancer.protocol.parts import SampleRef
+from counterpoise.balancer.protocol.payload_messages import Lease, Revoke
 from counterpoise.balancer.protocol.worker_session import WorkerSession
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.daemon.source_handler import SourceHandler
