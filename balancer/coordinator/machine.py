@@ -240,11 +240,9 @@ class Coordinator(WorkerHandlers, RankHandlers):
         while (
             peer := self.pool.next_free(run.leases.count_or_full)
         ) is not None and run.has_work():
-            home = self.pool.home(peer, run.job.ranks)
-            stats = self.workers[peer].stats
-            each_ms = stats.probe_ms_each, stats.decode_ms_each
-            workers = self.pool.assignable
-            lease = run.grant(peer, self.now, workers, *each_ms, home)
+            worker = self.workers[peer]
+            home = self.pool.home(worker.hello.name, run.job.ranks)
+            lease = run.grant(peer, self.now, self.pool.assignable, worker.stats.ms_each, home)
             if lease is None:
                 return
             self.send(peer, lease)

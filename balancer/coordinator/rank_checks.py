@@ -53,7 +53,7 @@ def label_reason(state: CoordinatorState, peer: bytes) -> str:
 
 def waiting_reason(state: CoordinatorState) -> str:
     """Return in a few words what the ranks wait for, and who cannot do it."""
-    refused = f"; {state.refused}" if state.refused and not state.pool.ready else ""
+    refused = f"; {state.refused}" if state.refused and not state.has_ready_worker else ""
     return _waits_for(state) + refused
 
 

@@ -25,9 +25,9 @@ from ..protocol.parts import Ready
 from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServing
 from ..protocol.status_messages import GetStatus
 from ..protocol.transitions import W_READY, Event, Outcome
-from .delivery.step import RankProgress
+from .delivery.step import BEGINNING, RankProgress
 from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused
-from .peers.records import NOTHING, RankPeer, WorkerPeer
+from .peers.records import RankPeer, WorkerPeer
 from .rank_checks import RankChecks, waiting_reason
 from .run.epoch import EpochRun
 from .status_report import make_status_report
@@ -90,9 +90,11 @@ class RankHandlers(RankChecks):
     def _start_job(self, job: JobSpec) -> None:
         self.job = job
         self.last_welcome += 1
-        self.servers.begin_job()
-        for worker in list(self.workers):
-            self.apply(worker, Event.JOB_STARTED)
+        for worker in list(self.workers.values()):
+            if worker.serves is not None:
+                worker.why_inline = ""  # it was out of reach of a former job's ranks
+        for peer in list(self.workers):
+            self.apply(peer, Event.JOB_STARTED)
 
     def _send_ready(self, peer: bytes) -> None:
         if self.is_ready:
@@ -163,7 +165,7 @@ class RankHandlers(RankChecks):
             return
         if rank.started is None or rank.started.run != start.run:
             rank.was_served = False
-        rank.started, rank.taken_until, rank.taken = start, NOTHING, RankProgress()
+        rank.started, rank.taken_until, rank.taken = start, BEGINNING, RankProgress()
         rank.finished = False
         self._refuse_other_data()
         self.requests.remove_before(peer, start.run)
@@ -274,7 +276,8 @@ class RankHandlers(RankChecks):
 
     def judge_pull(self, peer: bytes, failed: PullFailed) -> None:
         """Blame a worker whose payloads are rubbish; have one that is out of reach send inline."""
-        worker = self.servers.find(failed.token)
+        serving = (each for each in self.workers.values() if each.serves is not None)
+        worker = next((w for w in serving if w.serves and w.serves.token == failed.token), None)
         if worker is None:
             return  # it is gone, or has said hello again since
         if failed.is_rubbish:

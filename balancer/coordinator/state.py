@@ -15,12 +15,13 @@ from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Message, PeerRejected, RankHello, RunFailed
+from ..protocol.parts import PayloadServer
 from ..protocol.payload_messages import Lease, PayloadsFreed
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import DataFacts, LaunchHistory
-from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
+from .peers.records import MakeCredentials, RankPeer, WorkerPeer
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
 from .peers.worker_pool import WorkerPool
@@ -141,7 +142,8 @@ class CoordinatorState:
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
         self.last_lease = incarnation * NUMBERS_PER_INCARNATION
         self.last_welcome = self.last_lease - (job is None)
-        self.servers = PayloadServers(make_credentials, self.last_lease)
+        # Ranks know a worker whose payloads they pull by a token.
+        self.make_credentials, self.last_token = make_credentials, self.last_lease
         self.diagnostics = Diagnostics()
         self.dropped = 0
         self.now = 0.0
@@ -179,10 +181,20 @@ class CoordinatorState:
         return self.peer_states.get(peer, ABSENT)
 
     def add_worker(self, worker: WorkerPeer) -> None:
-        """Record a worker process that has said hello."""
+        """Record a worker process that has said hello; ranks may pull from one with an address."""
         self.workers[worker.peer] = worker
         self.pool.add(worker)
-        self.servers.admit(worker)
+        hello = worker.hello
+        if not hello.address or self.make_credentials is None:
+            return
+        found = self.make_credentials(hello.key)
+        if found is None:
+            worker.why_inline = "the balancer has keys, and this worker would serve without"
+            return
+        self.last_token += 1
+        worker.serves = PayloadServer(
+            self.last_token, hello.address, hello.key, found.public, found.secret
+        )
 
     def remove_worker(self, peer: bytes) -> WorkerPeer | None:
         """Forget a worker process and return it, None if it is not known."""
@@ -190,15 +202,13 @@ class CoordinatorState:
         if worker is not None:
             self.pool.remove(worker)
             self.kept.forget_worker(peer)
-            self.servers.remove(worker)
         return worker
 
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
-        is_ready = worker is not None and self.state_of(peer) == W_READY
-        is_assignable = is_ready and worker is not None and not worker.unresponsive
-        self.pool.update(peer, is_ready, is_assignable)
+        is_ready = self.state_of(peer) == W_READY
+        self.pool.update(peer, worker is not None and is_ready and not worker.unresponsive)
 
     def set_unresponsive(self, worker: WorkerPeer, value: bool) -> None:
         """Record whether a worker gets no more work before it shows a result."""
@@ -215,6 +225,11 @@ class CoordinatorState:
         if not any(start and start.run > run.number for start in started):
             return ()
         return self.sharers.absent(run.job.ranks)
+
+    @property
+    def has_ready_worker(self) -> bool:
+        """Return whether a worker has the source open."""
+        return any(self.state_of(peer) == W_READY for peer in self.workers)
 
     # --- the job
 

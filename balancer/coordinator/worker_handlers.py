@@ -35,6 +35,7 @@ from .peers.admission import (
 from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
 from .rank_checks import RankChecks
 from .run.epoch import Blame, EpochRun
+from .run.leases import GrantedLease
 from .state import NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
@@ -108,7 +109,7 @@ class WorkerHandlers(RankChecks):
         worker = self.workers[peer]
         if ready.number != self.last_welcome:
             return Outcome.OUTDATED
-        holds = bool(self.pool.ready) or self.is_served
+        holds = self.has_ready_worker or self.is_served
         facts = self.facts if holds else DataFacts()
         counts = self.samples_in_use()
         reason = why_worker_refused(facts, ready)
@@ -170,7 +171,7 @@ class WorkerHandlers(RankChecks):
         """
         if failed.number != self.last_welcome:
             return Outcome.OUTDATED
-        if self.pool.ready:
+        if self.has_ready_worker:
             self.turn_away(peer, failed.reason)
             return Outcome.REFUSED
         self.workers[peer].failure = failed.reason
@@ -204,7 +205,7 @@ class WorkerHandlers(RankChecks):
     def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
         self._count_results(peer, probed=len(message.results))
-        self.workers[peer].stats.note_probing(message.usual_us)
+        self.workers[peer].stats.note_time("probe", message.usual_us)
         return self._judge(peer, lambda run: run.store_costs(peer, message, self.now))
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
@@ -222,7 +223,7 @@ class WorkerHandlers(RankChecks):
                 announced.append((item, payload))
         nbytes = sum(payload.nbytes for _, payload in announced)
         self._count_results(peer, decoded=len(announced), nbytes=nbytes)
-        worker.stats.note_decoding(message.usual_us)
+        worker.stats.note_time("decode", message.usual_us)
         outcome = self._judge(
             peer, lambda run: run.store_payloads(peer, message.lease, announced, self.now)
         )
@@ -294,7 +295,7 @@ class WorkerHandlers(RankChecks):
         for worker in list(self.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not self.pool.ready:
+        if not self.has_ready_worker:
             self.facts = DataFacts()
         elif self.is_ready:
             self.send(peer, Ready(self.facts.count, self.facts.fingerprint))
@@ -347,25 +348,19 @@ class WorkerHandlers(RankChecks):
         """Record the sample that a worker works on.
 
         With another sample than before it makes progress, which renews its leases. Idle twice in a
-        row, it does not have the leases that we think it has.
+        row, it does not have the leases that we think it has: they were lost on their way to it, or
+        their results were. It gets no other work before it has answered a Welcome: the connection
+        may be lost in one direction only.
         """
         before, worker.in_progress = worker.in_progress, now
-        if now not in (before, IDLE) and self.run is not None:
-            self.run.leases.renew(worker.peer, self.now)
-        if before == now == IDLE:
-            self._return_leases_of_idle(worker)
-
-    def _return_leases_of_idle(self, worker: WorkerPeer) -> None:
-        """Return leases that were lost on their way to a worker, or whose results were.
-
-        The worker gets no other work before it has answered a Welcome: the connection may be lost
-        in one direction only.
-        """
-        lost = (
-            self.run.leases.take_without_result(worker.peer, self.now - IDLE_S) if self.run else []
-        )
-        if self.run is not None:
-            self.run.give_back(lost)
+        run, lost = self.run, list[GrantedLease]()
+        if run is not None and now not in (before, IDLE):
+            run.leases.renew(worker.peer, self.now)
+        if before != IDLE or now != IDLE:
+            return
+        if run is not None:
+            lost = run.leases.take_without_result(worker.peer, self.now - IDLE_S)
+            run.give_back(lost)
         for lease in lost:
             self.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:

@@ -41,9 +41,8 @@ class WorkerStats(msgspec.Struct):
     """
 
     since: float
-    # Milliseconds for one sample lately, None where that is not known.
-    probe_ms_each: float | None = None
-    decode_ms_each: float | None = None
+    # Milliseconds for one sample lately, by kind of lease, where that is known.
+    ms_each: dict[str, float] = msgspec.field(default_factory=dict)
     done: Counter[str] = msgspec.field(default_factory=Counter)
     _before: tuple[int, int] | None = None
     _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
@@ -64,15 +63,12 @@ class WorkerStats(msgspec.Struct):
         self.done["probe_ms"] = probe_ms - self._before[0]
         self.done["decode_ms"] = decode_ms - self._before[1]
 
-    def note_probing(self, each_us: int) -> None:
-        """Note how long it takes to measure a sample; a negative time says that it is not known."""
+    def note_time(self, kind: str, each_us: int) -> None:
+        """Note how long one sample takes; a negative time says that it is not known."""
         if each_us >= 0:
-            self.probe_ms_each = _mean(self.probe_ms_each, each_us / 1000)
-
-    def note_decoding(self, each_us: int) -> None:
-        """Note how long it takes to decode a sample, as `note_probing` does."""
-        if each_us >= 0:
-            self.decode_ms_each = _mean(self.decode_ms_each, each_us / 1000)
+            new = each_us / 1000
+            before = self.ms_each.get(kind, new)
+            self.ms_each[kind] = WEIGHT * new + (1 - WEIGHT) * before
 
     def recent(self, now: float) -> tuple[Counter[str], float]:
         """Return the counts of the recent past, and its length in seconds."""
@@ -90,14 +86,6 @@ class WorkerStats(msgspec.Struct):
         self._marks.append((now, self.done.copy()))
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
             self._marks.popleft()
-
-
-def _mean(before: float | None, new: float) -> float:
-    return new if before is None else WEIGHT * new + (1 - WEIGHT) * before
-
-
-# Position of a rank that has taken nothing.
-NOTHING = BEGINNING
 
 
 class WorkerPeer(msgspec.Struct):
@@ -148,7 +136,7 @@ class RankPeer(msgspec.Struct):
     launch: int = 0
     pinged_at: float = -math.inf
     was_served: bool = False
-    taken_until: Position = NOTHING
+    taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
@@ -176,45 +164,6 @@ class PullCredentials(msgspec.Struct, frozen=True):
 # Makes the credentials of a worker with this public key (empty: nothing would be encrypted); None
 # if ranks may not connect to it.
 MakeCredentials = Callable[[bytes], PullCredentials | None]
-
-
-class PayloadServers:
-    """Gives workers their tokens, and finds them by these."""
-
-    def __init__(self, make_credentials: MakeCredentials | None, last_token: int) -> None:
-        """Without `make_credentials` no worker serves; `last_token` was the last one given."""
-        self._make_credentials = make_credentials
-        self._last_token = last_token
-        self._workers: dict[int, WorkerPeer] = {}
-
-    def admit(self, worker: WorkerPeer) -> None:
-        """Admit a worker that has an address as a server, if ranks may connect to it."""
-        hello = worker.hello
-        if not hello.address or self._make_credentials is None:
-            return
-        found = self._make_credentials(hello.key)
-        if found is None:
-            worker.why_inline = "the balancer has keys, and this worker would serve without"
-            return
-        self._last_token += 1
-        worker.serves = PayloadServer(
-            self._last_token, hello.address, hello.key, found.public, found.secret
-        )
-        self._workers[self._last_token] = worker
-
-    def begin_job(self) -> None:
-        """Return all workers to service, also those out of reach of a former job's ranks."""
-        for worker in self._workers.values():
-            worker.why_inline = ""
-
-    def find(self, token: int) -> WorkerPeer | None:
-        """Return the worker with a token, None if it is gone."""
-        return self._workers.get(token)
-
-    def remove(self, worker: WorkerPeer) -> None:
-        """Forget a worker that is gone."""
-        if worker.serves is not None:
-            self._workers.pop(worker.serves.token, None)
 
 
 def instruction(worker: WorkerPeer, transport: str, most_bytes: int) -> ServePayloads | None:

@@ -19,10 +19,10 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 class WorkerPool:
-    """Workers: by name, ready, assignable, and by how many leases those with room have.
+    """Workers: by name, those that can be leased samples, and by how many leases these have.
 
     >>> pool = WorkerPool()
-    >>> pool.update(b"a", is_ready=True, is_assignable=True)
+    >>> pool.update(b"a", is_assignable=True)
     >>> leases = {b"a": 1}
     >>> pool.next_free(leases.__getitem__)
     b'a'
@@ -34,21 +34,18 @@ class WorkerPool:
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[bytes, WorkerPeer]] = {}
-        self._ready: set[bytes] = set()
         self._assignable: dict[bytes, None] = {}
         # Workers that may have room, by the number of leases that they had when last looked at.
         self._free = tuple(dict[bytes, None]() for _ in range(LEASES_PER_WORKER))
         self._changed: dict[bytes, None] = {}
         # From 0 to 1; of the names of all workers there have been.
         self._homes: dict[str, float] = {}
-        self._home_of: dict[bytes, float] = {}
 
     def add(self, worker: WorkerPeer) -> None:
         """Add a worker process that has said hello."""
         name = worker.hello.name
         self._by_name.setdefault(name, {})[worker.peer] = worker
-        home = self._homes.setdefault(name, len(self._homes) * _GOLDEN_RATIO % 1)
-        self._home_of[worker.peer] = home
+        self._homes.setdefault(name, len(self._homes) * _GOLDEN_RATIO % 1)
 
     def remove(self, worker: WorkerPeer) -> None:
         """Remove a worker process."""
@@ -56,8 +53,7 @@ class WorkerPool:
         del named[worker.peer]
         if not named:
             del self._by_name[worker.hello.name]
-        self.update(worker.peer, is_ready=False, is_assignable=False)
-        del self._home_of[worker.peer]
+        self.update(worker.peer, is_assignable=False)
         for free in self._free:
             free.pop(worker.peer, None)
 
@@ -66,21 +62,12 @@ class WorkerPool:
         return list(self._by_name.get(name, {}).values())
 
     @property
-    def ready(self) -> int:
-        """The number of workers that have the source open."""
-        return len(self._ready)
-
-    @property
     def assignable(self) -> int:
         """The number of workers that can be leased samples: ready and not unresponsive."""
         return len(self._assignable)
 
-    def update(self, peer: bytes, is_ready: bool, is_assignable: bool) -> None:
-        """Record what a worker is now; one that has gone is neither."""
-        if is_ready:
-            self._ready.add(peer)
-        else:
-            self._ready.discard(peer)
+    def update(self, peer: bytes, is_assignable: bool) -> None:
+        """Record whether a worker can be leased samples now."""
         if is_assignable == (peer in self._assignable):
             return
         if is_assignable:
@@ -107,9 +94,9 @@ class WorkerPool:
         self._changed.clear()
         return next((peer for free in self._free for peer in free), None)
 
-    def home(self, peer: bytes, ranks: int) -> int:
-        """Return the rank at which a worker is at home, of so many."""
-        return int(self._home_of.get(peer, 0.0) * ranks)
+    def home(self, name: str, ranks: int) -> int:
+        """Return the rank at which a worker of a name is at home, of so many."""
+        return int(self._homes[name] * ranks)
 
     def idle(self, count: Callable[[bytes], int]) -> list[bytes]:
         """Return the workers without a lease."""

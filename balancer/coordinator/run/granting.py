@@ -18,14 +18,14 @@ it with certainty: a worker that dies of the next sample may take the last one's
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import StartRun
-from ...protocol.parts import IDLE, Hole, SampleRef, WorkInProgress
+from ...protocol.parts import Hole, SampleRef, WorkInProgress
 from ...protocol.payload_messages import Lease
 from ..delivery.sample import Sample, SampleFailure, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
@@ -140,22 +140,21 @@ class SampleWork:
         self,
         worker: bytes,
         now: float,
-        workers: int = 1,
-        probe_ms: float | None = None,
-        decode_ms: float | None = None,
-        rank: int = 0,
+        workers: int,
+        ms_each: Mapping[str, float],
+        rank: int,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
-        `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
-        this one takes for a sample, None where that is not known. Of what is to be decoded next,
-        the samples of `rank` come first.
+        `workers` are those that share the samples to probe; `ms_each` is how long this one takes
+        for a sample, by kind of lease, where that is known. Of what is to be decoded next, the
+        samples of `rank` come first.
         """
         for kind in self._kinds():
             if kind == "probe":
-                samples = self._to_probe(workers, probe_ms)
+                samples = self._to_probe(workers, ms_each.get(kind))
             else:
-                samples = self._to_decode(rank, decode_ms)
+                samples = self._to_decode(rank, ms_each.get(kind))
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -245,7 +244,7 @@ class SampleWork:
                 self.count_crash(missing.suspect)
 
     def return_expired(
-        self, now: float, in_progress: Callable[[bytes], WorkInProgress] = lambda _: IDLE
+        self, now: float, in_progress: Callable[[bytes], WorkInProgress]
     ) -> list[GrantedLease]:
         """Return expired leases to be worked on by others; the caller revokes them.
 

@@ -242,7 +242,7 @@ MUTANTS = (
     mutant(
         "a lease that was lost is waited for until it runs out",
         edit("coordinator.worker_handlers:WorkerHandlers._record_progress",
-             "before == now == IDLE", "False"),
+             "before != IDLE or now != IDLE", "True"),
         seed=161,
     ),
     mutant(
