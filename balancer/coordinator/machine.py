@@ -25,7 +25,7 @@ from .rank_handlers import RankHandlers
 from .run.epoch import EpochRun
 from .run.granting import HELP_AFTER_S, STEPS_AHEAD
 from .state import NO_LEASE, Send
-from .worker_handlers import DecodedSamples, WorkerHandlers
+from .worker_handlers import WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at
 # once if its connection is closed.
@@ -65,11 +65,11 @@ class Coordinator(WorkerHandlers, RankHandlers):
         self.now = now
         if peer in self.workers:
             self.workers[peer].heard_at = now
-        content = DecodedSamples(message, payloads) if isinstance(message, DecodeDone) else message
+        content = (message, payloads) if isinstance(message, DecodeDone) else message
         if not self.apply(peer, type(message).__name__, content):
             self.dropped += 1
-            if isinstance(message, DecodeDone):
-                self.refuse_payloads(peer, message)
+            if isinstance(message, DecodeDone):  # its worker is to forget them
+                self.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
         return self._settle()
 
     def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:
@@ -85,10 +85,19 @@ class Coordinator(WorkerHandlers, RankHandlers):
         """Handle the passing of time: heartbeat timeouts, expired leases, keepalives."""
         self.now = now
         self._check_heartbeats()
-        self._expire_leases()
-        self._admit_postponed()
+        for lease in self.run.return_expired(now, self.work_in_progress) if self.run else []:
+            self.diagnostics.record_expired(now)
+            self.send(lease.worker, Revoke(lease.number))
+            self.doubt(lease.worker)  # it gets no more work before it answers
+        # Ranks of another job: those of the current one had time to show up.
+        for peer, hello in list(self.postponed.items()):
+            self.apply(peer, Event.POSTPONED_HELLO, hello)
+        self.postponed.clear()
         self.check_ranks()
-        self._keep_ranks_alive()
+        for rank in self.ranks.values():
+            silent_s = now - rank.sent_at
+            if silent_s > KEEPALIVE_S or (silent_s > PROBE_SHARER_S and self.sharers.others(rank)):
+                self.send_pong(rank.peer)
         if now >= self._looked_at + LOOK_AGAIN_S:
             self._looked_at = now
             self.requests.look_at_all()
@@ -133,13 +142,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
         timeout_s, run = self.heartbeat_timeout_s, self.run
         return min(timeout_s, run.job.lease_s) if run else timeout_s
 
-    def _keep_ranks_alive(self) -> None:
-        """Send ranks something now and then: see KEEPALIVE_S."""
-        for rank in self.ranks.values():
-            silent_s = self.now - rank.sent_at
-            if silent_s > KEEPALIVE_S or (silent_s > PROBE_SHARER_S and self.sharers.others(rank)):
-                self.send_pong(rank.peer)
-
     def _check_heartbeats(self) -> None:
         """Lose workers whose heartbeat timed out; send the others something now and then."""
         for worker in list(self.workers.values()):
@@ -153,21 +155,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
                 else:
                     self.send(worker.peer, Revoke(NO_LEASE))
 
-    def _expire_leases(self) -> None:
-        """Revoke expired leases; their workers get no more work before they answer."""
-        if self.run is None:
-            return
-        for lease in self.run.return_expired(self.now, self.work_in_progress):
-            self.diagnostics.record_expired(self.now)
-            self.send(lease.worker, Revoke(lease.number))
-            self.doubt(lease.worker)
-
-    def _admit_postponed(self) -> None:
-        """Admit the ranks of another job: those of the current one had time to show up."""
-        for peer, hello in list(self.postponed.items()):
-            self.apply(peer, Event.POSTPONED_HELLO, hello)
-        self.postponed.clear()
-
     # --- settling
 
     def _settle(self, may_wait: bool = True) -> list[Send]:
@@ -175,9 +162,17 @@ class Coordinator(WorkerHandlers, RankHandlers):
         self._has_changed = True
         self.guard(lambda run: run.feed.plan_ahead(STEPS_AHEAD))
         self._answer_requests()
-        self._revoke_useless_leases()
+        for lease in self.run.leases.take_useless() if self.run is not None else []:
+            self.send(lease.worker, Revoke(lease.number))  # others have done its samples
+            # It may hang: without this it would get samples again and again, and all wait for them.
+            if lease.shown_at <= self.now - HELP_AFTER_S:
+                self.doubt(lease.worker)
         self._grant_leases()
-        self._say_goodbye()
+        # Ranks that have left are answered once no other rank needs this balancer's run.
+        if self.leaving and not any(map(self._needs_run, self.ranks.values())):
+            for peer in sorted(self.leaving):
+                self.send(peer, Bye())
+            self.leaving.clear()
         return self.take_outbox(may_wait)
 
     def _answer_requests(self) -> None:
@@ -223,14 +218,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
             run.delivery.mark_sent(rank, step, microbatch, self.now, peer, waiting)
         return True
 
-    def _revoke_useless_leases(self) -> None:
-        """Revoke leases whose samples others have done."""
-        for lease in self.run.leases.take_useless() if self.run is not None else []:
-            self.send(lease.worker, Revoke(lease.number))
-            # It may hang: without this it would get samples again and again, and all wait for them.
-            if lease.shown_at <= self.now - HELP_AFTER_S:
-                self.doubt(lease.worker)
-
     def _grant_leases(self) -> None:
         """Grant one lease after another to the worker with the fewest, until there is no work."""
         run = self.run
@@ -257,13 +244,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
             if lease is None:
                 return
             self.send(peer, lease)
-
-    def _say_goodbye(self) -> None:
-        """Answer ranks that have left, once no other rank needs this balancer's run."""
-        if self.leaving and not any(map(self._needs_run, self.ranks.values())):
-            for peer in sorted(self.leaving):
-                self.send(peer, Bye())
-            self.leaving.clear()
 
     def _needs_run(self, rank: RankPeer) -> bool:
         """Return whether a rank may still ask for microbatches of its run.

@@ -8,6 +8,8 @@ before may be noticed late. So when a rank comes back, the processes that may be
 launch are ended or asked to introduce themselves again; see `peers/admission.py`.
 """
 
+import math
+
 from msgspec import structs
 
 from ..protocol.job_spec import JobSpec, from_json, to_json
@@ -30,11 +32,9 @@ from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_
 from .peers.records import RankPeer, WorkerPeer
 from .rank_checks import RankChecks, waiting_reason
 from .run.epoch import EpochRun
+from .state import MAX_REASON, MAX_RUBBISH
 from .status_report import make_status_report
-from .worker_handlers import MAX_RUBBISH
 
-# Characters of a rank's reason that are kept.
-MAX_REASON = 300
 REPLACED = RunFailed(
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
     "topology=",
@@ -253,11 +253,10 @@ class RankHandlers(RankChecks):
                 "batch of the same samples",
             )
             return
-        is_new = self.labels.settle(message, self.job.ranks, self.ranks)
-        answer = self.labels.answer(message)
-        if answer is not None:
-            for each in self.labels.who_counted(message) if is_new else [peer]:
-                self.send(each, answer)
+        if (found := self.labels.settle(peer, message, self.job.ranks, self.ranks)) is not None:
+            total, told = found
+            for each in told:
+                self.send(each, total)
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
@@ -329,7 +328,7 @@ class RankHandlers(RankChecks):
         rank = self.ranks.pop(peer)
         self.requests.look_at_peers(each.peer for each in self.sharers.others(rank))
         self.sharers.remove(rank)
-        self.requests.remove_peer(peer)
+        self.requests.remove_before(peer, math.inf)
         self.labels.remove(peer)
 
     def confirm_loss(self, peer: bytes, _: object = None) -> None:

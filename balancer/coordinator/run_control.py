@@ -4,8 +4,9 @@ There is at most one run (one epoch of one job) at a time. A rank that starts th
 until all ranks have left the current one, or until none of it is left to be served.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
@@ -15,8 +16,10 @@ from .delivery.step import RankProgress
 from .peers.admission import DataFacts, why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
-from .run.planning_feed import WindowPlanner, plans_whole_epoch
+from .run.planning_feed import plans_whole_epoch
 from .state import CoordinatorState
+
+T = TypeVar("T")
 
 
 class RunControl(CoordinatorState):
@@ -28,13 +31,18 @@ class RunControl(CoordinatorState):
         """Start the next run if its time has come: see `_next_start`."""
         if self.job is None or not self.is_ready or self.why_ranks_apart():
             return
-        self._stop_superseded()
-        start = self._next_start(self.job)
+        starts = [rank.started for rank in self.ranks.values() if rank.started]
+        # One was a run behind, or the trainer was restarted and counts its runs from 0 again.
+        if self.run is not None and starts and min(s.run for s in starts) < self.run.number:
+            self.stop_run()
+        start = self._next_start(self.job, starts)
         if start is None:
             return
         self.stop_run()
+        # Ordinals that ranks report to be holes where they resume.
+        holes = {each for other in starts if other.run == start.run for each in other.holes}
         try:
-            self.run = self._make(self.job, start, self._holes_before(start.run))
+            self.run = self._make(self.job, start, holes)
         except ValueError as error:
             self.fail(str(error))
             return
@@ -60,7 +68,11 @@ class RunControl(CoordinatorState):
         except MemoryError as error:
             reason = f"the balancer has no memory for an order of {count}: {error}"
             raise ValueError(reason) from error
-        planner = self._planner(job, start)
+        try:
+            pipeline = start.costs or job.plan.pipeline
+            planner = self.plan_with(replace(job.plan, pipeline=pipeline))
+        except ValueError as error:
+            raise ValueError(f"the costs that a pipeline has measured: {error}") from error
         # Holes are reported by their names, which are not kept.
         self.costs.note_failed(order[[each for each in holes if each < count]].tolist())
         # What this machine's own workers send is not doubted: they are this trainer's processes.
@@ -72,29 +84,7 @@ class RunControl(CoordinatorState):
         run.leases.last = self.last_lease
         return run
 
-    def _planner(self, job: JobSpec, start: StartRun) -> WindowPlanner:
-        if not start.costs:
-            return self.plan_with(job.plan)
-        try:
-            return self.plan_with(replace(job.plan, pipeline=start.costs))
-        except ValueError as error:
-            raise ValueError(f"the costs that a pipeline has measured: {error}") from error
-
-    def _holes_before(self, run: int) -> set[int]:
-        """Return the ordinals that ranks report to be holes where they resume."""
-        starts = [rank.started for rank in self.ranks.values() if rank.started]
-        return {each for start in starts if start.run == run for each in start.holes}
-
-    def _stop_superseded(self) -> None:
-        """Stop the current run if a rank is in an earlier one.
-
-        That rank was a run behind, or the trainer was restarted and counts its runs from 0 again.
-        """
-        run, starts = self.run, self._starts()
-        if run is not None and starts and min(start.run for start in starts) < run.number:
-            self.stop_run()
-
-    def _next_start(self, job: JobSpec) -> StartRun | None:
+    def _next_start(self, job: JobSpec, starts: Iterable[StartRun]) -> StartRun | None:
         """Return the start of the next run, None if it is not its time.
 
         A run that goes on is left only when every rank has started a later one. The next run is the
@@ -102,15 +92,10 @@ class RunControl(CoordinatorState):
         """
         run = self.run
         current = run.number if run is not None else -1
-        later = [start for start in self._starts() if start.run > current]
-        if not later:
-            return None
-        if run is not None and len(self._ranks_beyond(current)) < job.ranks:
+        later = [start for start in starts if start.run > current]
+        if not later or (run is not None and len(self._ranks_beyond(current)) < job.ranks):
             return None
         return min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))
-
-    def _starts(self) -> list[StartRun]:
-        return [rank.started for rank in self.ranks.values() if rank.started]
 
     def _ranks_beyond(self, run: int) -> set[int]:
         """Return the ranks all of whose processes have started a later run than this one."""
@@ -149,12 +134,10 @@ class RunControl(CoordinatorState):
 
     def forget_taken(self, ranks: tuple[int, ...]) -> None:
         """Forget what all processes of these ranks have taken of the run, or do not need."""
-        run = self.run
-        if run is None:
-            return
-        for number in ranks:
-            needed = self.sharers.needed(number, run.number)
-            run.delivery.skip_to((number,), *needed)
+        if self.run is not None:
+            for number in ranks:
+                needed = self.sharers.needed(number, self.run.number)
+                self.run.delivery.skip_to((number,), *needed)
 
     # --- stopping and failing
 
@@ -176,17 +159,17 @@ class RunControl(CoordinatorState):
         if self.failure is None:
             self.stop_run()
 
-    def guard(self, action: Callable[[EpochRun], None]) -> None:
+    def guard(self, action: Callable[[EpochRun], T]) -> T | None:
         """Do something with the current run that may find it impossible: then it fails."""
-        run = self.run
-        if run is None or self.failure is not None:
-            return
+        if self.run is None or self.failure is not None:
+            return None
         try:
-            action(run)
+            return action(self.run)
         except ValueError as error:
             self.fail(str(error))
         except MemoryError as error:
             self.fail(f"the balancer has not enough memory: {error}")
+        return None
 
     def fail(self, reason: str) -> None:
         """Fail the run, and report it to all ranks."""

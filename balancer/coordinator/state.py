@@ -49,6 +49,8 @@ HEARTBEAT_TIMEOUT_S = 10.0
 NO_LEASE = 0
 # The last workers that were refused or lost are remembered, with this many characters of text.
 REMEMBERED, MAX_REASON = 4, 300
+# A worker that has sent this much rubbish is turned away.
+MAX_RUBBISH = 3
 # Characters of the last one's name and reason that ranks are told.
 MAX_NAME, MAX_REFUSAL = 200, 600
 # Incarnations are moments, a millisecond apart: more leases than a balancer can grant in that time.

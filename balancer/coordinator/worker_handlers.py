@@ -7,8 +7,6 @@ worker's next state, or None where there is only one.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
@@ -36,21 +34,12 @@ from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
 from .rank_checks import RankChecks
 from .run.epoch import Blame, EpochRun
 from .run.leases import GrantedLease
-from .state import NO_LEASE
+from .state import MAX_RUBBISH, NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
 HEARTBEAT_FRESH_S = 2.5
 # A worker that reports twice to be idle does not have what it was leased this long ago.
 IDLE_S = 2.0
-# A worker that has sent this much rubbish is turned away.
-MAX_RUBBISH = 3
-
-
-class DecodedSamples(msgspec.Struct, frozen=True):
-    """Decoded samples as they arrived: the message, and a frame for each without a serial."""
-
-    message: DecodeDone
-    payloads: Sequence[Any]
 
 
 class WorkerHandlers(RankChecks):
@@ -79,7 +68,7 @@ class WorkerHandlers(RankChecks):
                 self.lose_worker(peer)
             else:
                 self.apply(old.peer, Event.REPLACED)
-        self._see(hello.name, hello.incarnation)
+        self.guard(lambda run: run.see_worker(hello.name, hello.incarnation))
         stats = WorkerStats(self.now)
         self.add_worker(WorkerPeer(peer, hello, self.now, self.now, stats=stats))
         if self.job is None:
@@ -119,7 +108,12 @@ class WorkerHandlers(RankChecks):
             return Outcome.REFUSED
         if reason and (holds or counts) and not worker.was_asked_again:
             worker.was_asked_again = True
-            self._reach_others(peer)
+            # First those who said otherwise: what is sent to one that has gone cannot be delivered.
+            for other in self.workers:
+                self.send(other, Revoke(NO_LEASE))
+            for rank in self.ranks:
+                self.send_pong(rank)
+            self.send_job(peer)
             return Outcome.OUTDATED
         if reason:
             self.refuse(worker, reason)
@@ -135,21 +129,10 @@ class WorkerHandlers(RankChecks):
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
         if not self.is_ready:
             self.facts = found
-            for rank in self.ranks.values():
-                self.send(rank.peer, Ready(found.count, found.fingerprint))
+            for rank in self.ranks:
+                self.send(rank, Ready(found.count, found.fingerprint))
             self.start_next()
         return Outcome.ADMITTED
-
-    def _reach_others(self, peer: bytes) -> None:
-        """Find out whether those who said otherwise are here, before a worker is asked again.
-
-        What is sent to one that has gone cannot be delivered.
-        """
-        for worker in self.workers:
-            self.send(worker, Revoke(NO_LEASE))
-        for rank in self.ranks:
-            self.send_pong(rank)
-        self.send_job(peer)
 
     def doubt(self, peer: bytes) -> None:
         """Lease no more to a worker, which may hang, before it has answered or shown a result."""
@@ -204,67 +187,63 @@ class WorkerHandlers(RankChecks):
 
     def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
-        self._count_results(peer, probed=len(message.results))
         self.workers[peer].stats.note_time("probe", message.usual_us)
-        return self._judge(peer, lambda run: run.store_costs(peer, message, self.now))
+        return self._judge(
+            peer, lambda run: run.store_costs(peer, message, self.now), probed=len(message.results)
+        )
 
-    def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
-        """Store the payloads of decoded samples."""
-        worker, message = self.workers[peer], decoded.message
-        frames = iter(decoded.payloads)
+    def store_payloads(self, peer: bytes, content: tuple[DecodeDone, Sequence[Any]]) -> Outcome:
+        """Store the payloads of decoded samples; those without a serial have a frame each."""
+        worker, (message, payloads) = self.workers[peer], content
+        frames = iter(payloads)
         announced: list[tuple[DecodedItem, Payload]] = []
         for item in message.items:
-            payload = (
-                self.kept.announce(peer, worker.serves, item)
-                if item.serial
-                else _framed(item, next(frames))
-            )
+            if item.serial:
+                payload = self.kept.announce(peer, worker.serves, item)
+            else:
+                frame = next(frames)
+                nbytes = memoryview(getattr(frame, "buffer", frame)).nbytes
+                payload = Payload(item.header, nbytes, frame)
             if payload is not None:
                 announced.append((item, payload))
-        nbytes = sum(payload.nbytes for _, payload in announced)
-        self._count_results(peer, decoded=len(announced), nbytes=nbytes)
         worker.stats.note_time("decode", message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message.lease, announced, self.now)
+            peer,
+            lambda run: run.store_payloads(peer, message.lease, announced, self.now),
+            decoded=len(announced),
+            nbytes=sum(payload.nbytes for _, payload in announced),
         )
         for _, payload in announced:
             if payload.serial and not payload.is_held:
                 self.kept.free(payload)
         return outcome
 
-    def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
-        """Have a worker forget what it has announced that may not announce anything now."""
-        self.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
-
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
-        self._count_results(peer, failed=1)
-        return self._judge(peer, lambda run: run.store_failure(peer, message, self.now))
+        return self._judge(peer, lambda run: run.store_failure(peer, message, self.now), failed=1)
 
-    def _judge(self, peer: bytes, store: Callable[[EpochRun], list[Blame]]) -> Outcome:
+    def _judge(
+        self, peer: bytes, store: Callable[[EpochRun], list[Blame]], **counts: int
+    ) -> Outcome:
         """Store a worker's result; turn those away that were blamed too often for rubbish."""
-        found: list[Blame] = []
-        self.guard(lambda run: found.extend(store(run)))
+        worker = self.workers[peer]
+        self.set_unresponsive(worker, False)
+        worker.stats.add(self.now, **counts)
         outcome = Outcome.DONE
-        for blame in found:
-            worker = self.workers.get(blame.worker)
-            if worker is None:
+        for blame in self.guard(store) or ():
+            blamed = self.workers.get(blame.worker)
+            if blamed is None:
                 continue
-            worker.rubbish += 1
-            if worker.rubbish < MAX_RUBBISH:
+            blamed.rubbish += 1
+            if blamed.rubbish < MAX_RUBBISH:
                 continue
             self.costs.forget()  # it may have made up some of them
-            if blame.worker == peer:
+            if blamed is worker:
                 self.turn_away(peer, blame.reason)
                 outcome = Outcome.REFUSED
             else:
                 self.apply(blame.worker, Event.TURNED_AWAY, blame.reason)
         return outcome
-
-    def _count_results(self, peer: bytes, **counts: int) -> None:
-        worker = self.workers[peer]
-        self.set_unresponsive(worker, False)
-        worker.stats.add(self.now, **counts)
 
     # --- leaving
 
@@ -302,18 +281,15 @@ class WorkerHandlers(RankChecks):
 
     def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
-        worker = self.remove_worker(peer)
+        worker = self.workers.get(peer)
         if worker is None:
             return
-        self.diagnostics.record_lost(worker.hello.name, self.now)
+        name, incarnation = worker.hello.name, worker.hello.incarnation
+        self.diagnostics.record_lost(name, self.now)
         if self.run is not None:
-            name, incarnation = worker.hello.name, worker.hello.incarnation
-            self.run.return_missing_worker(
-                peer, name, incarnation, worker.in_progress, worker.heard_at
-            )
-            self.run.delivery.decoding.drop_those_of(peer)
-        if not worker.failure:
-            self._fail_without_workers()
+            last = worker.in_progress
+            self.run.suspect_worker(peer, name, incarnation, last, worker.heard_at)
+        self.release_worker(peer)
 
     # --- heartbeats
 
@@ -322,7 +298,7 @@ class WorkerHandlers(RankChecks):
 
         A worker that is not registered (any more) is asked to introduce itself.
         """
-        self._see(heartbeat.name, heartbeat.incarnation)
+        self.guard(lambda run: run.see_worker(heartbeat.name, heartbeat.incarnation))
         senders = [
             worker
             for worker in self.pool.named(heartbeat.name)
@@ -365,11 +341,3 @@ class WorkerHandlers(RankChecks):
             self.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
             self.doubt(worker.peer)
-
-    def _see(self, name: str, incarnation: int) -> None:
-        """Record that a worker process is alive: a new one shows that the one before died."""
-        self.guard(lambda run: run.see_worker(name, incarnation))
-
-
-def _framed(item: DecodedItem, frame: Any) -> Payload:
-    return Payload(item.header, memoryview(getattr(frame, "buffer", frame)).nbytes, frame)

@@ -157,7 +157,10 @@ class EpochRun(SampleWork):
 
         A worker that cannot have been leased them is added to those to blame.
         """
-        for ordinal in self.leases.never_granted(worker, lease, ordinals):
+        held = self.leases.find(worker, lease)
+        # Of leases that are over it is not known what they were granted with.
+        granted = held.granted if held else () if lease > self.leases.last else ordinals
+        for ordinal in [each for each in ordinals if each not in granted]:
             reason = f"it answers sample {ordinal} under lease {lease}, where that is not"
             blamed.append(Blame(worker, reason))
         kind, found = self.leases.complete(worker, lease, ordinals, now)

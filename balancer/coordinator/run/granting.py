@@ -90,13 +90,10 @@ def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Samp
 
 def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
     """Return the sample that a lost worker worked on: the one last reported, else its first."""
-    for lease in leases:
-        sample = reported_sample([lease], last)
-        if sample is not None:
-            return SuspectedSample(sample, lease.alone)
-    for lease in leases:
+    reported = [each for each in leases if reported_sample([each], last) is not None]
+    for lease in reported or leases:
         for sample in lease.samples.values():
-            return SuspectedSample(sample, lease.alone)
+            return SuspectedSample(reported_sample([lease], last) or sample, lease.alone)
     return None
 
 
@@ -150,11 +147,15 @@ class SampleWork:
         for a sample, by kind of lease, where that is known. Of what is to be decoded next, the
         samples of `rank` come first.
         """
-        for kind in self._kinds():
+        # Decode first, unless the ranks soon run out of steps.
+        is_short = len(self.delivery.steps) < STEPS_AHEAD - 1
+        for kind in ("probe", "decode") if is_short else ("decode", "probe"):
+            each_ms = ms_each.get(kind)
             if kind == "probe":
-                samples = self._to_probe(workers, ms_each.get(kind))
+                samples = self._to_probe(workers, each_ms)
             else:
-                samples = self._to_decode(rank, ms_each.get(kind))
+                most = lease_samples(DECODE_SAMPLES, each_ms)
+                samples = self.delivery.decoding.next_samples(most, rank, most > DECODE_SAMPLES)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -170,26 +171,16 @@ class SampleWork:
             return None
         return self._message(self.leases.grant(worker, slow.kind, wanted(slow), now, shared=slow))
 
-    def _kinds(self) -> tuple[str, ...]:
-        """Return the kinds of work: decode first, unless the ranks soon run out of steps."""
-        if len(self.delivery.steps) < STEPS_AHEAD - 1:
-            return "probe", "decode"
-        return "decode", "probe"
-
-    def _to_decode(self, rank: int, each_ms: float | None) -> list[Sample]:
-        most = lease_samples(DECODE_SAMPLES, each_ms)
-        return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
-
     def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
         # Asked first: after most messages there is nothing to probe.
         if not self.feed.has_to_probe(MOST_SAMPLES):
             return []
         most = lease_samples(PROBE_SAMPLES, each_ms)
-        if most <= PROBE_SAMPLES:
-            return self.feed.next_samples(most, workers)
-        # Shares of what is quick would end in leases of one sample each, and so would windows.
-        self.feed.open_ahead(most)
-        return self.feed.next_samples(most)
+        if most > PROBE_SAMPLES:
+            # Shares of what is quick would end in leases of one sample each, and so would windows.
+            self.feed.open_ahead(most)
+            workers = 1
+        return self.feed.samples.next_samples(most, workers)
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
@@ -223,17 +214,16 @@ class SampleWork:
 
     # --- lost leases
 
-    def return_missing_worker(
+    def suspect_worker(
         self, worker: bytes, name: str, incarnation: int, last: WorkInProgress, heard_at: float
     ) -> None:
-        """Return the leases of a worker that is missing; it may have died on the sample `last`.
+        """Note a worker that is missing: it may have died on the sample that it reported `last`.
 
         Whether it died shows when a new process has its name, or when it stays away.
         """
         suspect = likely_sample(self.leases.of_worker(worker), last)
         if suspect is not None:
             self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
-        self.give_back(self.leases.take_of_worker(worker))
 
     def see_worker(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: if it is a new one, the one before has died."""
@@ -272,7 +262,7 @@ class SampleWork:
     def requeue(self, kind: str, sample: Sample) -> None:
         """Queue a sample again that no worker has on a lease."""
         if kind == "probe":
-            self.feed.requeue(sample)
+            self.feed.samples.requeue(sample)
         else:
             self.delivery.decoding.requeue(sample)
 

@@ -134,7 +134,7 @@ class OpenSamples:
         `shrinks` says to keep no object of a sample of which only the costs are known.
         """
         self._order = order
-        self._known = known
+        self.known = known
         self._shrinks = shrinks
         self._samples: dict[int, Sample] = {}
         # Samples whose lease was lost; those from `_fresh` on that are not known, of which `_left`
@@ -142,6 +142,25 @@ class OpenSamples:
         self._again: deque[Sample] = deque()
         self._fresh = self.end = begin
         self._left = 0
+
+    def next_samples(self, most: int, workers: int) -> list[Sample]:
+        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
+
+        No worker gets more than its share among `workers`, as planning waits for the last sample.
+        """
+        most = min(most, -(-self.to_probe // workers))
+        chosen: list[Sample] = []
+        while len(chosen) < most and self._again:
+            sample = self._again[0]
+            if chosen and (chosen[0].crash_count or sample.crash_count):
+                return chosen
+            self._again.popleft()
+            # A late worker may have reported its costs after the lease expired.
+            if sample.cost is None:
+                chosen.append(sample)
+        if chosen and chosen[0].crash_count:
+            return chosen
+        return chosen + self._take_fresh(most - len(chosen))
 
     @property
     def to_probe(self) -> int:
@@ -162,18 +181,18 @@ class OpenSamples:
     def _not_known(self, begin: int, end: int) -> int:
         """Return how many of these samples, which were on no lease yet, are to be measured."""
         return sum(
-            int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
+            int(np.count_nonzero(~self.known.are_known(self._order[at : min(at + PART, end)])))
             for at in range(begin, end, PART)
         )
 
-    def take_fresh(self, most: int) -> list[Sample]:
+    def _take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
         most = min(most, self._left)
         fresh, looked_at = list[Sample](), most
         while len(fresh) < most:
             begin, wanted = self._fresh, most - len(fresh)
             indexes = self._order[begin : min(begin + looked_at, self.end)]
-            places = np.flatnonzero(~self._known.are_known(indexes))[:wanted]
+            places = np.flatnonzero(~self.known.are_known(indexes))[:wanted]
             fresh += map(Sample, (begin + places).tolist(), indexes[places].tolist())
             is_cut = len(places) == wanted
             self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
@@ -182,24 +201,10 @@ class OpenSamples:
         self._samples.update(zip(map(ORDINAL, fresh), fresh, strict=True))
         return fresh
 
-    def next_again(self) -> Sample | None:
-        """Return the first sample that is to be measured again, None if there is none.
-
-        It may be known by now.
-        """
-        return self._again[0] if self._again else None
-
-    def pop_again(self) -> None:
-        """Take the sample out that `next_again` has returned."""
-        self._again.popleft()
-
-    def probe_again(self, sample: Sample) -> None:
-        """Put a sample before all others to be measured."""
-        self._again.appendleft(sample)
-
-    def seen(self) -> list[Sample]:
-        """Return the samples that are objects, first leased first."""
-        return list(self._samples.values())
+    def requeue(self, sample: Sample) -> None:
+        """Queue a sample whose probe lease was lost to be probed again, before all others."""
+        if sample.cost is None:
+            self._again.appendleft(sample)
 
     def note_measured(self, samples: Sequence[Sample]) -> None:
         """Note the costs and sizes that samples have got."""
@@ -207,9 +212,9 @@ class OpenSamples:
             return
         indexes = [sample.index for sample in samples]
         nbytes = np.array([sample.nbytes for sample in samples], np.int64)
-        self._known.note(indexes, [sample.cost or () for sample in samples], nbytes)
+        self.known.note(indexes, [sample.cost or () for sample in samples], nbytes)
         if self._shrinks:
-            noted = self._known.are_known(np.array(indexes, np.int64)).tolist()
+            noted = self.known.are_known(np.array(indexes, np.int64)).tolist()
             self._shrink(itertools.compress(samples, noted))
 
     def _shrink(self, samples: Iterable[Sample]) -> None:
@@ -219,18 +224,14 @@ class OpenSamples:
             if not is_more_known:
                 self._samples.pop(sample.ordinal, None)
 
-    def note_failed(self, sample: Sample) -> None:
-        """Note that a sample could not be used: the next run is to measure it again."""
-        self._known.note_failed(sample.index)
-
     def costs(self, begin: int, end: int) -> Int64:
         """Return the costs of samples (n, resources), all of which have some.
 
         Those that are not known to later epochs are in objects.
         """
         indexes = self._order[begin:end]
-        costs = self._known.costs(indexes)
-        others = np.flatnonzero(~self._known.are_known(indexes))
+        costs = self.known.costs(indexes)
+        others = np.flatnonzero(~self.known.are_known(indexes))
         if len(others):
             found = [self._samples[begin + place].cost or () for place in others.tolist()]
             costs[others] = np.array(found, np.int64)
@@ -256,7 +257,7 @@ class OpenSamples:
         if not ordinals:
             return []
         indexes = self._order[np.array(ordinals)]
-        costs, nbytes = self._known.measured(indexes)
+        costs, nbytes = self.known.measured(indexes)
         return [*map(Sample, ordinals, indexes.tolist(), itertools.repeat(""), costs, nbytes)]
 
     def forget_before(self, end: int) -> list[Sample]:

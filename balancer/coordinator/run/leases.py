@@ -138,8 +138,8 @@ class LeaseTable:
 
         Samples that are not on this lease (any more) are left out: all, if it is not the worker's.
         """
-        lease = self._by_number.get(number) or self._late.get(number)
-        if lease is None or lease.worker != worker:
+        lease = self.find(worker, number)
+        if lease is None:
             return "", {}
         for each in self.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
@@ -153,17 +153,10 @@ class LeaseTable:
                 self._useless.append(other)
         return lease.kind, found
 
-    def never_granted(self, worker: bytes, number: int, ordinals: Sequence[int]) -> list[int]:
-        """Return the samples of which a worker cannot have a result under this lease.
-
-        None where that is not known, as of leases that are over.
-        """
-        if number > self.last:
-            return list(ordinals)
+    def find(self, worker: bytes, number: int) -> GrantedLease | None:
+        """Return a worker's lease under which a result can come, None if it has no such."""
         lease = self._by_number.get(number) or self._late.get(number)
-        if lease is None or lease.worker != worker or lease.granted.issuperset(ordinals):
-            return []
-        return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
+        return lease if lease is not None and lease.worker == worker else None
 
     def renew(self, worker: bytes, now: float) -> None:
         """Put off the deadlines of a worker's leases: it makes progress."""

@@ -99,50 +99,19 @@ class PlanningFeed:
         if not samples.to_probe and self.has_to_probe(most):
             samples.open(min(samples.end + most, len(self.order)))
 
-    def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
-        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
-
-        No worker gets more than its share among `workers`, as planning waits for the last sample.
-        """
-        most = min(most, -(-self.samples.to_probe // workers))
-        chosen: list[Sample] = []
-        while len(chosen) < most and (sample := self.samples.next_again()) is not None:
-            if chosen and (chosen[0].crash_count or sample.crash_count):
-                return chosen
-            self.samples.pop_again()
-            # A late worker may have reported its costs after the lease expired.
-            if sample.cost is None:
-                chosen.append(sample)
-        if chosen and chosen[0].crash_count:
-            return chosen
-        return chosen + self.samples.take_fresh(most - len(chosen))
-
-    def requeue(self, sample: Sample) -> None:
-        """Queue a sample whose probe lease was lost to be probed again, before all others."""
-        if sample.cost is None:
-            self.samples.probe_again(sample)
-
     def store_costs(self, measured: Iterable[tuple[Sample, Probed]]) -> list[Sample]:
-        """Store samples' names, costs and sizes, once; return those of which it was the first time.
-
-        Raises ValueError unless there is one non-negative cost per resource.
-        """
+        """Store samples' names, costs and sizes, once; return those that had none."""
         first = [(sample, found) for sample, found in measured if sample.cost is None]
         for sample, found in first:
-            if len(found.cost) != self.resources:
-                raise ValueError(
-                    f"sample {found.key!r} has costs {found.cost}: {self.resources} are needed"
-                )
             sample.key, sample.cost = found.key, found.cost
-            if found.nbytes > sample.nbytes:
-                sample.nbytes = found.nbytes
+            sample.nbytes = max(sample.nbytes, found.nbytes)
         samples = [sample for sample, _ in first]
         self._unknown -= sum([ordinal < self._end for ordinal in map(ORDINAL, samples)])
         return samples
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
-        self.samples.note_failed(sample)
+        self.samples.known.note_failed(sample.index)
         self.store_costs([(sample, Probed(sample.ordinal, key, (0,) * self.resources, 0))])
 
     def plan_ahead(self, steps_ahead: int) -> None:

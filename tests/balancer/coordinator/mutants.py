@@ -114,9 +114,9 @@ MUTANTS = (
     ),
     mutant(
         "a lease of a lost worker is lost",
-        edit("coordinator.run.granting:SampleWork.return_missing_worker",
-             "self.give_back(self.leases.take_of_worker(worker))",
-             "self.leases.take_of_worker(worker)"),
+        edit("coordinator.worker_handlers:WorkerHandlers.release_worker",
+             "self.run.give_back(self.run.leases.take_of_worker(peer))",
+             "self.run.leases.take_of_worker(peer)"),
         seed=3,
     ),
     mutant(
@@ -134,13 +134,13 @@ MUTANTS = (
     ),
     mutant(
         "a probe lease that was lost is not done again",
-        edit("coordinator.run.planning_feed:PlanningFeed.requeue",
-             "self.samples.probe_again(sample)", "None"),
+        edit("coordinator.run.known_costs:OpenSamples.requeue",
+             "self._again.appendleft(sample)", "None"),
         seed=46,
     ),
     mutant(
         "a late worker is never forgiven",
-        edit("coordinator.worker_handlers:WorkerHandlers._count_results",
+        edit("coordinator.worker_handlers:WorkerHandlers._judge",
              "self.set_unresponsive(worker, False)", ""),
         edit("coordinator.worker_handlers:WorkerHandlers.confirm_worker",
              "self.set_unresponsive(self.workers[peer], False)", "pass"),

@@ -162,7 +162,7 @@ def test_what_is_kept_of_a_process_has_a_bound() -> None:
     labels = LabelTotals()
     for step in range(1000):
         labels.add(b"a", LabelCount(0, 0, step, 1))
-        assert labels.settle(LabelCount(0, 0, step, 1), 1, [b"a"])
+        assert labels.settle(b"a", LabelCount(0, 0, step, 1), 1, [b"a"])
     assert len(labels) == COUNTED_STEPS
     labels.remove(b"a")
     assert not len(labels)

@@ -42,7 +42,7 @@ def test_windows_wait_for_costs_that_are_not_known():
         feed.delivery.skip_to((0,), max(feed.delivery.steps) + 1, 0)
     feed.plan_ahead(3)
     assert feed.start == ordinal - ordinal % 8
-    (sample,) = feed.next_samples(16)
+    (sample,) = feed.samples.next_samples(16, workers=1)
     assert sample.index == unknown
     feed.samples.note_measured(
         feed.store_costs([(sample, Probed(ordinal, "k", (int(COSTS[unknown]),), 1))])
@@ -55,7 +55,7 @@ def test_a_window_that_cannot_be_planned_fails_when_it_is_next_and_not_before():
     costs = np.full(8 * 6, 9)
     feed = _feed(Planner(CONFIG), costs, _known(costs))
     crowded = feed.order[8 * 4 : 8 * 5]
-    feed.samples._known.note(crowded.tolist(), [(25,)] * 8, np.ones(8, np.int64))
+    feed.samples.known.note(crowded.tolist(), [(25,)] * 8, np.ones(8, np.int64))
     with pytest.raises(ValueError, match="step 4: 8 samples do not fit the budgets"):
         feed.plan_ahead(6)
     assert feed.step == 4

@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -87,7 +88,7 @@ def test_nothing_is_left_of_requests_that_are_answered_or_whose_peers_have_gone(
             pending.remove(request, peer)
             del known[request, peer]
         if draw.random() < 0.05:
-            pending.remove_peer(A)
+            pending.remove_before(A, math.inf)
             known = {key: None for key in known if key[1] != A}
         pending.look_at_all()
         assert set(pending.take(0)) == set(known)

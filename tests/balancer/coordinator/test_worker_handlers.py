@@ -129,8 +129,15 @@ def heartbeat(cluster, peer, incarnation=0, progress=(0, -1), after_s=0.0):
     return cluster.send(b"heartbeat." + peer, message, after_s=after_s)
 
 
+def measured(run):
+    """Return the samples that have been leased to be measured."""
+    return run.feed.samples._samples.values()
+
+
 def crashes(cluster):
-    return sum(sample.crash_count for sample in cluster.coordinator.run.feed.samples.seen())
+    return sum(
+        sample.crash_count for sample in cluster.coordinator.run.feed.samples._samples.values()
+    )
 
 
 def test_a_sample_on_which_workers_hang_is_given_up():
@@ -141,7 +148,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
         cluster.worker(peer)
     cluster.send(b"r", StartRun(0, 0, START))
     run = cluster.coordinator.run
-    first = next(iter(run.feed.samples.seen()))
+    first = next(iter(measured(run)))
     for _ in range(3 * 40):
         for peer in workers:
             number, ordinal = in_progress(cluster, peer)
@@ -177,7 +184,9 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     heartbeat(cluster, b"w", progress=(number, 2))
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.send(b"again", WorkerHello("w", 1, "host", 0))
-    assert [s.ordinal for s in cluster.coordinator.run.feed.samples.seen() if s.crash_count] == [2]
+    assert [
+        s.ordinal for s in cluster.coordinator.run.feed.samples._samples.values() if s.crash_count
+    ] == [2]
 
 
 def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
