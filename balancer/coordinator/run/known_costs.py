@@ -71,10 +71,10 @@ class KnownCosts:
         self._costs[at[fit]], self._sizes[at[fit]] = rows[fit], nbytes[fit] + 1
         self._is_empty = False
 
-    def note_failed(self, index: int) -> None:
-        """Note that a sample could not be used: the next run is to measure it again."""
+    def note_failed(self, indexes: Iterable[int]) -> None:
+        """Note samples that could not be used: the next run is to measure them again."""
         if len(self._sizes):
-            self._failed.add(index)
+            self._failed.update(indexes)
 
     def forget_failed(self) -> None:
         """Forget samples that could not be used; not during a run."""
@@ -110,8 +110,7 @@ class CostMemory:
     def note_failed(self, indexes: Iterable[int]) -> None:
         """Note samples that could not be used: see KnownCosts.note_failed."""
         if self._known is not None:
-            for index in indexes:
-                self._known.note_failed(index)
+            self._known.note_failed(indexes)
 
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""
@@ -213,14 +212,11 @@ class OpenSamples:
         indexes = [sample.index for sample in samples]
         nbytes = np.array([sample.nbytes for sample in samples], np.int64)
         self.known.note(indexes, [sample.cost or () for sample in samples], nbytes)
-        if self._shrinks:
-            noted = self.known.are_known(np.array(indexes, np.int64)).tolist()
-            self._shrink(itertools.compress(samples, noted))
-
-    def _shrink(self, samples: Iterable[Sample]) -> None:
-        """Forget the objects of samples of which no more is known than what was noted."""
-        for sample in samples:
-            is_more_known = bool(sample.failure or sample.crash_count) or sample.payload is not None
+        if not self._shrinks:
+            return
+        noted = self.known.are_known(np.array(indexes, np.int64)).tolist()
+        for sample in itertools.compress(samples, noted):
+            is_more_known = sample.failure or sample.crash_count or sample.payload is not None
             if not is_more_known:
                 self._samples.pop(sample.ordinal, None)
 
@@ -246,19 +242,15 @@ class OpenSamples:
         """Return samples that have costs, and forget them."""
         samples = self._samples
         new = [each for each in ordinals if each not in samples] if samples else ordinals
-        made = self._make_objects(new)
+        made: list[Sample] = []
+        if new:
+            indexes = self._order[np.array(new)]
+            costs, nbytes = self.known.measured(indexes)
+            made += map(Sample, new, indexes.tolist(), itertools.repeat(""), costs, nbytes)
         if len(made) == len(ordinals):
             return made
         samples.update(zip(new, made, strict=True))
         return [samples.pop(ordinal) for ordinal in ordinals]
-
-    def _make_objects(self, ordinals: Sequence[int]) -> list[Sample]:
-        """Return objects of samples that are known."""
-        if not ordinals:
-            return []
-        indexes = self._order[np.array(ordinals)]
-        costs, nbytes = self.known.measured(indexes)
-        return [*map(Sample, ordinals, indexes.tolist(), itertools.repeat(""), costs, nbytes)]
 
     def forget_before(self, end: int) -> list[Sample]:
         """Forget all samples before an ordinal; return those that are objects."""

@@ -84,8 +84,6 @@ class PlanningFeed:
         self.left_out = 0
         self.samples = OpenSamples(order, self.start, known, plans_whole_epoch(planner))
         self._undelivered: _Undelivered | None = None
-        self._unknown = 0
-        self._end = self.start
         self._open_window()
 
     def has_to_probe(self, most: int) -> bool:
@@ -111,7 +109,7 @@ class PlanningFeed:
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
-        self.samples.known.note_failed(sample.index)
+        self.samples.known.note_failed([sample.index])
         self.store_costs([(sample, Probed(sample.ordinal, key, (0,) * self.resources, 0))])
 
     def plan_ahead(self, steps_ahead: int) -> None:
@@ -136,29 +134,21 @@ class PlanningFeed:
         """The number of the next window's samples without costs yet, and of all its samples."""
         return self._unknown, self._end - self.start
 
-    @property
-    def _window_end(self) -> int:
-        return min(self.start + self.planner.window_samples, len(self.order))
-
     def _open_window(self) -> None:
         """Queue the samples of the next window to be probed, those not known already."""
-        end = self._window_end
-        self.samples.open(end)
-        self._unknown, self._end = self.samples.unknown(self.start, end), end
+        self._end = min(self.start + self.planner.window_samples, len(self.order))
+        self.samples.open(self._end)
+        self._unknown = self.samples.unknown(self.start, self._end)
 
-    def _next_plan(self, end: int) -> tuple[Planned, str]:
-        """Return the plan of the window that ends with an ordinal, and the digest of its costs."""
-        costs = self.samples.costs(self.start, end)
-        window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
+    def _plan_window(self) -> None:
+        is_last = self._end == len(self.order)
+        known = self.samples.costs(self.start, self._end)
+        window = Window(self.epoch, self.step, self.start, known, is_last)
         try:
-            return self.planner.plan(window), window.costs_digest()
+            planned, costs = self.planner.plan(window), window.costs_digest()
         except OversizeError as error:
             name = self.samples.name(error.ordinal)
             raise ValueError(f"sample {name} {error.reason}") from None
-
-    def _plan_window(self) -> None:
-        end = self._window_end
-        planned, costs = self._next_plan(end)
         after_window = self.start + planned.consumed
         if self.start == self.first.start:
             microbatches = [len(each.ranks[0]) for each in planned.batches]
@@ -167,7 +157,7 @@ class PlanningFeed:
         self._undelivered = _Undelivered(planned, self.step, self.start, after_window, costs)
         if not planned.batches:
             self._end_window(self._undelivered)
-        self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
+        self.ended = (is_last and after_window >= self._end) or not planned.consumed
         self.start, self.step = after_window, self.step + len(planned.batches)
         self.left_out += planned.left_out
         self._open_window()
@@ -183,7 +173,9 @@ class PlanningFeed:
             after = EpochPosition(window.start, window.first, batch.step + 1, 0, window.costs)
         is_first = not window.delivered
         window.delivered += 1
-        self._deliver(batch, after, planned.oversize if planned.refused and is_first else ())
+        if batch.step >= self.first.step:  # else the run starts in this window, but after the step
+            refused = planned.oversize if planned.refused and is_first else ()
+            self._deliver(batch, after, refused)
         if window.delivered == len(planned.batches):
             self._end_window(window)
 
@@ -195,8 +187,6 @@ class PlanningFeed:
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""
-        if batch.step < self.first.step:
-            return  # of the window that the run starts in, but before its position
         take = self.samples.take
         # All at once: numpy's calls cost as much for a microbatch.
         ordinals = [each for mbs in batch.ranks for mb in mbs for each in mb.ordinals]

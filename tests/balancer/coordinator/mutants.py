@@ -255,7 +255,7 @@ MUTANTS = (
     # --- runs and places
     mutant(
         "the epoch ends one sample early",
-        edit("coordinator.run.planning_feed:PlanningFeed._window_end",
+        edit("coordinator.run.planning_feed:PlanningFeed._open_window",
              "len(self.order)", "len(self.order) - 1"),
         seed=0,
     ),
@@ -281,8 +281,8 @@ MUTANTS = (
     ),
     mutant(
         "steps of a window before the place are delivered again",
-        edit("coordinator.run.planning_feed:PlanningFeed._deliver",
-             "batch.step < self.first.step", "False"),
+        edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
+             "batch.step >= self.first.step", "True"),
         seed=355,
     ),
     mutant(

@@ -309,7 +309,7 @@ def test_what_was_noted_is_known(seed: int) -> None:
         rows = zip(indexes.tolist(), costs.tolist(), nbytes.tolist(), strict=True)
         noted |= {index: (row, size) for index, row, size in rows if row[0] <= 1 << 39}
         if draw.random() < 0.3:
-            known.note_failed(int(indexes[0]))
+            known.note_failed([int(indexes[0])])
             known.forget_failed()
             noted.pop(int(indexes[0]), None)
         every = draw.permutation(50)
