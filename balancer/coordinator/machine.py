@@ -68,8 +68,9 @@ class Coordinator(WorkerHandlers, RankHandlers):
         content = (message, payloads) if isinstance(message, DecodeDone) else message
         if not self.apply(peer, type(message).__name__, content):
             self.dropped += 1
-            if isinstance(message, DecodeDone):  # its worker is to forget them
-                self.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
+            items = message.items if isinstance(message, DecodeDone) else ()
+            if serials := [each.serial for each in items if each.serial]:  # they are not wanted
+                self.kept.freed.setdefault(peer, []).extend(serials)
         return self._settle()
 
     def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:

@@ -6,6 +6,7 @@ What a rank waits for is in the answer to its ping, which is also sent unasked n
 import math
 
 from ..protocol.messages import Pong, UnknownPeer
+from .delivery.tracker import BEYOND
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
 from .run.granting import reported_sample
@@ -174,7 +175,7 @@ class RankChecks(RunControl):
         nearest = self.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(self.now - since > HELD_UP_S for since in unplanned):
-            run.delivery.leave(absent)
+            run.delivery.skip_to(absent, BEYOND, 0)  # they take nothing more
 
     def _check_lost_counts(self) -> None:
         """Fail when label tokens were counted for a former balancer, and who did so stays away.

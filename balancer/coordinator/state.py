@@ -203,7 +203,7 @@ class CoordinatorState:
         worker = self.workers.pop(peer, None)
         if worker is not None:
             self.pool.remove(worker)
-            self.kept.forget_worker(peer)
+            self.kept.kept.pop(peer, None)  # it is gone, or forgets them when it comes back
         return worker
 
     def update_worker(self, peer: bytes) -> None:
@@ -280,10 +280,11 @@ class CoordinatorState:
     def _tell_freed(self, may_wait: bool) -> None:
         # Leases first: what travels with them needs no message of its own.
         for place, effect in enumerate(self._outbox):
-            if isinstance(effect.message, Lease) and (freed := self.kept.take_freed(effect.peer)):
-                lease = structs.replace(effect.message, freed=freed)
+            freed = self.kept.freed
+            if isinstance(effect.message, Lease) and effect.peer in freed:
+                lease = structs.replace(effect.message, freed=tuple(freed.pop(effect.peer)))
                 self._outbox[place] = Send(effect.peer, lease)
         run = self.run
-        for worker in self.kept.workers_to_tell():
+        for worker in list(self.kept.freed):
             if not (may_wait and run is not None and run.leases.count(worker)):
-                self.send(worker, PayloadsFreed(self.kept.take_freed(worker)))
+                self.send(worker, PayloadsFreed(tuple(self.kept.freed.pop(worker))))

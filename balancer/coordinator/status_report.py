@@ -93,7 +93,7 @@ def needs(run: EpochRun, request: RequestBatch) -> str:
         return "nothing: its step has fewer microbatches"
     if batch.missing:
         return f"{_lacking(batch.samples)} of {len(batch.samples)} samples to be decoded"
-    if run.delivery.waits_for_holes and step.unsettled:
+    if step.is_blocked:
         return f"its step's holes to be known: {step.unsettled} samples are not decoded yet"
     return ""
 

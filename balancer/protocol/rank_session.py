@@ -37,48 +37,6 @@ Position = tuple[int, int, int]
 KNOWN_STEPS = 32
 
 
-class LabelCounts:
-    """The label tokens that a process has counted in its batches, and the totals of all ranks.
-
-    A rank counts those of a whole step, and hands out nothing of it before the balancer has
-    answered with the total. So it is at most one step ahead of another rank, and a balancer that
-    was restarted needs the counts of two steps; processes that share a rank may be further apart.
-    """
-
-    def __init__(self) -> None:
-        # By (run, step): of runs before this one too, whose last step others may still be at.
-        self._sent: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
-        self._totals: dict[tuple[int, int], int] = {}
-
-    def count(self, run: int, step: int, tokens: Mapping[int, int]) -> tuple[Message, ...]:
-        """Return what tells the balancer the label tokens of a step, by rank; it is kept."""
-        sent = tuple(LabelCount(run, rank, step, found) for rank, found in tokens.items())
-        self._sent[run, step] = sent
-        while len(self._sent) > COUNTED_STEPS:
-            oldest = min(self._sent)
-            del self._sent[oldest]
-            self._totals.pop(oldest, None)
-        return sent
-
-    def store(self, message: LabelTotal) -> None:
-        """Store the total of a step that was counted here."""
-        if (message.run, message.step) in self._sent:
-            self._totals[message.run, message.step] = message.tokens
-
-    def total(self, run: int, step: int) -> int | None:
-        """Return the label tokens of a step on all ranks, None while that is not known."""
-        return self._totals.get((run, step))
-
-    def unanswered(self) -> list[Message]:
-        """Return the counts of steps whose total is not known."""
-        open_steps = (each for at, each in self._sent.items() if at not in self._totals)
-        return [count for counts in open_steps for count in counts]
-
-    def all(self) -> list[Message]:
-        """Return all counts that are kept: a new balancer has none."""
-        return [count for counts in self._sent.values() for count in counts]
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A microbatch that has arrived, with its payload frames, or with all its payloads."""
@@ -136,7 +94,10 @@ class RankSession:
         # The last acknowledgement of each rank.
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
-        self._labels = LabelCounts()
+        # The label tokens that were counted here, and the totals of all ranks, by (run, step): of
+        # runs before this one too, whose last step others may still be at.
+        self._counted: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
+        self._totals: dict[tuple[int, int], int] = {}
         self._has_returned = False
         # The position that all ranks of this process have reached, and the holes of its step.
         self.here = EpochPosition(0, 0, 0, 0, "")
@@ -227,17 +188,12 @@ class RankSession:
         """Return all unanswered messages and a ping, to repeat when the balancer is silent."""
         self._has_returned = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
-        return [*again, Ping(), *self._open_messages(), *self._labels.unanswered()]
+        return [*again, Ping(), *self._open_messages(), *self._open_counts()]
 
     def reattach(self) -> list[Message]:
         """Return what a balancer must be told over a new connection."""
         ended = [WorkersEnded(self.ended)] if self.ended else []
-        return [self.hello, *ended, *self._open_messages(), *self._labels.unanswered()]
-
-    def take(self) -> tuple[Arrival, list[Message]] | None:
-        """Return the next microbatch in order and what to send for it, if it has arrived."""
-        arrival = self.peek()
-        return None if arrival is None else (arrival, self.release(arrival))
+        return [self.hello, *ended, *self._open_messages(), *self._open_counts()]
 
     def peek(self) -> Arrival | None:
         """Return the next microbatch in order, if it has arrived; it stays the next."""
@@ -280,12 +236,24 @@ class RankSession:
         return [self._arrived[position].batch for position in sorted(self._arrived)]
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
-        """Return what tells the balancer how many label tokens each rank here has in a step."""
-        return self._labels.count(self.run, step, tokens)
+        """Return what tells the balancer how many label tokens each rank here has in a step.
+
+        A rank counts those of a whole step, and hands out nothing of it before the balancer has
+        answered with the total. So it is at most one step ahead of another rank, and a balancer
+        that was restarted needs the counts of two steps; processes that share a rank may be further
+        apart.
+        """
+        sent = tuple(LabelCount(self.run, rank, step, found) for rank, found in tokens.items())
+        self._counted[self.run, step] = sent
+        while len(self._counted) > COUNTED_STEPS:
+            oldest = min(self._counted)
+            del self._counted[oldest]
+            self._totals.pop(oldest, None)
+        return sent
 
     def label_total(self, step: int) -> int | None:
         """Return the label tokens of a step on all ranks; None before the balancer's answer."""
-        return self._labels.total(self.run, step)
+        return self._totals.get((self.run, step))
 
     def at_end(self) -> bool:
         """Return True if the run has no further microbatch."""
@@ -310,6 +278,10 @@ class RankSession:
         """Return acknowledgements and open requests, which a new balancer has not received."""
         return [*self._acks.values(), *map(self._request, sorted(self._requested))]
 
+    def _open_counts(self) -> list[LabelCount]:
+        """Return the counts of steps whose total is not known."""
+        return [c for at, step in self._counted.items() if at not in self._totals for c in step]
+
     def _request(self, position: Position) -> RequestBatch:
         step, microbatch, index = position
         return RequestBatch(self.run, self.ranks[index], step, microbatch)
@@ -324,8 +296,8 @@ class RankSession:
             if known and self.ready is not None:  # others would be planned otherwise
                 begun = structs.replace(begun, samples=self.ready.count)
             self._start_run = structs.replace(self._start_run, samples=begun.samples)
-            self._reintroduction = [self.hello, begun, *self._open_messages()]
-            self._reintroduction += self._labels.all()
+            counts = [count for step in self._counted.values() for count in step]
+            self._reintroduction = [self.hello, begun, *self._open_messages(), *counts]
 
     def _position(self, batch: Batch) -> Position:
         return batch.step, batch.microbatch, self.ranks.index(batch.rank)
@@ -366,7 +338,8 @@ class RankSession:
             self._requested.pop(position, None)
 
     def _store_labels(self, message: LabelTotal) -> None:
-        self._labels.store(message)
+        if (message.run, message.step) in self._counted:
+            self._totals[message.run, message.step] = message.tokens
 
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:

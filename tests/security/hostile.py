@@ -152,9 +152,9 @@ class Cluster:
         for peer, session in self.ranks.items():
             for message in session.new_requests() if session.state == "running" else []:
                 self._say(peer, message)
-            taken = session.take()
-            if taken is not None:
-                arrival, messages = taken
+            arrival = session.peek()
+            if arrival is not None:
+                messages = session.release(arrival)
                 batch = arrival.batch
                 keys = tuple(item.key for item in batch.items)
                 self.delivered[peer].append((batch.step, batch.microbatch, keys, arrival.payloads))

@@ -128,7 +128,7 @@ class WorkerProcess:
 
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""
-        task = self.session.next_task()
+        task = self.session.tasks.popleft() if self.session.tasks else None
         if self.results and (task is None or task.lease != self.results.lease):
             self._send_results()
         return task

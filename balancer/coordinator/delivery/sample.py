@@ -95,17 +95,15 @@ class WorkerPayloads:
     """The payloads that workers have announced and keep, and what they may forget of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, set[int]] = {}
-        self._freed: dict[bytes, list[int]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._kept.values()))
+        # Serials by worker; those that it was not told of yet.
+        self.kept: dict[bytes, set[int]] = {}
+        self.freed: dict[bytes, list[int]] = {}
 
     def announce(
         self, worker: bytes, server: PayloadServer | None, item: DecodedItem
     ) -> Payload | None:
         """Return a payload that a worker keeps; None if it is known: the message was repeated."""
-        kept = self._kept.setdefault(worker, set())
+        kept = self.kept.setdefault(worker, set())
         if item.serial in kept:
             return None
         kept.add(item.serial)
@@ -113,27 +111,10 @@ class WorkerPayloads:
 
     def free(self, payload: Payload) -> None:
         """Have the worker forget a payload, unless that was forgotten itself."""
-        kept = self._kept.get(payload.worker)
+        kept = self.kept.get(payload.worker)
         if kept is not None and payload.serial in kept:
             kept.discard(payload.serial)
-            self._freed.setdefault(payload.worker, []).append(payload.serial)
-
-    def free_unknown(self, worker: bytes, serials: list[int]) -> None:
-        """Have a worker forget what it has announced in vain."""
-        if serials:
-            self._freed.setdefault(worker, []).extend(serials)
-
-    def forget_worker(self, worker: bytes) -> None:
-        """Forget a worker's payloads: it is gone, or forgets them all when it comes back."""
-        self._kept.pop(worker, None)
-
-    def workers_to_tell(self) -> list[bytes]:
-        """Return the workers that may forget payloads."""
-        return list(self._freed)
-
-    def take_freed(self, worker: bytes) -> tuple[int, ...]:
-        """Return, once, the serials of the payloads that a worker may forget."""
-        return tuple(self._freed.pop(worker, ()))
+            self.freed.setdefault(payload.worker, []).append(payload.serial)
 
 
 # Before the first payload has arrived its size is guessed as this part of the budget.
@@ -156,14 +137,10 @@ class ByteBudget:
         """True if payloads are held, and those held and sent exceed the budget."""
         return bool(self._held) and self.held_bytes + self.sent_bytes > self.limit_bytes
 
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that are free for more samples to be decoded; below 0 where too much is used."""
-        return self.limit_bytes - self.held_bytes - self.sent_bytes - self.reserved_bytes
-
     def reserve_room(self, samples: Sequence[Sample]) -> int:
         """Reserve the bytes of samples to be decoded; return how many, from the first, fit in."""
-        before = room_bytes = self.room_bytes
+        used_bytes = self.held_bytes + self.sent_bytes + self.reserved_bytes
+        before = room_bytes = self.limit_bytes - used_bytes  # below 0 where too much is used
         usual_bytes = self._usual_bytes
         fitting = 0
         for sample in samples:

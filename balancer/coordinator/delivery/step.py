@@ -60,17 +60,6 @@ class PendingStep(msgspec.Struct):
         """True if the step cannot be sent yet, because its holes are not known."""
         return self.waits_for_holes and self.unsettled > 0
 
-    def count_taken(self, rank: int, end: int) -> None:
-        """Count a rank's microbatches before `end` as taken."""
-        for microbatch in range(self.taken[rank], end):
-            self.untaken_at[microbatch] -= 1
-        self.taken[rank] = max(self.taken[rank], end)
-
-    def move_front(self) -> None:
-        """Move the front past microbatches that all ranks have taken."""
-        while self.front < len(self.untaken_at) and not self.untaken_at[self.front]:
-            self.front += 1
-
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""
         return (s for batches in self.ranks for batch in batches for s in batch.samples)

@@ -60,12 +60,7 @@ class DeliveryTracker:
         self._known_steps: set[int] = set()
         self._known_holes: set[int] = set()
         # The last step that all ranks have taken.
-        self._last_over = -1
-
-    @property
-    def waits_for_holes(self) -> bool:
-        """True if no microbatch of a step is sent before all of the step's holes are known."""
-        return self.job.on_error == "skip"
+        self.last_over = -1
 
     # --- planning
 
@@ -74,7 +69,7 @@ class DeliveryTracker:
 
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
-        step = plan_step(number, ranks, after, self.waits_for_holes)
+        step = plan_step(number, ranks, after, waits_for_holes=self.job.on_error == "skip")
         refuse_small_budget(step, self.budget.limit_bytes)
         for batch in itertools.chain(*step.ranks):
             self.planned.samples.update(
@@ -141,16 +136,6 @@ class DeliveryTracker:
         self.planned.change_missing((sample,), -1)
         self._settle((sample,))
 
-    def refuse(self, sample: Sample, reason: str) -> None:
-        """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
-        self.budget.drop((sample,))
-        self.fail(sample, SampleFailure(reason))
-
-    def discard_unplanned(self, sample: Sample) -> None:
-        """Drop the payload of a sample that no step took (it was decoded to be measured)."""
-        if sample.step < 0:
-            self.budget.drop((sample,))
-
     def _settle(self, samples: Iterable[Sample]) -> None:
         """Count samples as decoded once, or as holes; the last one may unblock its step."""
         for step in self.planned.settle(samples):
@@ -174,20 +159,17 @@ class DeliveryTracker:
         moved = fill_empty_microbatches(step)
         for sample in moved or ():
             self.decoding.move(sample)
-        if moved is None and not self.job.plan.spares:
-            reason = (
-                f"usable, but step {step.number} has fewer such samples than microbatches, and "
-                "collate_fn cannot make a batch of no samples"
-            )
-            for sample in [each for each in step.samples() if each.failure is None]:
-                self._leave_out(sample, reason)
-
-    def _leave_out(self, sample: Sample, reason: str) -> None:
-        """Turn a sample of a step into a hole, whether it is decoded or not."""
-        if not sample.is_missing:
-            self.budget.drop((sample,))
-            self.planned.change_missing((sample,), 1)
-        self.fail(sample, SampleFailure(reason))
+        if moved is not None or self.job.plan.spares:
+            return
+        reason = (
+            f"usable, but step {step.number} has fewer such samples than microbatches, and "
+            "collate_fn cannot make a batch of no samples"
+        )
+        for sample in [each for each in step.samples() if each.failure is None]:
+            if not sample.is_missing:
+                self.budget.drop((sample,))
+                self.planned.change_missing((sample,), 1)
+            self.fail(sample, SampleFailure(reason))
 
     # --- sending
 
@@ -275,14 +257,6 @@ class DeliveryTracker:
         for step in [step for step in self.steps.values() if step.number <= number]:
             self._catch_up(step, ranks)
 
-    def is_over(self, number: int) -> bool:
-        """Return whether a step was planned, and all ranks have taken it."""
-        return number <= self._last_over
-
-    def leave(self, ranks: Sequence[int]) -> None:
-        """Wait no longer for these ranks: they take nothing more."""
-        self.skip_to(ranks, BEYOND, 0)
-
     def _catch_up(self, step: PendingStep, ranks: Iterable[int]) -> None:
         """Forget the microbatches of a step that ranks do not need, and a step that all have.
 
@@ -291,11 +265,12 @@ class DeliveryTracker:
         for rank in () if step.is_blocked else ranks:
             if 0 <= rank < len(step.ranks):
                 self._take_before(step, rank)
-        step.move_front()
+        while step.front < len(step.untaken_at) and not step.untaken_at[step.front]:
+            step.front += 1
         is_taken = step.front == len(step.untaken_at)
         if is_taken and self.steps.pop(step.number, None) is not None:
             # One that joins late may need the step again: not for its holes, at least.
-            self._last_over = max(self._last_over, step.number)
+            self.last_over = max(self.last_over, step.number)
             self._known_steps.add(step.number)
             self._known_holes |= step.holes
 
@@ -309,15 +284,12 @@ class DeliveryTracker:
         for batch in batches[step.taken[rank] : end]:
             if step.unsettled:
                 self._settle(batch.samples)
-            self._forget(batch)
-        step.count_taken(rank, end)
-
-    def _forget(self, batch: PendingMicrobatch) -> None:
-        batch.taken = True
-        samples = batch.samples
-        self.budget.release_reserved(samples)
-        self.budget.forget_sent(samples)
-        self.budget.drop(samples)
-        planned = self.planned.samples
-        for sample in samples:
-            planned.pop(sample.ordinal, None)
+            batch.taken = True
+            self.budget.release_reserved(batch.samples)
+            self.budget.forget_sent(batch.samples)
+            self.budget.drop(batch.samples)
+            for sample in batch.samples:
+                self.planned.samples.pop(sample.ordinal, None)
+        for microbatch in range(step.taken[rank], end):
+            step.untaken_at[microbatch] -= 1
+        step.taken[rank] = max(step.taken[rank], end)

@@ -175,7 +175,7 @@ class EpochRun(SampleWork):
         planned = self.delivery.steps.get(step)
         # An acknowledgement that came before its step was planned ends the step when it is, so that
         # only those that are repeated find out that it was the step's last.
-        is_last = self.delivery.is_over(step)
+        is_last = step <= self.delivery.last_over
         if planned is not None:
             is_last = planned.find(rank, microbatch + 1) is None
         return (step + 1, 0) if is_last else (step, microbatch + 1)

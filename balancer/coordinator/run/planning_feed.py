@@ -14,7 +14,7 @@ from ...planning.kernels.arrays import Int64
 from ...planning.planner import WHOLE_EPOCH
 from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
 from ...protocol.parts import EpochPosition, Probed
-from ..delivery.sample import ORDINAL, Sample
+from ..delivery.sample import ORDINAL, Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker
 from .known_costs import KnownCosts, OpenSamples
 
@@ -182,8 +182,9 @@ class PlanningFeed:
     def _end_window(self, window: _Undelivered) -> None:
         """Forget the samples of a window that no step has taken."""
         self._undelivered = None
-        for sample in self.samples.forget_before(window.end):
-            self.delivery.discard_unplanned(sample)
+        # Their payloads, too: they were decoded to be measured.
+        untaken = self.samples.forget_before(window.end)
+        self.delivery.budget.drop(each for each in untaken if each.step < 0)
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""
@@ -193,6 +194,7 @@ class PlanningFeed:
         taken = iter(take(ordinals))
         ranks = [[[*islice(taken, len(mb.ordinals))] for mb in mbs] for mbs in batch.ranks]
         for sample in take(refused):
-            self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
+            self.delivery.budget.drop((sample,))
+            self.delivery.fail(sample, SampleFailure("over budget, and oversize is 'refuse'"))
             ranks[0][0].append(sample)
         self.delivery.add_step(batch.step, ranks, after)

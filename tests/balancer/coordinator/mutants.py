@@ -248,8 +248,8 @@ MUTANTS = (
     mutant(
         "a rank that comes back does not begin",
         edit("protocol.rank_session:RankSession._return",
-             "[self.hello, begun, *self._open_messages()]",
-             "[self.hello, *self._open_messages()]"),
+             "[self.hello, begun, *self._open_messages(), *counts]",
+             "[self.hello, *self._open_messages(), *counts]"),
         seed=0,
     ),
     # --- runs and places
