@@ -83,10 +83,11 @@ def attack_sessions(mutator, frames):
         if isinstance(message, FROM_WORKER):
             read(getattr(message, "header", b""), payloads)
         worker.handle(message)
-        worker.next_task()
+        worker.next_lease()
         rank.handle(message, payloads)
         rank.new_requests()
-        rank.take()
+        if (arrival := rank.peek()) is not None:
+            rank.release(arrival)
     return frames
 
 

@@ -182,10 +182,11 @@ class SessionsTarget:
             return
         if not isinstance(message, FROM_WORKER):
             self.worker.handle(message)
-            self.worker.next_task()
+            self.worker.next_lease()
             self.rank.handle(message, payloads)
             self.rank.new_requests()
-            self.rank.take()
+            if (arrival := self.rank.peek()) is not None:
+                self.rank.release(arrival)
 
 
 class CodecTarget:

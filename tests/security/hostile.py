@@ -133,7 +133,7 @@ class Cluster:
 
     def _work(self):
         for peer, session in self.workers.items():
-            task = session.next_task()
+            task = session.tasks.popleft() if session.tasks else None
             if task is None:
                 continue
             index, ordinal = task.ref.index, task.ref.ordinal

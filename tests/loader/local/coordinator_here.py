@@ -125,7 +125,7 @@ class InProcessConnection:
             arrival = self.session.peek()
             if arrival is not None or self.session.at_end():
                 return arrival
-            task = self._worker.next_task()
+            task = self._worker.tasks.popleft() if self._worker.tasks else None
             if task is None:
                 raise LoaderError(
                     "no work and no batch is left: please report this bug of counterpoise"
