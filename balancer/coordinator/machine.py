@@ -8,8 +8,8 @@ the coordinator *settles*: it plans what can be planned, sends every microbatch 
 and ready, and leases samples to idle workers.
 
 The coordinator is one object in a few files, each a class that is built on the one before:
-`CoordinatorState` has the data and walks the table, `RunControl` starts and stops the run,
-`RankChecks` does what depends on the time, `WorkerHandlers` and `RankHandlers` have a method for
+`CoordinatorState` has the data and walks the table, `RunControl` starts and stops the run and looks
+after ranks that others wait for, `WorkerHandlers` and `RankHandlers` have a method for
 each action, and `Coordinator` takes events in. `EpochRun` is one run.
 """
 

@@ -12,7 +12,7 @@ import math
 
 from msgspec import structs
 
-from ..protocol.job_spec import JobSpec, from_json, to_json
+from ..protocol.job_spec import from_json, to_json
 from ..protocol.messages import (
     LabelCount,
     PeerRejected,
@@ -29,11 +29,11 @@ from ..protocol.status_messages import GetStatus
 from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
 from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused
-from .peers.records import RankPeer, WorkerPeer
-from .rank_checks import RankChecks, waiting_reason
+from .peers.records import RankPeer
 from .run.epoch import EpochRun
+from .run_control import RunControl
 from .state import MAX_REASON, MAX_RUBBISH
-from .status_report import make_status_report
+from .status_report import make_status_report, waiting_reason
 
 REPLACED = RunFailed(
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
@@ -41,7 +41,7 @@ REPLACED = RunFailed(
 )
 
 
-class RankHandlers(RankChecks):
+class RankHandlers(RunControl):
     """The actions of the table that concern ranks."""
 
     # --- joining
@@ -73,7 +73,13 @@ class RankHandlers(RankChecks):
         self.ranks[peer] = RankPeer(peer, hello, sent_at=self.now, launch=launch)
         self.sharers.add(self.ranks[peer])
         if self.job is None:
-            self._start_job(from_json(hello.job))
+            self.job = from_json(hello.job)
+            self.last_welcome += 1
+            for worker in list(self.workers.values()):
+                if worker.serves is not None:
+                    worker.why_inline = ""  # it was out of reach of a former job's ranks
+            for each in list(self.workers):
+                self.apply(each, Event.JOB_STARTED)
         self._send_ready(peer)
         return Outcome.ADMITTED
 
@@ -86,15 +92,6 @@ class RankHandlers(RankChecks):
         self.send(peer, PeerRejected(reason))
         self.lose_rank(peer)
         return Outcome.REFUSED
-
-    def _start_job(self, job: JobSpec) -> None:
-        self.job = job
-        self.last_welcome += 1
-        for worker in list(self.workers.values()):
-            if worker.serves is not None:
-                worker.why_inline = ""  # it was out of reach of a former job's ranks
-        for peer in list(self.workers):
-            self.apply(peer, Event.JOB_STARTED)
 
     def _send_ready(self, peer: bytes) -> None:
         if self.is_ready:
@@ -131,12 +128,8 @@ class RankHandlers(RankChecks):
         introduce themselves again, and those that are here do.
         """
         for old in list(self.ranks.values()):
-            if (
-                old.launch < rank.launch
-                and old.started is not None
-                and old.started.run == start.run
-                and why_apart([(old, old.started), (rank, start)])
-            ):
+            is_former = old.launch < rank.launch and old.started is not None
+            if is_former and old.run == start.run and why_apart([old, rank]):
                 self.apply(old.peer, Event.DOUBTED)
 
     def end_replaced_rank(self, peer: bytes, _: object = None) -> None:
@@ -163,7 +156,7 @@ class RankHandlers(RankChecks):
         rank = self.ranks[peer]
         if rank.started is not None and not start.is_after(rank.started):
             return
-        if rank.started is None or rank.started.run != start.run:
+        if rank.run != start.run:
             rank.was_served = False
         rank.started, rank.taken_until, rank.taken = start, BEGINNING, RankProgress()
         rank.finished = False
@@ -200,7 +193,7 @@ class RankHandlers(RankChecks):
         """Keep what the other ranks have taken of a run that starts again: no need to decode it."""
         steps, holes = run.delivery.known_holes()
         for rank in self.ranks.values():
-            if rank is not behind and rank.started is not None and rank.started.run == run.number:
+            if rank is not behind and rank.started is not None and rank.run == run.number:
                 rank.started = structs.replace(rank.started, known=steps, holes=holes)
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
@@ -288,19 +281,16 @@ class RankHandlers(RankChecks):
             self.send(worker.peer, StopServing(worker.why_inline))
         else:
             name = self.ranks[peer].hello.name or f"rank {self.ranks[peer].hello.ranks}"
-            self._stop_serving(worker, f"{name} cannot pull: {failed.reason}"[:MAX_REASON])
-
-    def _stop_serving(self, worker: WorkerPeer, reason: str) -> None:
-        """Have a worker send inline; what only it has, and no rank was sent, is decoded again."""
-        worker.why_inline = reason
-        self.send(worker.peer, StopServing(reason))
-        if self.job is not None and self.job.transport == "direct":
-            self.fail(
-                f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
-                'worker --serve), or leave transport="direct"',
-            )
-        elif self.run is not None:
-            self.run.delivery.decoding.drop_those_of(worker.peer)
+            worker.why_inline = reason = f"{name} cannot pull: {failed.reason}"[:MAX_REASON]
+            self.send(worker.peer, StopServing(reason))
+            if self.job is not None and self.job.transport == "direct":
+                self.fail(
+                    f"worker {worker.hello.name}: {reason}; let ranks reach its address "
+                    '(counterpoise worker --serve), or leave transport="direct"',
+                )
+            elif self.run is not None:
+                # What only it has, and no rank was sent, is decoded again.
+                self.run.delivery.decoding.drop_those_of(worker.peer)
 
     # --- leaving
 

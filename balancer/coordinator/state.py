@@ -221,10 +221,7 @@ class CoordinatorState:
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that are absent while others have started a later run."""
         run = self.run
-        if run is None:
-            return ()
-        started = (rank.started for rank in self.ranks.values())
-        if not any(start and start.run > run.number for start in started):
+        if run is None or all(rank.run <= run.number for rank in self.ranks.values()):
             return ()
         return self.sharers.absent(run.job.ranks)
 
@@ -273,11 +270,6 @@ class CoordinatorState:
         told with its next one, or later: it is at work, and a message costs as much as several
         samples.
         """
-        self._tell_freed(may_wait)
-        sends, self._outbox = self._outbox, []
-        return sends
-
-    def _tell_freed(self, may_wait: bool) -> None:
         # Leases first: what travels with them needs no message of its own.
         for place, effect in enumerate(self._outbox):
             freed = self.kept.freed
@@ -288,3 +280,5 @@ class CoordinatorState:
         for worker in list(self.kept.freed):
             if not (may_wait and run is not None and run.leases.count(worker)):
                 self.send(worker, PayloadsFreed(tuple(self.kept.freed.pop(worker))))
+        sends, self._outbox = self._outbox, []
+        return sends

@@ -1,8 +1,9 @@
-"""The status report that `counterpoise doctor` shows: how the run goes, and a note on each peer.
+"""What ranks wait for, and the status report that `counterpoise doctor` shows.
 
-Everything here only reads. Texts that came from peers are cut, and of many peers only the most
-important are noted: workers that are not ready, then those silent for longest; trainers that wait,
-then those whose request is open for longest.
+The reason is in the answer to a rank's ping, which is also sent unasked now and then. The report
+says how the run goes, with a note on each peer. Everything here only reads. Texts that came from
+peers are cut, and of many peers only the most important are noted: workers that are not ready, then
+those silent for longest; trainers that wait, then those whose request is open for longest.
 """
 
 from collections import Counter
@@ -16,12 +17,81 @@ from .delivery.sample import ByteBudget, Sample
 from .delivery.step import PendingStep
 from .peers.records import RankPeer, WorkerPeer, how_carried
 from .run.epoch import EpochRun
+from .run.granting import reported_sample
 from .state import CoordinatorState
 
 # Workers and trainers that a report notes, and characters of a text that came from a peer.
 MAX_NOTES, MAX_TEXT = 256, 200
 # A trainer that waits for a microbatch sends a ping every second; after this it waits no more.
 WAITS_S = 2.5
+# Characters of a process' name that are quoted, and ranks that are named one by one.
+MAX_NAME, MAX_RANKS = 200, 8
+# A worker without a result for this long is named to those who wait.
+SLOW_S = 5.0
+
+
+def held_back_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which process that shares its rank a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.run is None:
+        return ""
+    nearest = state.requests.nearest_of(peer, state.run.number)
+    slowest = state.sharers.why_held_back(rank, nearest.rank, nearest.step) if nearest else None
+    if nearest is None or slowest is None:
+        return ""
+    name = slowest.hello.name or slowest.peer.decode(errors="replace")
+    where = "cannot be reached" if slowest.peer in state.sharers.lost else "has not come further"
+    return (
+        f"{name:.{MAX_NAME}}, which shares this rank and {where} than step "
+        f"{slowest.reached(nearest.rank)[0]}"
+    )
+
+
+def label_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which ranks' label tokens a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.job is None:
+        return ""
+    found = state.labels.waits_for(peer, rank.started.run, state.job.ranks)
+    if found is None:
+        return ""
+    step, missing = found
+    names = {r: each.hello.name for each in state.ranks.values() for r in each.hello.ranks}
+    of = ", ".join(f"{r} ({names.get(r) or 'not here':.{MAX_NAME}})" for r in missing[:MAX_RANKS])
+    return f"the label tokens of step {step} from rank {of}"
+
+
+def waiting_reason(state: CoordinatorState) -> str:
+    """Return in a few words what the ranks wait for, and who cannot do it."""
+    refused = f"; {state.refused}" if state.refused and not state.has_ready_worker else ""
+    return _waits_for(state) + refused
+
+
+def _waits_for(state: CoordinatorState) -> str:
+    if not state.workers:
+        return "a worker to connect"
+    if missing := state.missing_ranks():
+        return f"ranks {missing}, which have gone"
+    if state.job is None:
+        return "a trainer to bring a job"
+    if state.run is not None:
+        return state.run.waiting_reason() + _slow_sample(state, state.run)
+    return "ranks to begin" if state.is_ready else "a worker to open the data"
+
+
+def _slow_sample(state: CoordinatorState, run: EpochRun) -> str:
+    """Return which worker has shown no result for longest, and of which sample; "" if not long."""
+    lease = min(run.leases, key=lambda each: each.shown_at, default=None)
+    worker = None if lease is None else state.workers.get(lease.worker)
+    if lease is None or worker is None or state.now - lease.shown_at < SLOW_S:
+        return ""
+    sample = reported_sample([lease], worker.in_progress) or next(iter(lease.samples.values()))
+    what = repr(sample.key) if sample.key else f"number {sample.index} of the source"
+    silent_s = state.now - lease.shown_at
+    return (
+        f"; worker {worker.hello.name:.{MAX_NAME}} has shown no result for {silent_s:.0f} s, and "
+        f"works on sample {what:.{MAX_NAME}}"
+    )
 
 
 def make_status_report(state: CoordinatorState, number: int, waiting: str) -> StatusReport:

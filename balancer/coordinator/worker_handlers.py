@@ -31,9 +31,9 @@ from .peers.admission import (
     why_worker_refused,
 )
 from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
-from .rank_checks import RankChecks
 from .run.epoch import Blame, EpochRun
 from .run.leases import GrantedLease
+from .run_control import RunControl
 from .state import MAX_RUBBISH, NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
@@ -42,7 +42,7 @@ HEARTBEAT_FRESH_S = 2.5
 IDLE_S = 2.0
 
 
-class WorkerHandlers(RankChecks):
+class WorkerHandlers(RunControl):
     """The actions of the table that concern workers."""
 
     # --- joining

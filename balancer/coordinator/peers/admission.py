@@ -14,7 +14,7 @@ import msgspec
 
 from ...planning.problem.config import PlanConfig
 from ...protocol.job_spec import JobSpec, difference, from_json, to_json
-from ...protocol.messages import RankHello, StartRun, WorkerReady
+from ...protocol.messages import RankHello, WorkerReady
 from ...protocol.records import VERSION
 from .records import RankPeer
 
@@ -109,12 +109,13 @@ def why_not_gone_on_in(needed: Collection[int], count: int) -> str:
     )
 
 
-def why_apart(starts: Collection[tuple[RankPeer, StartRun]]) -> str:
+def why_apart(ranks: Iterable[RankPeer]) -> str:
     """Return why ranks cannot run together, "" if they start the same run at one position.
 
     >>> why_apart([])
     ''
     """
+    starts = [(rank, rank.started) for rank in ranks if rank.started is not None]
     positions = {
         f"ranks {rank.hello.ranks} start at epoch {start.epoch}, step {start.at.step}": (
             start.epoch,

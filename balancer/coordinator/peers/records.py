@@ -140,6 +140,11 @@ class RankPeer(msgspec.Struct):
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
+    @property
+    def run(self) -> int:
+        """The number of the run that it started last, -1 if none."""
+        return -1 if self.started is None else self.started.run
+
     def reached(self, number: int) -> Position:
         """Return the first microbatch of its run that it may still need, as one of its ranks."""
         here = self.started.start if self.started is not None else NO_PLACE

@@ -76,17 +76,16 @@ class Sharers:
 
     def others(self, rank: RankPeer) -> list[RankPeer]:
         """Return the processes that count and share a rank with this one, in the same run."""
-        if rank.started is None:
-            return []
         mates = {
             each.peer: each
             for number in rank.hello.ranks
             for each in self._of_rank.get(number, {}).values()
         }
+        is_started = rank.started is not None
         return [
             each
             for each in mates.values()
-            if each.peer != rank.peer and each.started and each.started.run == rank.started.run
+            if is_started and each.peer != rank.peer and each.run == rank.run
         ]
 
     def of_run(self, number: int, run: int) -> list[RankPeer]:
@@ -94,7 +93,7 @@ class Sharers:
         counting = [*self._of_rank.get(number, {}).values()]
         if self.lost:
             counting += [e.rank for e in self.lost.values() if number in e.rank.hello.ranks]
-        return [rank for rank in counting if rank.started and rank.started.run == run]
+        return [rank for rank in counting if rank.started and rank.run == run]
 
     def needed(self, number: int, run: int) -> Position:
         """Return the first microbatch of a run that some process of a rank may still need."""
@@ -105,8 +104,7 @@ class Sharers:
         """Return the slowest process that a step of a rank has to wait for, None if it need not."""
         if self.is_alone(number):
             return None
-        run = rank.started.run if rank.started is not None else -1
-        others = [each for each in self.of_run(number, run) if each.peer != rank.peer]
+        others = [each for each in self.of_run(number, rank.run) if each.peer != rank.peer]
         if not others:
             return None
         slowest = min(others, key=lambda each: each.reached(number))

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.coordinator.rank_checks import waiting_reason
+from counterpoise.balancer.coordinator.status_report import waiting_reason
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
     PeerRejected,

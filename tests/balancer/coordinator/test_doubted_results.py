@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.worker_handlers import MAX_RUBBISH
+from counterpoise.balancer.coordinator.state import MAX_RUBBISH
 from counterpoise.balancer.protocol.messages import PeerRejected, RunFailed, SampleFailed, StartRun
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.balancer.protocol.payload_messages import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from counterpoise.balancer.coordinator.machine import KEEPALIVE_S
 from counterpoise.balancer.coordinator.peers.requests import LabelTotals
-from counterpoise.balancer.coordinator.rank_checks import COUNTS_LOST_S
+from counterpoise.balancer.coordinator.run_control import COUNTS_LOST_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
     LabelCount,

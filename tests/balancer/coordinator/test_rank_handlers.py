@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator.rank_checks import APART_S
+from counterpoise.balancer.coordinator.run_control import APART_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
     PeerRejected,

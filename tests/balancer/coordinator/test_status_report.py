@@ -4,8 +4,7 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
-from counterpoise.balancer.coordinator.rank_checks import waiting_reason
-from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
+from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT, waiting_reason
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
