@@ -36,10 +36,7 @@ PROBE_WORKER_S = 1.0
 KEEPALIVE_S = 10.0
 # Those that share a rank wait for each other: that one can be reached is found out this often.
 PROBE_SHARER_S = 1.0
-# The next tick is due this long after a deadline, so that it has passed then.
-MARGIN_S = 0.01
-# A tick looks at all peers, leases and requests. So it finds the next deadline exactly, and after a
-# message, which may have brought one, the next tick comes this soon, but no message has its own.
+# Seconds between ticks. A tick looks at all peers, leases and requests; no message has its own.
 TICK_S = 0.1
 # Microbatches that were lost on their way can be made again after some time: looked at so often.
 LOOK_AGAIN_S = 1.0
@@ -49,8 +46,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
     """The state machine behind the balancer's socket; its arguments are CoordinatorState's."""
 
     _ticked_at = _looked_at = -math.inf
-    _deadline = math.inf
-    _has_changed = False
 
     # --- events in, effects out
 
@@ -87,7 +82,10 @@ class Coordinator(WorkerHandlers, RankHandlers):
         self.now = now
         self._check_heartbeats()
         for lease in self.run.return_expired(now, self.work_in_progress) if self.run else []:
-            self.diagnostics.record_expired(now)
+            self.diagnostics.expired, self.diagnostics.expired_at = (
+                self.diagnostics.expired + 1,
+                now,
+            )
             self.send(lease.worker, Revoke(lease.number))
             self.doubt(lease.worker)  # it gets no more work before it answers
         # Ranks of another job: those of the current one had time to show up.
@@ -104,7 +102,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
             self.requests.look_at_all()
         self._help_slow_workers()
         sent = self._settle(may_wait=False)
-        self._ticked_at, self._deadline, self._has_changed = now, self._find_deadline(), False
+        self._ticked_at = now
         return sent
 
     def stop(self) -> list[Send]:
@@ -117,24 +115,9 @@ class Coordinator(WorkerHandlers, RankHandlers):
         return [*sent, *self.take_outbox()]
 
     def next_deadline(self) -> float:
-        """Return the latest time at which `tick` must be called."""
-        if self._has_changed:
-            return min(self._deadline, self._ticked_at + TICK_S)
-        return self._deadline
-
-    def _find_deadline(self) -> float:
-        """Return when the passing of time alone has a consequence."""
-        heard_at = min((w.heard_at for w in self.workers.values()), default=math.inf)
-        keepalives = (
-            r.sent_at + (PROBE_SHARER_S if self.sharers.may_share(r) else KEEPALIVE_S)
-            for r in self.ranks.values()
-        )
-        lease = self.run.next_deadline() if self.run else math.inf
-        is_watched = self.apart_since < math.inf or self.sharers.lost
-        apart = self.now + 1.0 if is_watched else math.inf
-        keepalive = min(keepalives, default=math.inf)
-        timeout = heard_at + self._heartbeat_timeout_s()
-        return min(timeout, keepalive, lease, apart) + MARGIN_S
+        """Return when `tick` must be called next: soon, while there is anybody to look after."""
+        is_alone = not (self.workers or self.ranks or self.postponed)
+        return math.inf if is_alone else self._ticked_at + TICK_S
 
     # --- time
 
@@ -160,7 +143,6 @@ class Coordinator(WorkerHandlers, RankHandlers):
 
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see `take_outbox`."""
-        self._has_changed = True
         self.guard(lambda run: run.feed.plan_ahead(STEPS_AHEAD))
         self._answer_requests()
         for lease in self.run.leases.take_useless() if self.run is not None else []:
@@ -183,16 +165,17 @@ class Coordinator(WorkerHandlers, RankHandlers):
             return
         for place in run.delivery.planned.take_changed():
             self.requests.look_at(*place)
-        if run.take_end():
+        if run.feed.ended and not run.end_is_known:
+            run.end_is_known = True
             self.requests.look_at_all()
         # Sending a microbatch may fail the run, and then all requests fail.
         while requests := self.requests.take(run.number):
             for request, peer in requests:
-                end = run.epoch_end(request.step)
+                is_over = run.feed.ended and request.step >= run.feed.step
                 if self.failure is not None:
                     self.finish(peer, self.failure)
-                elif end is not None:
-                    self.finish(peer, EpochEnd(request.run, end, run.feed.left_out))
+                elif is_over:
+                    self.finish(peer, EpochEnd(request.run, run.feed.step, run.feed.left_out))
                 elif not self._send_batch(run, request, peer):
                     continue
                 self.requests.remove(request, peer)

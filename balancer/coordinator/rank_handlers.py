@@ -28,7 +28,7 @@ from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServi
 from ..protocol.status_messages import GetStatus
 from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
-from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused
+from .peers.admission import DataFacts, remember, why_apart, why_not_gone_on_in, why_rank_refused
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
@@ -69,7 +69,7 @@ class RankHandlers(RunControl):
             self.send(peer, REPLACED)  # a late message of a process that was replaced
             return Outcome.REFUSED
         self._end_former_launch(same)
-        launch = self.launches.admit(peer)
+        launch = remember(self.launches.launch_of, peer, self.launches.current)
         self.ranks[peer] = RankPeer(peer, hello, sent_at=self.now, launch=launch)
         self.sharers.add(self.ranks[peer])
         if self.job is None:
@@ -136,7 +136,7 @@ class RankHandlers(RunControl):
         """Forget a rank that another process now plays, and stop the run that it was in."""
         launch = self.ranks[peer].launch
         self._end(peer, REPLACED)
-        self.launches.replace(peer, launch)
+        remember(self.launches.replaced, peer, launch)
 
     def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
@@ -216,8 +216,7 @@ class RankHandlers(RunControl):
 
     def identify_rank(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
-        replaced = self.launches.is_replaced(peer)
-        self.send(peer, REPLACED if replaced else UnknownPeer())
+        self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())
 
     def acknowledge(self, peer: bytes, ack: Ack) -> None:
         """Forget a microbatch that a rank has taken, once all have who share the rank."""

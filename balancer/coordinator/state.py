@@ -81,20 +81,6 @@ class Diagnostics(msgspec.Struct):
         """Return the wall clock's time, in microseconds."""
         return round((now + self.wall_ahead_s) * MICROSECONDS)
 
-    def record_expired(self, now: float) -> None:
-        """Record that a lease expired."""
-        self.expired, self.expired_at = self.expired + 1, now
-
-    def record_lost(self, name: str, now: float) -> None:
-        """Record that a worker died, or that its heartbeat timed out."""
-        self.lost, self.lost_at = self.lost + 1, now
-        self.last_lost.append(name[:MAX_REASON])
-
-    def record_refused(self, name: str, reason: str) -> None:
-        """Record that a worker was refused."""
-        self.turned_away += 1
-        self.last_refused.append(f"{name:.{MAX_REASON}}: {reason:.{MAX_REASON}}")
-
 
 class CoordinatorState:
     """The coordinator's data, below the methods for the table's actions: see machine.py."""
@@ -253,7 +239,9 @@ class CoordinatorState:
         """Tell a worker that it cannot take part, and remember it for those who wait."""
         self.send(worker.peer, PeerRejected(reason))
         name = worker.hello.name
-        self.diagnostics.record_refused(name, reason)
+        self.diagnostics.turned_away += 1
+        text = f"{name:.{MAX_REASON}}: {reason:.{MAX_REASON}}"
+        self.diagnostics.last_refused.append(text)
         self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REFUSAL}}"
 
     def send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:

@@ -74,8 +74,14 @@ def _waits_for(state: CoordinatorState) -> str:
         return f"ranks {missing}, which have gone"
     if state.job is None:
         return "a trainer to bring a job"
-    if state.run is not None:
-        return state.run.waiting_reason() + _slow_sample(state, state.run)
+    if (run := state.run) is not None:
+        unknown, window = run.feed.unknown
+        what = f"costs of the next window: {window - unknown} of {window} samples are measured"
+        if run.delivery.steps:
+            what = "decoded samples"
+        elif not unknown:
+            what = "the plan of the next window"
+        return what + _slow_sample(state, run)
     return "ranks to begin" if state.is_ready else "a worker to open the data"
 
 

@@ -20,7 +20,7 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, DecodedItem, Ready, WorkInProgress
-from ..protocol.payload_messages import DecodeDone, ProbeDone, Revoke
+from ..protocol.payload_messages import DecodeDone, ProbeDone, Revoke, ServePayloads
 from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
@@ -30,11 +30,11 @@ from .peers.admission import (
     why_other_version,
     why_worker_refused,
 )
-from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
+from .peers.records import WorkerPeer, WorkerStats, why_not_direct
 from .run.epoch import Blame, EpochRun
 from .run.leases import GrantedLease
 from .run_control import RunControl
-from .state import MAX_RUBBISH, NO_LEASE
+from .state import MAX_REASON, MAX_RUBBISH, NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
 HEARTBEAT_FRESH_S = 2.5
@@ -81,8 +81,12 @@ class WorkerHandlers(RunControl):
         job = self.job
         worker = self.workers[peer]
         worker.failure = ""
-        if job is not None and (told := instruction(worker, job.transport, job.buffer_bytes)):
-            self.send(peer, told)
+        server = worker.serves
+        if job is not None and server is not None and not worker.why_inline:
+            # Of a key pair the worker needs only the public key, of a password the whole.
+            secret = b"" if server.public else server.secret
+            kept_bytes = 0 if job.transport == "inline" else job.buffer_bytes
+            self.send(peer, ServePayloads(server.token, kept_bytes, server.public, secret))
         text = to_json(job) if job is not None and job.source else ""
         self.send(peer, Welcome(text, self.last_welcome))
 
@@ -285,7 +289,8 @@ class WorkerHandlers(RunControl):
         if worker is None:
             return
         name, incarnation = worker.hello.name, worker.hello.incarnation
-        self.diagnostics.record_lost(name, self.now)
+        self.diagnostics.lost, self.diagnostics.lost_at = self.diagnostics.lost + 1, self.now
+        self.diagnostics.last_lost.append(name[:MAX_REASON])
         if self.run is not None:
             last = worker.in_progress
             self.run.suspect_worker(peer, name, incarnation, last, worker.heard_at)

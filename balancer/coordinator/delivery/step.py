@@ -282,13 +282,10 @@ class PlannedSteps:
         first = self.by_number[min(self.by_number)]
         return first.number, first.front
 
-    def find(
-        self, rank: int, number: int, microbatch: int
-    ) -> tuple[PendingStep, PendingMicrobatch] | None:
-        """Return a step and its microbatch of a rank, None where there is no such."""
+    def find(self, rank: int, number: int, microbatch: int) -> PendingMicrobatch | None:
+        """Return a step's microbatch of a rank, None where there is no such."""
         step = self.by_number.get(number)
-        batch = step.find(rank, microbatch) if step is not None else None
-        return (step, batch) if step is not None and batch is not None else None
+        return step.find(rank, microbatch) if step is not None else None
 
     def change_missing(self, samples: Iterable[Sample], by: int) -> None:
         """Change how many samples the microbatches of planned samples miss, `by` for each."""

@@ -177,13 +177,11 @@ class DeliveryTracker:
         self, rank: int, number: int, microbatch: int, now: float = math.inf, peer: bytes = b""
     ) -> ReadyBatch | None:
         """Return a microbatch that a rank's process asks for, if it is complete and may be sent."""
-        found = self.planned.find(rank, number, microbatch)
-        if found is None:
+        batch = self.planned.find(rank, number, microbatch)
+        is_due = batch is not None and not batch.taken and not self.steps[number].is_blocked
+        if batch is None or not is_due or not self._is_complete(batch, now, peer):
             return None
-        step, batch = found
-        if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
-            return None
-        return pack(step, rank, microbatch, self.run, self.job)
+        return pack(self.steps[number], rank, microbatch, self.run, self.job)
 
     def mark_sent(
         self,
@@ -199,10 +197,9 @@ class DeliveryTracker:
         Its payloads count as sent once all were sent it that wait for it: until then they are
         needed here.
         """
-        found = self.planned.find(rank, number, microbatch)
-        if found is None:
+        batch = self.planned.find(rank, number, microbatch)
+        if batch is None:
             return
-        _, batch = found
         batch.sent_at[peer] = now
         if all(each in batch.sent_at for each in waiting):
             self.budget.mark_sent(batch.samples)
@@ -213,11 +210,11 @@ class DeliveryTracker:
 
         What came inline with it the process has dropped, too: all of it is to be sent there again.
         """
-        found = self.planned.find(rank, number, microbatch)
-        if found is None or found[1].taken:
+        batch = self.planned.find(rank, number, microbatch)
+        if batch is None or batch.taken:
             return
-        found[1].sent_at.pop(peer, None)
-        for sample in found[1].samples:
+        batch.sent_at.pop(peer, None)
+        for sample in batch.samples:
             if sample.is_sent or (sample.payload is not None and sample.payload.serial):
                 self.budget.drop((sample,))
                 self.budget.forget_sent((sample,))

@@ -85,8 +85,7 @@ def why_worker_refused(facts: DataFacts, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
         return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
-    is_same = (ready.count, ready.fingerprint) == (facts.count, facts.fingerprint)
-    if not facts.fingerprint or is_same:
+    if not facts.fingerprint or facts.agree_with(DataFacts(ready.count, ready.fingerprint)):
         return ""
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "
@@ -144,38 +143,24 @@ class LaunchHistory:
 
     def __init__(self) -> None:
         self.current = 0
-        self._launch_of: dict[bytes, int] = {}
-        self._replaced: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._launch_of) + len(self._replaced)
+        self.launch_of: dict[bytes, int] = {}
+        # Another process now plays their ranks.
+        self.replaced: dict[bytes, int] = {}
 
     def of(self, peer: bytes) -> int:
         """Return a process' launch; one never seen belongs to the current launch."""
-        return self._launch_of.get(peer, self.current)
-
-    def admit(self, peer: bytes) -> int:
-        """Record a process, of the current launch unless it was seen before; return its launch."""
-        return _remember(self._launch_of, peer, self.current)
+        return self.launch_of.get(peer, self.current)
 
     def end(self, launch: int) -> None:
         """Record that a process of a launch has gone or was replaced: that launch is over."""
         self.current = max(self.current, launch + 1)
 
-    def replace(self, peer: bytes, launch: int) -> None:
-        """Record that another process now plays a rank of this one."""
-        _remember(self._replaced, peer, launch)
 
-    def is_replaced(self, peer: bytes) -> bool:
-        """Return whether another process now plays a rank of this one."""
-        return peer in self._replaced
-
-
-def _remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
+def remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
     """Record a fact about a peer unless there is one; the earliest peers are forgotten.
 
     >>> known = {b"a": 1}
-    >>> _remember(known, b"a", 2), _remember(known, b"b", 2), known
+    >>> remember(known, b"a", 2), remember(known, b"b", 2), known
     (1, 2, {b'a': 1, b'b': 2})
     """
     known = table.setdefault(peer, fact)

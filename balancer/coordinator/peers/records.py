@@ -15,7 +15,6 @@ import msgspec
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, PayloadServer, WorkInProgress
-from ...protocol.payload_messages import ServePayloads
 from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
 
@@ -169,20 +168,6 @@ class PullCredentials(msgspec.Struct, frozen=True):
 # Makes the credentials of a worker with this public key (empty: nothing would be encrypted); None
 # if ranks may not connect to it.
 MakeCredentials = Callable[[bytes], PullCredentials | None]
-
-
-def instruction(worker: WorkerPeer, transport: str, most_bytes: int) -> ServePayloads | None:
-    """Return what a worker is told about its payloads; None if it can only send them inline.
-
-    transport: that of the job.
-    """
-    server = worker.serves
-    if server is None or worker.why_inline:
-        return None
-    # Of a key pair the worker needs only the public key, of a password the whole.
-    secret = b"" if server.public else server.secret
-    kept_bytes = 0 if transport == "inline" else most_bytes
-    return ServePayloads(server.token, kept_bytes, server.public, secret)
 
 
 def why_not_direct(worker: WorkerPeer, job: JobSpec | None) -> str:

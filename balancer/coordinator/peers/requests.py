@@ -35,9 +35,6 @@ class PendingRequests:
         self._to_look_at: dict[Key, None] = {}
         self._run = -1
 
-    def __len__(self) -> int:
-        return len(self._since)
-
     def add(self, peer: bytes, request: RequestBatch, now: float) -> None:
         """Record a request, as far as the peer may have more; a repeated one keeps its time."""
         own = self._of_peer.setdefault(peer, {})
@@ -143,9 +140,6 @@ class LabelTotals:
 
     def __init__(self) -> None:
         self._steps: dict[StepOfRun, CountedStep] = {}
-
-    def __len__(self) -> int:
-        return len(self._steps)
 
     def add(self, peer: bytes, message: LabelCount) -> int | None:
         """Store a count; return what another process has for its rank, if it differs."""

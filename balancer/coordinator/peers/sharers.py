@@ -65,10 +65,6 @@ class Sharers:
         """Return whether a rank has one process at most, and none was lost."""
         return not self.lost and len(self._of_rank.get(number, ())) < 2
 
-    def may_share(self, rank: RankPeer) -> bool:
-        """Return whether others play a rank of this process, in whatever run."""
-        return any(len(self._of_rank.get(number, ())) > 1 for number in rank.hello.ranks)
-
     def lose(self, rank: RankPeer, now: float) -> None:
         """Remember a process that cannot be reached, if others share its rank in its run."""
         if self.others(rank):

@@ -61,17 +61,13 @@ def why_not_readable(payload: Payload, check_layout: LayoutCheck | None) -> str:
     return ""
 
 
-def describe(sample: Sample, result: Probed | DecodedItem, reason: str) -> str:
-    """Return a reason with the sample that it is about."""
-    return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
-
-
 class EpochRun(SampleWork):
     """The state of one run, and what results of workers and ranks do to it."""
 
     # With it workers are doubted: what they send must be readable.
     check_layout: LayoutCheck | None = None
-    _end_is_known = False
+    # Whether ranks that asked for more were told that the epoch has ended.
+    end_is_known = False
 
     # --- results of workers
 
@@ -140,7 +136,8 @@ class EpochRun(SampleWork):
     ) -> Blame:
         """Lease a sample again whose result is rubbish; return who is to blame."""
         self.requeue(kind, sample)
-        return Blame(worker, describe(sample, result, reason))
+        name = f"{sample.key or result.key!r:.{SHOWN}}"
+        return Blame(worker, f"it answers sample {name} with rubbish: {reason}")
 
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
         """Store that a sample cannot be used; return who is to blame for what is rubbish."""
@@ -186,26 +183,3 @@ class EpochRun(SampleWork):
         # What one of its ranks has had is gone, whatever the others still need.
         earliest = max((first.step, first.microbatch), *(needed([rank]) for rank in ranks))
         return begin.run == self.number and (here.step, here.microbatch) < earliest
-
-    # --- questions
-
-    def epoch_end(self, step: int) -> int | None:
-        """Return the number of steps of the epoch if `step` is not one of them, else None."""
-        if not self.feed.ended or step < self.feed.step:
-            return None
-        return self.feed.step
-
-    def take_end(self) -> bool:
-        """Return, once, whether it is known by now where the epoch ends."""
-        is_new = self.feed.ended and not self._end_is_known
-        self._end_is_known = self.feed.ended
-        return is_new
-
-    def waiting_reason(self) -> str:
-        """Return in a few words what the run waits for."""
-        unknown, window = self.feed.unknown
-        if self.delivery.steps:
-            return "decoded samples"
-        if not unknown:
-            return "the plan of the next window"
-        return f"costs of the next window: {window - unknown} of {window} samples are measured"

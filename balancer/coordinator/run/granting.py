@@ -16,7 +16,6 @@ workers work on nothing beside it and have nothing to go on with, so that the ne
 it with certainty: a worker that dies of the next sample may take the last one's result with it.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
@@ -254,11 +253,6 @@ class SampleWork:
         self.give_back(expired)
         return expired
 
-    def next_deadline(self) -> float:
-        """Return when a lease expires, or a missing worker counts as dead."""
-        since = min((missing.since for missing in self._missing.values()), default=math.inf)
-        return min(self.leases.next_deadline(), since + self.leases.lease_s)
-
     def requeue(self, kind: str, sample: Sample) -> None:
         """Queue a sample again that no worker has on a lease."""
         if kind == "probe":
@@ -270,5 +264,8 @@ class SampleWork:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                if not self.leases.has_twin(lease, sample.ordinal):  # another worker may have it
+                is_elsewhere = lease.shared and any(
+                    sample.ordinal in x.samples for x in self.leases
+                )
+                if not is_elsewhere:
                     self.requeue(lease.kind, sample)

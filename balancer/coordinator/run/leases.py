@@ -207,10 +207,6 @@ class LeaseTable:
 
     # --- questions
 
-    def has_twin(self, lease: GrantedLease, ordinal: int) -> bool:
-        """Return whether a sample of a lease that was removed is on one that shares it."""
-        return lease.shared and any(ordinal in each.samples for each in self)
-
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
 
@@ -223,10 +219,6 @@ class LeaseTable:
             if held.shown_at <= before and not (held.shared or has_suspect(held)) and wanted(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
-
-    def next_deadline(self) -> float:
-        """Return the earliest deadline, infinity if there is none."""
-        return min((held.deadline for held in self), default=math.inf)
 
     # --- inside
 

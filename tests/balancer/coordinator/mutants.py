@@ -235,8 +235,8 @@ MUTANTS = (
     mutant(
         "a rank that is not known is not answered",
         edit("coordinator.rank_handlers:RankHandlers.identify_rank",
-             "self.send(peer, REPLACED if replaced else UnknownPeer())",
-             "replaced and self.send(peer, REPLACED)"),
+             "self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())",
+             "peer in self.launches.replaced and self.send(peer, REPLACED)"),
         seed=0,
     ),
     mutant(
@@ -261,8 +261,8 @@ MUTANTS = (
     ),
     mutant(
         "the end of the epoch is one step late",
-        edit("coordinator.run.epoch:EpochRun.epoch_end",
-             "step < self.feed.step", "step <= self.feed.step"),
+        edit("coordinator.machine:Coordinator._answer_requests",
+             "request.step >= run.feed.step", "request.step > run.feed.step"),
         seed=0,
     ),
     mutant(

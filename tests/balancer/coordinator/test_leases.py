@@ -31,7 +31,7 @@ def test_a_result_renews_all_leases_of_its_worker():
         leases.grant(worker, "decode", granted, now=0.0)
     assert leases.complete(A, 1, [0], now=9.0)[1]
     assert [held.worker for held in leases.take_expired(10.0)] == [B]
-    assert leases.next_deadline() == 19.0
+    assert [held.deadline for held in leases] == [19.0]
 
 
 def test_a_result_counts_once_and_only_from_whom_it_was_leased_to():

@@ -52,7 +52,7 @@ def test_a_new_run_forgets_the_requests_of_those_before_and_looks_at_all():
     pending.add(A, RequestBatch(1, 0, 3, 0), 0.0)
     assert pending.take(0) == [(RequestBatch(0, 0, 0, 0), A)]
     assert pending.take(1) == [(RequestBatch(1, 0, 3, 0), A)]
-    assert len(pending) == 1
+    assert len(pending._since) == 1
 
 
 def test_what_a_peer_has_asked_for_of_runs_that_it_has_left_is_forgotten():
@@ -67,11 +67,11 @@ def test_what_a_peer_has_asked_for_of_runs_that_it_has_left_is_forgotten():
 def test_a_peer_cannot_ask_for_any_number(monkeypatch):
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     pending = asked(*((step, 0) for step in range(9)))
-    assert len(pending) == 3
+    assert len(pending._since) == 3
     pending.add(A, RequestBatch(0, 0, 99, 0), 0.0)
-    assert len(pending) == 3
+    assert len(pending._since) == 3
     pending.add(B, RequestBatch(0, 1, 0, 0), 0.0)
-    assert len(pending) == 4
+    assert len(pending._since) == 4
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -250,7 +250,6 @@ def test_who_is_left_of_a_later_launch_is_not_failed_by_the_loss_of_a_former() -
 
 def test_processes_that_share_a_rank_are_sent_something_every_second() -> None:
     cluster, _ = started(A, B)
-    assert cluster.coordinator.next_deadline() < cluster.now + 1.1
     sent = cluster.tick(1.5)
     assert {to for to, message in sent if isinstance(message, Pong)} == {A, B}
     alone, _ = started(A)
