@@ -82,10 +82,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
         self.now = now
         self._check_heartbeats()
         for lease in self.run.return_expired(now, self.work_in_progress) if self.run else []:
-            self.diagnostics.expired, self.diagnostics.expired_at = (
-                self.diagnostics.expired + 1,
-                now,
-            )
+            self.diagnostics.expired += 1
+            self.diagnostics.expired_at = now
             self.send(lease.worker, Revoke(lease.number))
             self.doubt(lease.worker)  # it gets no more work before it answers
         # Ranks of another job: those of the current one had time to show up.
@@ -213,7 +211,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
         ) is not None and run.has_work():
             worker = self.workers[peer]
             home = self.pool.home(worker.hello.name, run.job.ranks)
-            lease = run.grant(peer, self.now, self.pool.assignable, worker.stats.ms_each, home)
+            workers = len(self.pool.assignable)
+            lease = run.grant(peer, self.now, workers, worker.stats.ms_each, home)
             if lease is None:
                 return
             self.send(peer, lease)

@@ -33,7 +33,7 @@ from .peers.records import RankPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import MAX_REASON, MAX_RUBBISH
-from .status_report import make_status_report, waiting_reason
+from .status_report import make_status_report
 
 REPLACED = RunFailed(
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
@@ -260,8 +260,7 @@ class RankHandlers(RunControl):
 
     def report_status(self, peer: bytes, question: GetStatus) -> None:
         """Send the status report that `counterpoise doctor` shows."""
-        report = make_status_report(self, question.number, waiting_reason(self))
-        self.send(peer, report)
+        self.send(peer, make_status_report(self, question.number))
 
     # --- pulls
 

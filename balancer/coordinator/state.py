@@ -21,10 +21,9 @@ from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import DataFacts, LaunchHistory
-from .peers.records import MakeCredentials, RankPeer, WorkerPeer
+from .peers.records import MakeCredentials, RankPeer, WorkerPeer, WorkerPool
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
-from .peers.worker_pool import WorkerPool
 from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
@@ -180,9 +179,7 @@ class CoordinatorState:
             worker.why_inline = "the balancer has keys, and this worker would serve without"
             return
         self.last_token += 1
-        worker.serves = PayloadServer(
-            self.last_token, hello.address, hello.key, found.public, found.secret
-        )
+        worker.serves = PayloadServer(self.last_token, hello.address, hello.key, *found)
 
     def remove_worker(self, peer: bytes) -> WorkerPeer | None:
         """Forget a worker process and return it, None if it is not known."""

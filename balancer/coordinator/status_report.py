@@ -75,7 +75,7 @@ def _waits_for(state: CoordinatorState) -> str:
     if state.job is None:
         return "a trainer to bring a job"
     if (run := state.run) is not None:
-        unknown, window = run.feed.unknown
+        unknown, window = run.feed.unknown, run.feed.end - run.feed.start
         what = f"costs of the next window: {window - unknown} of {window} samples are measured"
         if run.delivery.steps:
             what = "decoded samples"
@@ -100,8 +100,8 @@ def _slow_sample(state: CoordinatorState, run: EpochRun) -> str:
     )
 
 
-def make_status_report(state: CoordinatorState, number: int, waiting: str) -> StatusReport:
-    """Return a report of bounded size; `number` is the question's, `waiting` why ranks wait."""
+def make_status_report(state: CoordinatorState, number: int) -> StatusReport:
+    """Return a report of bounded size; `number` is the question's."""
     run, diagnostics, now = state.run, state.diagnostics, state.now
     budget = run.delivery.budget if run else ByteBudget(0, state.kept)
     leases = Counter(lease.worker for lease in run.leases) if run else Counter[bytes]()
@@ -113,7 +113,7 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         software=cut(diagnostics.software),
         workers=len(state.workers),
         trainers=len(state.ranks),
-        waiting=waiting,
+        waiting=waiting_reason(state),
         trouble=cut(state.failure.reason) if state.failure else "",
         epoch=run.begin.epoch if run else -1,
         front=run.delivery.planned.front[0] if run else -1,

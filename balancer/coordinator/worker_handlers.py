@@ -234,8 +234,8 @@ class WorkerHandlers(RunControl):
         self.set_unresponsive(worker, False)
         worker.stats.add(self.now, **counts)
         outcome = Outcome.DONE
-        for blame in self.guard(store) or ():
-            blamed = self.workers.get(blame.worker)
+        for who, reason in self.guard(store) or ():
+            blamed = self.workers.get(who)
             if blamed is None:
                 continue
             blamed.rubbish += 1
@@ -243,10 +243,10 @@ class WorkerHandlers(RunControl):
                 continue
             self.costs.forget()  # it may have made up some of them
             if blamed is worker:
-                self.turn_away(peer, blame.reason)
+                self.turn_away(peer, reason)
                 outcome = Outcome.REFUSED
             else:
-                self.apply(blame.worker, Event.TURNED_AWAY, blame.reason)
+                self.apply(who, Event.TURNED_AWAY, reason)
         return outcome
 
     # --- leaving

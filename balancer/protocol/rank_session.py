@@ -29,10 +29,12 @@ from .messages import (
     WorkersEnded,
 )
 from .parts import COUNTED_STEPS, EpochPosition, Ready
-from .payload_messages import Ack, Batch, RequestBatch, microbatches_ahead
+from .payload_messages import Ack, Batch, RequestBatch
 from .transitions import BEGIN, RANK, Outcome, handlers_of
 
 Position = tuple[int, int, int]
+# More microbatches than these are not asked for ahead of need, however many a step has.
+MOST_AHEAD = 256
 # The holes of this many steps are kept, for a balancer that was restarted.
 KNOWN_STEPS = 32
 
@@ -82,7 +84,9 @@ class RankSession:
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
-        self.prefetch = microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
+        # How many microbatches are asked for ahead, of all ranks.
+        ahead = max(prefetch, 1) * len(ranks)
+        self.prefetch = max(ahead, min(ahead * microbatches, MOST_AHEAD))
         self.ready: Ready | None = None
         self.status: Pong | None = None
         self.run = -1

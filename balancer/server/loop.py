@@ -16,7 +16,6 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
-from ..coordinator.peers.records import PullCredentials
 from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.records import VERSION
@@ -54,15 +53,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
-def new_credentials(key: bytes, has_keys: bool) -> PullCredentials | None:
+def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
     """Return new credentials for a worker with this public key, empty if it has none.
 
     Where the balancer has keys nothing travels in the clear: None for a worker without.
     """
     if key:
         pair = new_pair("trainer")
-        return PullCredentials(pair.public, pair.secret)
-    return None if has_keys else PullCredentials(b"", os.urandom(16).hex().encode())
+        return pair.public, pair.secret
+    return None if has_keys else (b"", os.urandom(16).hex().encode())
 
 
 def serve(

@@ -1,7 +1,6 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.records import PullCredentials
 from counterpoise.balancer.coordinator.run.known_costs import CostMemory, KnownCosts
 from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec
@@ -27,8 +26,8 @@ class NoMemory(CostMemory):
         return super().known_to(job, count, fingerprint, whole, believed=False)
 
 
-def _credentials(_: bytes) -> PullCredentials:
-    return PullCredentials(b"", b"a password")
+def _credentials(_: bytes) -> tuple[bytes, bytes]:
+    return b"", b"a password"
 
 
 class BalancerProcess:

@@ -129,13 +129,13 @@ class ByteBudget:
         self._kept = kept
         self.limit_bytes = limit_bytes
         self.held_bytes = self.sent_bytes = self.reserved_bytes = self.largest_bytes = 0
-        self._held: dict[int, Sample] = {}
+        self.held: dict[int, Sample] = {}
         self._sent: dict[int, Sample] = {}
 
     @property
     def is_exceeded(self) -> bool:
         """True if payloads are held, and those held and sent exceed the budget."""
-        return bool(self._held) and self.held_bytes + self.sent_bytes > self.limit_bytes
+        return bool(self.held) and self.held_bytes + self.sent_bytes > self.limit_bytes
 
     def reserve_room(self, samples: Sequence[Sample]) -> int:
         """Reserve the bytes of samples to be decoded; return how many, from the first, fit in."""
@@ -170,21 +170,21 @@ class ByteBudget:
         """Hold samples' payloads."""
         for sample, payload in decoded:
             sample.payload, sample.nbytes, payload.is_held = payload, payload.nbytes, True
-            self._held[sample.ordinal] = sample
+            self.held[sample.ordinal] = sample
             self.held_bytes += payload.nbytes
             self.largest_bytes = max(self.largest_bytes, payload.nbytes)
 
     def drop(self, samples: Iterable[Sample]) -> None:
         """Drop the payloads that are held of these samples."""
         for sample in samples:
-            if self._held.pop(sample.ordinal, None) is not None:
+            if self.held.pop(sample.ordinal, None) is not None:
                 self.held_bytes -= sample.nbytes
                 self._forget_payload(sample)
 
     def mark_sent(self, samples: Iterable[Sample]) -> None:
         """Count the payloads that are held of samples as sent; a frame is the rank's from now."""
         for sample in samples:
-            if self._held.pop(sample.ordinal, None) is None:
+            if self.held.pop(sample.ordinal, None) is None:
                 continue
             sample.is_sent = True
             self._sent[sample.ordinal] = sample
@@ -203,20 +203,12 @@ class ByteBudget:
 
     def forget_all(self) -> None:
         """Have workers forget all payloads: the run is over."""
-        self.drop([*self._held.values()])
+        self.drop([*self.held.values()])
         self.forget_sent([*self._sent.values()])
-
-    def held_at(self, worker: bytes) -> list[Sample]:
-        """Return the held samples whose payloads a worker keeps."""
-        return [
-            sample
-            for sample in self._held.values()
-            if sample.payload is not None and sample.payload.worker == worker
-        ]
 
     def latest(self) -> Sample:
         """Return the held sample that is needed last; what is not planned yet comes last of all."""
-        return max(self._held.values(), key=lambda s: (s.step < 0, *s.position, s.ordinal))
+        return max(self.held.values(), key=lambda s: (s.step < 0, *s.position, s.ordinal))
 
     def _forget_payload(self, sample: Sample) -> None:
         payload, sample.payload = sample.payload, None

@@ -10,8 +10,6 @@ sample is leased again. Who is blamed a few times is turned away by the handlers
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from ...protocol.messages import SampleFailed, StartRun
 from ...protocol.parts import DecodedItem, Probed
 from ...protocol.payload_messages import ProbeDone
@@ -27,11 +25,8 @@ MAX_PULLED_BYTES = 1 << 30
 SHOWN = 80
 
 
-class Blame(msgspec.Struct, frozen=True):
-    """A worker has sent rubbish, and what."""
-
-    worker: bytes
-    reason: str
+# A worker that has sent rubbish, and what.
+Blame = tuple[bytes, str]
 
 
 def why_bad_costs(cost: tuple[int, ...], nbytes: int, resources: int) -> str:
@@ -137,7 +132,7 @@ class EpochRun(SampleWork):
         """Lease a sample again whose result is rubbish; return who is to blame."""
         self.requeue(kind, sample)
         name = f"{sample.key or result.key!r:.{SHOWN}}"
-        return Blame(worker, f"it answers sample {name} with rubbish: {reason}")
+        return worker, f"it answers sample {name} with rubbish: {reason}"
 
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
         """Store that a sample cannot be used; return who is to blame for what is rubbish."""
@@ -159,7 +154,7 @@ class EpochRun(SampleWork):
         granted = held.granted if held else () if lease > self.leases.last else ordinals
         for ordinal in [each for each in ordinals if each not in granted]:
             reason = f"it answers sample {ordinal} under lease {lease}, where that is not"
-            blamed.append(Blame(worker, reason))
+            blamed.append((worker, reason))
         kind, found = self.leases.complete(worker, lease, ordinals, now)
         if found:
             self.give_back(self.leases.take_skipped(worker, lease))

@@ -264,8 +264,7 @@ class SampleWork:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                is_elsewhere = lease.shared and any(
-                    sample.ordinal in x.samples for x in self.leases
-                )
-                if not is_elsewhere:
+                # Another worker may have it, on a lease that shares it.
+                others = self.leases if lease.shared else ()
+                if not any(sample.ordinal in other.samples for other in others):
                     self.requeue(lease.kind, sample)

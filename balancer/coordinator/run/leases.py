@@ -72,9 +72,6 @@ class LeaseTable:
         self._late: dict[int, GrantedLease] = {}
         self._useless: list[GrantedLease] = []
 
-    def __len__(self) -> int:
-        return len(self._by_number)
-
     def __iter__(self) -> Iterator[GrantedLease]:
         return iter(self._by_number.values())
 

@@ -89,7 +89,7 @@ class PlanningFeed:
     def has_to_probe(self, most: int) -> bool:
         """Return whether samples wait to be probed, or would with `open_ahead`."""
         samples = self.samples
-        return samples.to_probe > 0 or samples.end < min(self._end + most, len(self.order))
+        return samples.to_probe > 0 or samples.end < min(self.end + most, len(self.order))
 
     def open_ahead(self, most: int) -> None:
         """Open up to `most` samples beyond the next window to probing, once none of it waits."""
@@ -104,7 +104,7 @@ class PlanningFeed:
             sample.key, sample.cost = found.key, found.cost
             sample.nbytes = max(sample.nbytes, found.nbytes)
         samples = [sample for sample, _ in first]
-        self._unknown -= sum([ordinal < self._end for ordinal in map(ORDINAL, samples)])
+        self.unknown -= sum([ordinal < self.end for ordinal in map(ORDINAL, samples)])
         return samples
 
     def store_failure(self, sample: Sample, key: str) -> None:
@@ -124,25 +124,20 @@ class PlanningFeed:
                 if not (is_short or len(delivery.planned.samples) < AHEAD_SAMPLES):
                     return
                 self._deliver_step(self._undelivered)
-            elif self.ended or self._unknown or not is_short:
+            elif self.ended or self.unknown or not is_short:
                 return
             else:
                 self._plan_window()
 
-    @property
-    def unknown(self) -> tuple[int, int]:
-        """The number of the next window's samples without costs yet, and of all its samples."""
-        return self._unknown, self._end - self.start
-
     def _open_window(self) -> None:
         """Queue the samples of the next window to be probed, those not known already."""
-        self._end = min(self.start + self.planner.window_samples, len(self.order))
-        self.samples.open(self._end)
-        self._unknown = self.samples.unknown(self.start, self._end)
+        self.end = min(self.start + self.planner.window_samples, len(self.order))
+        self.samples.open(self.end)
+        self.unknown = self.samples.unknown(self.start, self.end)
 
     def _plan_window(self) -> None:
-        is_last = self._end == len(self.order)
-        known = self.samples.costs(self.start, self._end)
+        is_last = self.end == len(self.order)
+        known = self.samples.costs(self.start, self.end)
         window = Window(self.epoch, self.step, self.start, known, is_last)
         try:
             planned, costs = self.planner.plan(window), window.costs_digest()
@@ -157,7 +152,7 @@ class PlanningFeed:
         self._undelivered = _Undelivered(planned, self.step, self.start, after_window, costs)
         if not planned.batches:
             self._end_window(self._undelivered)
-        self.ended = (is_last and after_window >= self._end) or not planned.consumed
+        self.ended = (is_last and after_window >= self.end) or not planned.consumed
         self.start, self.step = after_window, self.step + len(planned.batches)
         self.left_out += planned.left_out
         self._open_window()

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.coordinator.driven import Driven
-from counterpoise.balancer.coordinator.peers.records import WorkerPeer
-from counterpoise.balancer.coordinator.peers.worker_pool import WorkerPool
+from counterpoise.balancer.coordinator.peers.records import WorkerPeer, WorkerPool
 from counterpoise.balancer.coordinator.run import granting
 from counterpoise.balancer.protocol.messages import Message, WorkerHello
 from counterpoise.balancer.protocol.payload_messages import Lease

@@ -3,7 +3,6 @@
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.records import PullCredentials
 from counterpoise.balancer.coordinator.run.epoch import MAX_PULLED_BYTES
 from counterpoise.balancer.coordinator.status_report import make_status_report
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -49,7 +48,7 @@ class Job:
         self.job = JobSpec(plan=PLAN, source={"pattern": "x"}, **changes)
         self.coordinator = Coordinator(
             check_layout=why_bad_layout,
-            make_credentials=credentials or (lambda _: PullCredentials(b"", b"secret")),
+            make_credentials=credentials or (lambda _: (b"", b"secret")),
             incarnation=3,
         )
         self.sent, self.serials, self.now, self.freed_with_leases = [], 0, 0.0, []
@@ -111,7 +110,7 @@ class Job:
         return self.told(Batch)[-1]
 
     def ways(self):
-        report = make_status_report(self.coordinator, 1, "")
+        report = make_status_report(self.coordinator, 1)
         return {each.name: each.transport for each in report.worker_statuses}
 
 
@@ -223,7 +222,7 @@ def test_what_a_worker_that_ends_had_is_decoded_by_the_others():
     assert budget.held_bytes < before
     job.work()
     assert budget.held_bytes == before
-    assert {sample.payload.worker for sample in budget._held.values()} == {b"w1"}
+    assert {sample.payload.worker for sample in budget.held.values()} == {b"w1"}
     assert not job.freed()  # there is nobody to tell
 
 
@@ -239,7 +238,7 @@ def test_payloads_needed_last_are_dropped_and_freed_where_memory_is_short():
 
 
 def test_a_key_pair_s_secret_is_for_ranks_only():
-    pair = PullCredentials(b"public of ranks", b"secret of ranks")
+    pair = (b"public of ranks", b"secret of ranks")
     job = Job(key=b"the worker's key", credentials=lambda _: pair)
     (instruction, *_) = job.told(ServePayloads)
     assert (instruction.public, instruction.secret) == (b"public of ranks", b"")
@@ -279,7 +278,8 @@ def test_a_worker_out_of_reach_sends_inline_and_what_it_has_is_decoded_again():
     # It is told again: it may not have heard it the first time.
     assert job.told(StopServing) == job.told(StopServing, peer) == [StopServing(reason)] * 2
     assert job.ways()[peer.decode()] == f"inline: {reason}"
-    assert job.coordinator.run.delivery.budget.held_at(peer) == []
+    held = job.coordinator.run.delivery.budget.held.values()
+    assert not any(each.payload.worker == peer for each in held)
     again = job.ask(0, 0, lost=True)
     assert [item.ordinal for item in again.items] == [item.ordinal for item in batch.items]
     assert not set(serials(batch)) & set(serials(again))
