@@ -50,11 +50,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
     # --- events in, effects out
 
     def handle(
-        self,
-        peer: bytes,
-        message: Message,
-        payloads: Sequence[object] = (),
-        now: float = 0.0,
+        self, peer: bytes, message: Message, payloads: Sequence[object] = (), now: float = 0.0
     ) -> list[Send]:
         """Receive one message with its payload frames; return what to send."""
         self.now = now
@@ -143,7 +139,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
         """Do what has become possible; return what to send: see `take_outbox`."""
         self.guard(lambda run: run.feed.plan_ahead(STEPS_AHEAD))
         self._answer_requests()
-        for lease in self.run.leases.take_useless() if self.run is not None else []:
+        while self.run is not None and self.run.leases.useless:
+            lease = self.run.leases.useless.pop(0)
             self.send(lease.worker, Revoke(lease.number))  # others have done its samples
             # It may hang: without this it would get samples again and again, and all wait for them.
             if lease.shown_at <= self.now - HELP_AFTER_S:
@@ -210,7 +207,7 @@ class Coordinator(WorkerHandlers, RankHandlers):
             peer := self.pool.next_free(run.leases.count_or_full)
         ) is not None and run.has_work():
             worker = self.workers[peer]
-            home = self.pool.home(worker.hello.name, run.job.ranks)
+            home = self.pool.home(worker.hello.name, run.job.plan.ranks)
             workers = len(self.pool.assignable)
             lease = run.grant(peer, self.now, workers, worker.stats.ms_each, home)
             if lease is None:

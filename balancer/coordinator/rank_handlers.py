@@ -30,6 +30,7 @@ from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
 from .peers.admission import DataFacts, remember, why_apart, why_not_gone_on_in, why_rank_refused
 from .peers.records import RankPeer
+from .peers.sharers import LostSharer
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import MAX_REASON, MAX_RUBBISH
@@ -37,7 +38,7 @@ from .status_report import make_status_report
 
 REPLACED = RunFailed(
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
-    "topology=",
+    "topology="
 )
 
 
@@ -63,7 +64,7 @@ class RankHandlers(RunControl):
         if reason:
             self.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
-        launch = self.launches.of(peer)
+        launch = self.launches.launch_of.get(peer, self.launches.current)
         same = [old for old in self.ranks.values() if old.has_seat_of(hello)]
         if any(old.launch > launch for old in same):
             self.send(peer, REPLACED)  # a late message of a process that was replaced
@@ -143,10 +144,8 @@ class RankHandlers(RunControl):
         self._end(peer, UnknownPeer())
 
     def _end(self, peer: bytes, last: RunFailed | UnknownPeer) -> None:
-        rank = self.ranks[peer]
         self.send(peer, last)
-        self._forget(peer)
-        if rank.started is not None:
+        if self._forget(peer).started is not None:
             self.stop_run()
 
     # --- running
@@ -242,13 +241,13 @@ class RankHandlers(RunControl):
             self.fail(
                 f"processes that share rank {message.rank} count {message.tokens} and {other} "
                 f"label tokens in its batches of step {message.step}: let collate_fn make the same "
-                "batch of the same samples",
+                "batch of the same samples"
             )
             return
-        if (found := self.labels.settle(peer, message, self.job.ranks, self.ranks)) is not None:
-            total, told = found
-            for each in told:
-                self.send(each, total)
+        found = self.labels.settle(peer, message, self.job.plan.ranks, self.ranks)
+        if found is not None:
+            for each in found[1]:
+                self.send(each, found[0])
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
@@ -284,7 +283,7 @@ class RankHandlers(RunControl):
             if self.job is not None and self.job.transport == "direct":
                 self.fail(
                     f"worker {worker.hello.name}: {reason}; let ranks reach its address "
-                    '(counterpoise worker --serve), or leave transport="direct"',
+                    '(counterpoise worker --serve), or leave transport="direct"'
                 )
             elif self.run is not None:
                 # What only it has, and no rank was sent, is decoded again.
@@ -294,9 +293,7 @@ class RankHandlers(RunControl):
 
     def release_rank(self, peer: bytes, _: RankBye) -> None:
         """Forget a rank that says goodbye, and answer it when no other rank needs this run."""
-        rank = self.ranks[peer]
-        self._forget(peer)
-        self.forget_taken(rank.hello.ranks)
+        self.forget_taken(self._forget(peer).hello.ranks)
         self.leaving.add(peer)
         self._continue_without()
 
@@ -305,19 +302,20 @@ class RankHandlers(RunControl):
 
         If others share its rank they wait for it to come back, though not for long.
         """
-        rank = self.ranks[peer]
-        self._forget(peer)
+        rank = self._forget(peer)
         if rank.started is not None:
             self.launches.end(rank.launch)
-            self.sharers.lose(rank, self.now)
+            if self.sharers.others(rank):
+                self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
         self._continue_without()
 
-    def _forget(self, peer: bytes) -> None:
+    def _forget(self, peer: bytes) -> RankPeer:
         rank = self.ranks.pop(peer)
         self.requests.look_at_peers(each.peer for each in self.sharers.others(rank))
         self.sharers.remove(rank)
         self.requests.remove_before(peer, math.inf)
         self.labels.remove(peer)
+        return rank
 
     def confirm_loss(self, peer: bytes, _: object = None) -> None:
         """Record that a process that was lost still cannot be reached."""

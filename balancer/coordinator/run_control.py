@@ -81,7 +81,7 @@ class RunControl(CoordinatorState):
         if not 0 <= first <= count:
             raise ValueError(
                 f"the ledger is at sample {first}, but the data set has {count}: the ledger "
-                "belongs to another data set; resume with its own",
+                "belongs to another data set; resume with its own"
             )
         try:
             order = permutation(count, job.plan.seed, start.epoch, shuffle=job.shuffle)
@@ -113,7 +113,7 @@ class RunControl(CoordinatorState):
         run = self.run
         current = run.number if run is not None else -1
         later = [start for start in starts if start.run > current]
-        if not later or (run is not None and len(self._ranks_beyond(current)) < job.ranks):
+        if not later or (run is not None and len(self._ranks_beyond(current)) < job.plan.ranks):
             return None
         return min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))
 
@@ -208,14 +208,23 @@ class RunControl(CoordinatorState):
         if self._has_lasted("missing ranks", missing, MISSING_S):
             self.fail(
                 f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
-                "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
+                "to start the next epoch: let all ranks run the same epochs, or restart all ranks"
             )
         # All workers that have come were refused.
         is_refused = not self.workers and self.refused and self.ranks
         if self._has_lasted("all refused", is_refused, MISSING_S):
             self.fail(f"{self.refused}; no other has come for {MISSING_S:.0f} s")
         self._check_held_up()
-        self._check_lost_counts()
+        # Label tokens were counted for a former balancer, and who did so stays away. That rank may
+        # have had the step's total, of which it tells nobody while it trains: where it then waits
+        # for the gradients of a rank that has no total, neither would ever go on.
+        lost = self._lost_counts()
+        if self._has_lasted("lost counts", lost, COUNTS_LOST_S) and lost is not None:
+            self.fail(
+                f"the balancer was restarted while it added up the label tokens of step {lost[0]}, "
+                f"and ranks {lost[1]} have not come back for {COUNTS_LOST_S:.0f} s to send theirs "
+                "again: restart all ranks from the last ledger"
+            )
         self._check_lost_sharers()
 
     def send_pong(self, peer: bytes, number: int = 0) -> None:
@@ -257,39 +266,22 @@ class RunControl(CoordinatorState):
         one does come back, the run starts again.
         """
         run = self.run
-        if run is None or not (absent := self.sharers.absent(run.job.ranks)):
+        if run is None or not (absent := self.sharers.absent(run.job.plan.ranks)):
             return
         nearest = self.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(self.now - since > HELD_UP_S for since in unplanned):
             run.delivery.skip_to(absent, BEYOND, 0)  # they take nothing more
 
-    def _check_lost_counts(self) -> None:
-        """Fail when label tokens were counted for a former balancer, and who did so stays away.
-
-        That rank may have had the step's total, of which it tells nobody while it trains: where it
-        then waits for the gradients of a rank that has no total, neither would ever go on.
-        """
-        lost = self._lost_counts()
-        if self._has_lasted("lost counts", lost, COUNTS_LOST_S) and lost is not None:
-            self.fail(
-                f"the balancer was restarted while it added up the label tokens of step {lost[0]}, "
-                f"and ranks {lost[1]} have not come back for {COUNTS_LOST_S:.0f} s to send theirs "
-                "again: restart all ranks from the last ledger",
-            )
-
     def _lost_counts(self) -> tuple[int, tuple[int, ...]] | None:
         """Return the step of which a process that has come back waits for absent ranks' counts."""
-        if self.job is None or not (absent := self.sharers.absent(self.job.ranks)):
+        if self.job is None or not (absent := self.sharers.absent(self.job.plan.ranks)):
             return None
         for rank in self.ranks.values():
-            has_returned = rank.started is not None and rank.started.has_returned
-            waits = self.labels.waits_for(rank.peer, rank.run, self.job.ranks)
-            if (
-                has_returned
-                and waits is not None
-                and (gone := tuple(r for r in waits[1] if r in absent))
-            ):
+            if rank.started is None or not rank.started.has_returned:
+                continue
+            waits = self.labels.waits_for(rank.peer, rank.run, self.job.plan.ranks)
+            if waits is not None and (gone := tuple(r for r in waits[1] if r in absent)):
                 return waits[0], gone
         return None
 

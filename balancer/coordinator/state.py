@@ -28,9 +28,6 @@ from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
 
-# Handles an event of a peer: (peer, message) -> outcome; None is the only outcome of its row.
-Handler = Callable[..., Outcome | None]
-
 
 class Send(msgspec.Struct, frozen=True):
     """Send this message, with these payload frames, to this peer."""
@@ -136,7 +133,8 @@ class CoordinatorState:
         self.now = 0.0
         self._outbox: list[Send] = []
         actions = {row.action for row in COORDINATOR.values()}
-        self.handlers: dict[str, Handler]
+        self.handlers: dict[str, Callable[..., Outcome | None]]
+        # Each is called with the peer and the message; None is the only outcome of its row.
         self.handlers = {action: getattr(self, action.replace(" ", "_")) for action in actions}
 
     # --- the table
@@ -206,7 +204,7 @@ class CoordinatorState:
         run = self.run
         if run is None or all(rank.run <= run.number for rank in self.ranks.values()):
             return ()
-        return self.sharers.absent(run.job.ranks)
+        return self.sharers.absent(run.job.plan.ranks)
 
     @property
     def has_ready_worker(self) -> bool:

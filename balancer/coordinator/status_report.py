@@ -52,7 +52,7 @@ def label_reason(state: CoordinatorState, peer: bytes) -> str:
     rank = state.ranks.get(peer)
     if rank is None or rank.started is None or state.job is None:
         return ""
-    found = state.labels.waits_for(peer, rank.started.run, state.job.ranks)
+    found = state.labels.waits_for(peer, rank.started.run, state.job.plan.ranks)
     if found is None:
         return ""
     step, missing = found

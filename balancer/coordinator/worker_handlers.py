@@ -24,12 +24,7 @@ from ..protocol.payload_messages import DecodeDone, ProbeDone, Revoke, ServePayl
 from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
-from .peers.admission import (
-    DataFacts,
-    why_not_gone_on_in,
-    why_other_version,
-    why_worker_refused,
-)
+from .peers.admission import DataFacts, why_not_gone_on_in, why_other_version, why_worker_refused
 from .peers.records import WorkerPeer, WorkerStats, why_not_direct
 from .run.epoch import Blame, EpochRun
 from .run.leases import GrantedLease

@@ -98,7 +98,7 @@ class Trainer:
 
     def _seat(self, rank: int, sharer: int) -> int:
         """Return the number in the outcome of a rank's process among those that share it."""
-        return sharer * self.world.settings.job.ranks + rank
+        return sharer * self.world.settings.job.plan.ranks + rank
 
     def crash(self, down_s: float) -> None:
         """Kill all ranks that are left; all start again from one of the last ledgers."""

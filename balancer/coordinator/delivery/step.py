@@ -84,9 +84,15 @@ def plan_step(
 ) -> PendingStep:
     """Return a step of planned samples, and set in these where they belong."""
     microbatches = [
-        [_microbatch((number, m, r), samples) for m, samples in enumerate(batches)]
-        for r, batches in enumerate(ranks)
+        [PendingMicrobatch(tuple(samples), 0) for samples in batches] for batches in ranks
     ]
+    for r, batches in enumerate(microbatches):
+        for m, batch in enumerate(batches):
+            place = number, m, r
+            for sample in batch.samples:
+                sample.place = place
+                # What was not decoded yet, and is no hole, is missing: the others are asked.
+                batch.missing += not sample.settled or sample.is_missing
     step = PendingStep(number, after, microbatches, waits_for_holes)
     step.taken = [0] * len(ranks)
     step.untaken_at = [len(ranks)] * len(microbatches[0])
@@ -153,15 +159,6 @@ def _hole(sample: Sample) -> Hole:
 def _usable(samples: Sequence[Sample], holes: Collection[int]) -> Sequence[Sample]:
     """Return the samples that are no holes; `holes` are those of their step."""
     return [sample for sample in samples if sample.failure is None] if holes else samples
-
-
-def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:
-    missing = 0
-    for sample in samples:
-        sample.place = place
-        # What was not decoded yet, and is no hole, is missing: the others are asked.
-        missing += not sample.settled or sample.is_missing
-    return PendingMicrobatch(tuple(samples), missing)
 
 
 def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[int, ...]:

@@ -72,8 +72,8 @@ def why_rank_refused(
         plan_with(theirs.plan)  # a plan that cannot be made is refused here, not at its step
     except ValueError as error:
         return f"{error!s:.{MAX_QUOTED}}"
-    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
-        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
+    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.plan.ranks:
+        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.plan.ranks}"
     if job is not None and job != theirs:
         differ = difference(to_json(job), hello.job)
         whose = next((f", that of {o.hello.name:.80}" for o in others if o.hello.name), "")
@@ -146,10 +146,6 @@ class LaunchHistory:
         self.launch_of: dict[bytes, int] = {}
         # Another process now plays their ranks.
         self.replaced: dict[bytes, int] = {}
-
-    def of(self, peer: bytes) -> int:
-        """Return a process' launch; one never seen belongs to the current launch."""
-        return self.launch_of.get(peer, self.current)
 
     def end(self, launch: int) -> None:
         """Record that a process of a launch has gone or was replaced: that launch is over."""

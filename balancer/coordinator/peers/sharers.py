@@ -65,11 +65,6 @@ class Sharers:
         """Return whether a rank has one process at most, and none was lost."""
         return not self.lost and len(self._of_rank.get(number, ())) < 2
 
-    def lose(self, rank: RankPeer, now: float) -> None:
-        """Remember a process that cannot be reached, if others share its rank in its run."""
-        if self.others(rank):
-            self.lost[rank.peer] = LostSharer(rank, now, unreachable_at=now)
-
     def others(self, rank: RankPeer) -> list[RankPeer]:
         """Return the processes that count and share a rank with this one, in the same run."""
         mates = {

@@ -87,15 +87,6 @@ def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Samp
     return next(found, None)
 
 
-def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
-    """Return the sample that a lost worker worked on: the one last reported, else its first."""
-    reported = [each for each in leases if reported_sample([each], last) is not None]
-    for lease in reported or leases:
-        for sample in lease.samples.values():
-            return SuspectedSample(reported_sample([lease], last) or sample, lease.alone)
-    return None
-
-
 class SampleWork:
     """The samples of one run at work: grants leases, takes lost ones back, gives samples up.
 
@@ -121,7 +112,7 @@ class SampleWork:
         self.begin = begin
         self.job = job
         self.delivery = DeliveryTracker(begin.run, job, kept)
-        self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
+        self.delivery.skip_to(range(job.plan.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, note_change=note_leases)
         # Samples that were given up.
@@ -133,12 +124,7 @@ class SampleWork:
     # --- granting
 
     def grant(
-        self,
-        worker: bytes,
-        now: float,
-        workers: int,
-        ms_each: Mapping[str, float],
-        rank: int,
+        self, worker: bytes, now: float, workers: int, ms_each: Mapping[str, float], rank: int
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
@@ -220,8 +206,11 @@ class SampleWork:
 
         Whether it died shows when a new process has its name, or when it stays away.
         """
-        suspect = likely_sample(self.leases.of_worker(worker), last)
-        if suspect is not None:
+        leases = self.leases.of_worker(worker)
+        reported = [each for each in leases if reported_sample([each], last) is not None]
+        for lease in (reported or leases)[:1]:
+            sample = reported_sample([lease], last) or next(iter(lease.samples.values()))
+            suspect = SuspectedSample(sample, lease.alone)
             self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
 
     def see_worker(self, name: str, incarnation: int) -> None:

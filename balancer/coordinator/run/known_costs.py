@@ -36,14 +36,10 @@ class KnownCosts:
         # Size in bytes + 1; 0 where nothing is known.
         self._sizes = np.zeros(count, np.int64)
         most = np.iinfo(np.int64).max
-        self._limits = np.array([most if each is None else each for each in budgets], np.int64)
+        # The most of each resource.
+        self.limits = np.array([most if each is None else each for each in budgets], np.int64)
         self._failed: set[int] = set()
         self._is_empty = True
-
-    @property
-    def resources(self) -> int:
-        """The number of resources that a sample has costs of."""
-        return len(self._limits)
 
     def are_known(self, indexes: Int64) -> Mask:
         """Return of which samples (n,) the costs are known (n,)."""
@@ -54,7 +50,7 @@ class KnownCosts:
     def costs(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
         if self._is_empty:
-            return np.zeros((len(indexes), len(self._limits)), np.int64)
+            return np.zeros((len(indexes), len(self.limits)), np.int64)
         return self._costs[indexes]
 
     def measured(self, indexes: Int64) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -67,7 +63,7 @@ class KnownCosts:
         if not len(self._sizes):
             return
         at, rows = np.array(indexes, np.int64), np.array(costs, np.int64)
-        fit = (rows <= self._limits).all(axis=1)
+        fit = (rows <= self.limits).all(axis=1)
         self._costs[at[fit]], self._sizes[at[fit]] = rows[fit], nbytes[fit] + 1
         self._is_empty = False
 
@@ -135,7 +131,8 @@ class OpenSamples:
         self._order = order
         self.known = known
         self._shrinks = shrinks
-        self._samples: dict[int, Sample] = {}
+        # Those that are objects.
+        self.seen: dict[int, Sample] = {}
         # Samples whose lease was lost; those from `_fresh` on that are not known, of which `_left`
         # are to be measured, were on none yet.
         self._again: deque[Sample] = deque()
@@ -173,7 +170,7 @@ class OpenSamples:
 
     def unknown(self, begin: int, end: int) -> int:
         """Return how many of these samples, which are open, have no costs yet."""
-        objects = (self._samples.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
+        objects = (self.seen.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
         leased = sum(sample is not None and sample.cost is None for sample in objects)
         return leased + self._not_known(max(begin, self._fresh), end)
 
@@ -197,7 +194,7 @@ class OpenSamples:
             self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
             looked_at *= 2  # there may be one in a million
         self._left -= len(fresh)
-        self._samples.update(zip(map(ORDINAL, fresh), fresh, strict=True))
+        self.seen.update(zip(map(ORDINAL, fresh), fresh, strict=True))
         return fresh
 
     def requeue(self, sample: Sample) -> None:
@@ -218,7 +215,7 @@ class OpenSamples:
         for sample in itertools.compress(samples, noted):
             is_more_known = sample.failure or sample.crash_count or sample.payload is not None
             if not is_more_known:
-                self._samples.pop(sample.ordinal, None)
+                self.seen.pop(sample.ordinal, None)
 
     def costs(self, begin: int, end: int) -> Int64:
         """Return the costs of samples (n, resources), all of which have some.
@@ -229,18 +226,13 @@ class OpenSamples:
         costs = self.known.costs(indexes)
         others = np.flatnonzero(~self.known.are_known(indexes))
         if len(others):
-            found = [self._samples[begin + place].cost or () for place in others.tolist()]
+            found = [self.seen[begin + place].cost or () for place in others.tolist()]
             costs[others] = np.array(found, np.int64)
         return costs
 
-    def name(self, ordinal: int) -> str:
-        """Return what an error calls a sample."""
-        sample = self._samples.get(ordinal)
-        return repr(sample.key) if sample is not None else f"{self._order[ordinal]} of the source"
-
     def take(self, ordinals: Sequence[int]) -> list[Sample]:
         """Return samples that have costs, and forget them."""
-        samples = self._samples
+        samples = self.seen
         new = [each for each in ordinals if each not in samples] if samples else ordinals
         made: list[Sample] = []
         if new:
@@ -254,5 +246,5 @@ class OpenSamples:
 
     def forget_before(self, end: int) -> list[Sample]:
         """Forget all samples before an ordinal; return those that are objects."""
-        gone = [ordinal for ordinal in self._samples if ordinal < end]
-        return [self._samples.pop(ordinal) for ordinal in gone]
+        gone = [ordinal for ordinal in self.seen if ordinal < end]
+        return [self.seen.pop(ordinal) for ordinal in gone]

@@ -70,7 +70,8 @@ class LeaseTable:
         self._of_worker: dict[bytes, dict[int, GrantedLease]] = {}
         # Those that have expired and are still usable: few, and in none of the above.
         self._late: dict[int, GrantedLease] = {}
-        self._useless: list[GrantedLease] = []
+        # Those whose samples others have done, to be revoked.
+        self.useless: list[GrantedLease] = []
 
     def __iter__(self) -> Iterator[GrantedLease]:
         return iter(self._by_number.values())
@@ -147,7 +148,7 @@ class LeaseTable:
         found = self._take_off(lease, ordinals)
         for other in others:
             if other.kind == lease.kind and self._take_off(other, found) and not other.samples:
-                self._useless.append(other)
+                self.useless.append(other)
         return lease.kind, found
 
     def find(self, worker: bytes, number: int) -> GrantedLease | None:
@@ -159,11 +160,6 @@ class LeaseTable:
         """Put off the deadlines of a worker's leases: it makes progress."""
         for lease in self.of_worker(worker):
             lease.deadline = now + self.lease_s
-
-    def take_useless(self) -> list[GrantedLease]:
-        """Return, once, the leases whose samples others have done."""
-        useless, self._useless = self._useless, []
-        return useless
 
     # --- lost leases
 

@@ -73,7 +73,7 @@ class PlanningFeed:
         self.epoch = epoch
         self.order = order
         self.planner = planner
-        self.resources = known.resources
+        self.resources = len(known.limits)
         self.delivery = delivery
         self.first = at
         self.start = at.start
@@ -142,7 +142,8 @@ class PlanningFeed:
         try:
             planned, costs = self.planner.plan(window), window.costs_digest()
         except OversizeError as error:
-            name = self.samples.name(error.ordinal)
+            seen, index = self.samples.seen.get(error.ordinal), self.order[error.ordinal]
+            name = repr(seen.key) if seen is not None else f"{index} of the source"
             raise ValueError(f"sample {name} {error.reason}") from None
         after_window = self.start + planned.consumed
         if self.start == self.first.start:

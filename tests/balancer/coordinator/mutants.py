@@ -288,7 +288,7 @@ MUTANTS = (
     mutant(
         "the next run starts before all have left the last",
         edit("coordinator.run_control:RunControl._next_start",
-             "run is not None and len(self._ranks_beyond(current)) < job.ranks", "False"),
+             "run is not None and len(self._ranks_beyond(current)) < job.plan.ranks", "False"),
         seed=221,
     ),
     mutant(

@@ -6,7 +6,7 @@ import pytest
 from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.planning_feed import PlanningFeed
 from counterpoise.balancer.planning.planner import Planner
-from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.config import OversizeError, PlanConfig
 from counterpoise.balancer.protocol.parts import EpochPosition, Probed
 from tests.balancer.coordinator.cluster import tracker
 
@@ -60,3 +60,26 @@ def test_a_window_that_cannot_be_planned_fails_when_it_is_next_and_not_before():
         feed.plan_ahead(6)
     assert feed.step == 4
     assert sorted(feed.delivery.steps) == [0, 1, 2, 3]
+
+
+class Refusing:
+    """A planner that refuses one sample as too large."""
+
+    window_samples = 8
+
+    def __init__(self, ordinal):
+        self.ordinal = ordinal
+
+    def plan(self, window):
+        raise OversizeError(self.ordinal, "is too large")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_sample_that_is_too_large_is_named_by_its_key_or_its_place(is_known):
+    index = int(_feed(Planner(CONFIG), COSTS, _known(COSTS)).order[2])
+    feed = _feed(Refusing(2), COSTS, _known(COSTS, but=() if is_known else (index,)))
+    for sample in feed.samples.next_samples(8, workers=1):
+        feed.store_costs([(sample, Probed(sample.ordinal, "the key", (9,), 1))])
+    name = f"{index} of the source" if is_known else "'the key'"
+    with pytest.raises(ValueError, match=f"sample {name} is too large"):
+        feed.plan_ahead(3)

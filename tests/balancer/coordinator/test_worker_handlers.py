@@ -131,13 +131,11 @@ def heartbeat(cluster, peer, incarnation=0, progress=(0, -1), after_s=0.0):
 
 def measured(run):
     """Return the samples that have been leased to be measured."""
-    return run.feed.samples._samples.values()
+    return run.feed.samples.seen.values()
 
 
 def crashes(cluster):
-    return sum(
-        sample.crash_count for sample in cluster.coordinator.run.feed.samples._samples.values()
-    )
+    return sum(sample.crash_count for sample in cluster.coordinator.run.feed.samples.seen.values())
 
 
 def test_a_sample_on_which_workers_hang_is_given_up():
@@ -185,7 +183,7 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert [
-        s.ordinal for s in cluster.coordinator.run.feed.samples._samples.values() if s.crash_count
+        s.ordinal for s in cluster.coordinator.run.feed.samples.seen.values() if s.crash_count
     ] == [2]
 
 
