@@ -115,16 +115,13 @@ class Coordinator(WorkerHandlers, RankHandlers):
 
     # --- time
 
-    def _heartbeat_timeout_s(self) -> float:
-        """Return how long a worker may be silent: never longer than a lease lasts."""
-        timeout_s, run = self.heartbeat_timeout_s, self.run
-        return min(timeout_s, run.job.lease_s) if run else timeout_s
-
     def _check_heartbeats(self) -> None:
         """Lose workers whose heartbeat timed out; send the others something now and then."""
+        # Never longer than a lease lasts.
+        timeout_s = min(self.heartbeat_timeout_s, self.run.job.lease_s if self.run else math.inf)
         for worker in list(self.workers.values()):
             silent_s, unsent_s = self.now - worker.heard_at, self.now - worker.sent_at
-            if silent_s > self._heartbeat_timeout_s():
+            if silent_s > timeout_s:
                 self.apply(worker.peer, Event.HEARTBEAT_TIMEOUT)
             elif unsent_s > (PROBE_WORKER_S if silent_s > DOUBT_WORKER_S else KEEPALIVE_S):
                 # A worker that has not opened the source may never have had the job.

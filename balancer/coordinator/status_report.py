@@ -15,7 +15,7 @@ from ..protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from ..protocol.transitions import W_READY
 from .delivery.sample import ByteBudget, Sample
 from .delivery.step import PendingStep
-from .peers.records import RankPeer, WorkerPeer, how_carried
+from .peers.records import RankPeer, WorkerPeer
 from .run.epoch import EpochRun
 from .run.granting import reported_sample
 from .state import CoordinatorState
@@ -132,7 +132,10 @@ def make_status_report(state: CoordinatorState, number: int) -> StatusReport:
         refused=diagnostics.refused,
         rejected_workers=tuple(map(cut, diagnostics.last_refused)),
         holes=run.holes if run else 0,
-        last_holes=tuple(_cut_hole(hole) for hole in run.last_holes) if run else (),
+        last_holes=tuple(
+            Hole(hole.ordinal, cut(hole.key), cut(hole.reason), cut(hole.source))
+            for hole in (run.last_holes if run else ())
+        ),
         worker_statuses=worker_notes(state, leases),
         trainer_statuses=rank_notes(state),
         over_budget=run.feed.over_budget if run else 0,
@@ -189,6 +192,8 @@ def _lacking(samples: Iterable[Sample]) -> str:
 
 
 def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> WorkerStatus:
+    is_inline = worker.serves is not None and state.job and state.job.transport == "inline"
+    why = worker.why_inline or ('transport="inline" was given' if is_inline else "")
     done, (recent, recent_s) = worker.stats.done, worker.stats.recent(state.now)
     return WorkerStatus(
         name=cut(worker.hello.name),
@@ -210,7 +215,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_probe_ms=recent["probe_ms"],
         recent_decode_ms=recent["decode_ms"],
         ahead_us=worker.clock.ahead_us,
-        transport=cut(how_carried(worker, state.job.transport if state.job else "auto")),
+        transport=cut(f"inline: {why}" if why else worker.hello.transport),
     )
 
 
@@ -251,10 +256,6 @@ def _spans(ranks: tuple[int, ...]) -> str:
         else:
             spans.append([rank, rank])
     return cut(", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans))
-
-
-def _cut_hole(hole: Hole) -> Hole:
-    return Hole(hole.ordinal, cut(hole.key), cut(hole.reason), cut(hole.source))
 
 
 def _ago_ms(now: float, then: float) -> int:

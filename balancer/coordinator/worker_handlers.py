@@ -331,7 +331,8 @@ class WorkerHandlers(RunControl):
         before, worker.in_progress = worker.in_progress, now
         run, lost = self.run, list[GrantedLease]()
         if run is not None and now not in (before, IDLE):
-            run.leases.renew(worker.peer, self.now)
+            for lease in run.leases.of_worker(worker.peer):
+                lease.deadline = self.now + run.leases.lease_s
         if before != IDLE or now != IDLE:
             return
         if run is not None:

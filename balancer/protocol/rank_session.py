@@ -192,12 +192,12 @@ class RankSession:
         """Return all unanswered messages and a ping, to repeat when the balancer is silent."""
         self._has_returned = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
-        return [*again, Ping(), *self._open_messages(), *self._open_counts()]
+        return [*again, Ping(), *self._open_messages()]
 
     def reattach(self) -> list[Message]:
         """Return what a balancer must be told over a new connection."""
         ended = [WorkersEnded(self.ended)] if self.ended else []
-        return [self.hello, *ended, *self._open_messages(), *self._open_counts()]
+        return [self.hello, *ended, *self._open_messages()]
 
     def peek(self) -> Arrival | None:
         """Return the next microbatch in order, if it has arrived; it stays the next."""
@@ -278,13 +278,14 @@ class RankSession:
         else:
             self.here, self.holes = batch.after.reached(), ()
 
-    def _open_messages(self) -> list[Message]:
-        """Return acknowledgements and open requests, which a new balancer has not received."""
-        return [*self._acks.values(), *map(self._request, sorted(self._requested))]
+    def _open_messages(self, with_totals: bool = False) -> list[Message]:
+        """Return acknowledgements, open requests and label counts that may not have arrived.
 
-    def _open_counts(self) -> list[LabelCount]:
-        """Return the counts of steps whose total is not known."""
-        return [c for at, step in self._counted.items() if at not in self._totals for c in step]
+        Also the counts of steps whose total is known, for a new balancer, which has none.
+        """
+        totals = {} if with_totals else self._totals
+        counts = [each for at, step in self._counted.items() if at not in totals for each in step]
+        return [*self._acks.values(), *map(self._request, sorted(self._requested)), *counts]
 
     def _request(self, position: Position) -> RequestBatch:
         step, microbatch, index = position
@@ -300,8 +301,7 @@ class RankSession:
             if known and self.ready is not None:  # others would be planned otherwise
                 begun = structs.replace(begun, samples=self.ready.count)
             self._start_run = structs.replace(self._start_run, samples=begun.samples)
-            counts = [count for step in self._counted.values() for count in step]
-            self._reintroduction = [self.hello, begun, *self._open_messages(), *counts]
+            self._reintroduction = [self.hello, begun, *self._open_messages(with_totals=True)]
 
     def _position(self, batch: Batch) -> Position:
         return batch.step, batch.microbatch, self.ranks.index(batch.rank)

@@ -12,7 +12,7 @@ import msgspec
 from ...protocol.job_spec import JobSpec
 from ...protocol.parts import BatchItem, EpochPosition, Hole, Weights
 from ...protocol.payload_messages import Batch
-from .sample import NBYTES, PLACE, Place, Sample
+from .sample import PLACE, Place, Sample
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 # (rank, microbatch) of one step.
@@ -100,17 +100,6 @@ def plan_step(
     step.unsettled = sum(map(len, itertools.chain(*ranks))) - len(settled)
     step.holes = {sample.ordinal for sample in settled if sample.failure}
     return step
-
-
-def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
-    """Raise ValueError if one microbatch per rank does not fit into a byte budget."""
-    for m in range(max((len(batches) for batches in step.ranks), default=0)):
-        need = sum(sum(map(NBYTES, rank[m].samples)) for rank in step.ranks)
-        if need > budget_bytes:
-            raise ValueError(
-                f"a byte budget of {budget_bytes} cannot hold one microbatch per rank: "
-                f"step {step.number} needs {need}; raise buffer_bytes to at least that"
-            )
 
 
 def pack(step: PendingStep, rank: int, microbatch: int, run: int, job: JobSpec) -> ReadyBatch:

@@ -20,7 +20,16 @@ from collections.abc import Collection, Iterable, Sequence
 from ...protocol.job_spec import JobSpec
 from ...protocol.parts import EpochPosition
 from .decoding import DecodeScheduler
-from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
+from .sample import (
+    NBYTES,
+    NOWHERE,
+    ORDINAL,
+    ByteBudget,
+    Payload,
+    Sample,
+    SampleFailure,
+    WorkerPayloads,
+)
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -31,7 +40,6 @@ from .step import (
     fill_empty_microbatches,
     pack,
     plan_step,
-    refuse_small_budget,
 )
 
 # A step after all others.
@@ -70,7 +78,13 @@ class DeliveryTracker:
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
         step = plan_step(number, ranks, after, waits_for_holes=self.job.on_error == "skip")
-        refuse_small_budget(step, self.budget.limit_bytes)
+        for m in range(len(step.untaken_at)):
+            need = sum(sum(map(NBYTES, rank[m].samples)) for rank in step.ranks)
+            if need > self.budget.limit_bytes:
+                raise ValueError(
+                    f"a byte budget of {self.budget.limit_bytes} cannot hold one microbatch per "
+                    f"rank: step {number} needs {need}; raise buffer_bytes to at least that"
+                )
         for batch in itertools.chain(*step.ranks):
             self.planned.samples.update(
                 zip(map(ORDINAL, batch.samples), batch.samples, strict=True)

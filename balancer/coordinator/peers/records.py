@@ -156,9 +156,6 @@ class RankPeer(msgspec.Struct):
         return mine.sharer == hello.sharer and not set(mine.ranks).isdisjoint(hello.ranks)
 
 
-AS_ASKED = 'transport="inline" was given'
-
-
 # Makes the credentials for ranks of a worker with this public key (empty: nothing would be
 # encrypted): a public and a secret key under CURVE (Z85), or no key and a password. None if ranks
 # may not connect to it.
@@ -174,15 +171,6 @@ def why_not_direct(worker: WorkerPeer, job: JobSpec | None) -> str:
         f'the job has transport="direct", and this worker\'s payloads travel {why:.200}: start it '
         "with counterpoise worker --serve, or leave transport"
     )
-
-
-def how_carried(worker: WorkerPeer, transport: str) -> str:
-    """Return how a worker's payloads travel, and why, as text."""
-    if worker.why_inline:
-        return f"inline: {worker.why_inline}"
-    if worker.serves is not None and transport == "inline":
-        return f"inline: {AS_ASKED}"
-    return worker.hello.transport
 
 
 _GOLDEN_RATIO = (5**0.5 - 1) / 2

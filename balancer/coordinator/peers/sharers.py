@@ -72,12 +72,8 @@ class Sharers:
             for number in rank.hello.ranks
             for each in self._of_rank.get(number, {}).values()
         }
-        is_started = rank.started is not None
-        return [
-            each
-            for each in mates.values()
-            if is_started and each.peer != rank.peer and each.run == rank.run
-        ]
+        others = [each for each in mates.values() if each.peer != rank.peer]
+        return [each for each in others if rank.started and each.run == rank.run]
 
     def of_run(self, number: int, run: int) -> list[RankPeer]:
         """Return the processes of a rank that count in a run, those that were lost included."""

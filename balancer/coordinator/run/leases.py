@@ -156,11 +156,6 @@ class LeaseTable:
         lease = self._by_number.get(number) or self._late.get(number)
         return lease if lease is not None and lease.worker == worker else None
 
-    def renew(self, worker: bytes, now: float) -> None:
-        """Put off the deadlines of a worker's leases: it makes progress."""
-        for lease in self.of_worker(worker):
-            lease.deadline = now + self.lease_s
-
     # --- lost leases
 
     def take_expired(self, now: float) -> list[GrantedLease]:

@@ -103,8 +103,8 @@ MUTANTS = (
     # --- leases
     mutant(
         "leases are not renewed",
-        edit("coordinator.run.leases:LeaseTable.renew",
-             "lease.deadline = now + self.lease_s", ""),
+        edit("coordinator.worker_handlers:WorkerHandlers._record_progress",
+             "lease.deadline = self.now + run.leases.lease_s", ""),
         seed=13,
     ),
     mutant(
@@ -248,8 +248,8 @@ MUTANTS = (
     mutant(
         "a rank that comes back does not begin",
         edit("protocol.rank_session:RankSession._return",
-             "[self.hello, begun, *self._open_messages(), *counts]",
-             "[self.hello, *self._open_messages(), *counts]"),
+             "[self.hello, begun, *self._open_messages(with_totals=True)]",
+             "[self.hello, *self._open_messages(with_totals=True)]"),
         seed=0,
     ),
     # --- runs and places

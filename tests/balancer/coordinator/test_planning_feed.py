@@ -70,7 +70,7 @@ class Refusing:
     def __init__(self, ordinal):
         self.ordinal = ordinal
 
-    def plan(self, window):
+    def plan(self, _):
         raise OversizeError(self.ordinal, "is too large")
 
 
