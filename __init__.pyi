@@ -1,10 +1,11 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, time_ns
+from .balancer import Balance, Layout, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
+    HFProcessor,
     ImageDispatch,
     LoaderError,
     RemoteDataset,
@@ -18,7 +19,7 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import TarDataset, VisionLanguage
+from .workers import TarDataset, VisionLanguage, media
 
 __version__: str
 
@@ -26,7 +27,9 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "HFProcessor",
     "ImageDispatch",
+    "Layout",
     "LoaderError",
     "RemoteDataset",
     "Step",
@@ -42,6 +45,7 @@ __all__ = [
     "hf_kwargs",
     "loader",
     "loss_rule",
+    "media",
     "scale_loss",
     "sched",
     "time_ns",

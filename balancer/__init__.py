@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .planning.planner import Planner, make_planner
     from .planning.problem.balance import Balance
     from .planning.problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
+    from .planning.problem.layout import Layout
     from .planning.problem.model_times import time_ns
     from .planning.problem.shuffle import permutation
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Balance": ".planning.problem.balance",
     "GlobalBatch": ".planning.problem.config",
+    "Layout": ".planning.problem.layout",
     "Microbatch": ".planning.problem.config",
     "PlanConfig": ".planning.problem.config",
     "Planned": ".planning.problem.config",
@@ -27,6 +29,7 @@ _HOMES = {
 __all__ = [
     "Balance",
     "GlobalBatch",
+    "Layout",
     "Microbatch",
     "PlanConfig",
     "Planned",

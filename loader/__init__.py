@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .collate.equivalence import check_equivalence as check_equivalence
     from .collate.layouts import collate_packed as collate_packed
     from .collate.layouts import collate_padded as collate_padded
-    from .collate.layouts import hf_kwargs as hf_kwargs
+    from .collate.layouts import collate_samples as collate_samples
     from .dataloader import DataLoader as DataLoader
+    from .hf_processor import HFProcessor as HFProcessor
+    from .models.kwargs import hf_kwargs as hf_kwargs
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.dispatch import ImageDispatch as ImageDispatch
@@ -36,6 +38,7 @@ _HOMES = {
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
     "Equivalence": ".collate.equivalence",
+    "HFProcessor": ".hf_processor",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",
@@ -49,7 +52,8 @@ _HOMES = {
     "check_equivalence": ".collate.equivalence",
     "collate_packed": ".collate.layouts",
     "collate_padded": ".collate.layouts",
-    "hf_kwargs": ".collate.layouts",
+    "collate_samples": ".collate.layouts",
+    "hf_kwargs": ".models.kwargs",
     "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",
 }

@@ -18,6 +18,7 @@ from torch.utils.data import DistributedSampler, default_collate
 
 from ..balancer.planning.problem.balance import Balance, as_balance
 from ..balancer.planning.problem.config import PlanConfig
+from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.arena.transport import Transport
@@ -42,6 +43,7 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
+from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
@@ -96,6 +98,14 @@ def read_arguments(
     **others: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
+    if is_packed_stream(dataset):
+        from .streams.settings import checked_balance  # here: other loops need nothing of streams
+
+        places = RankArguments(rank, ranks, virtual_ranks, process_group, topology)
+        wanted = checked_balance(as_balance(balance), batch_size, shuffle, others)
+        return BalancedArguments(
+            wanted, False, fields=checked_fields(fields), follows=None, ranks=places, **others
+        )
     order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
     wanted = with_seed(as_balance(balance), order)
     is_remote = isinstance(dataset, RemoteDataset)
@@ -111,13 +121,19 @@ def read_arguments(
     )
 
 
-def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "BalancedSettings":
+def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     """Return the settings of the balanced loader behind `loader`, made when its ranks are needed.
+
+    They are BalancedSettings, or StreamSettings.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
     that contradict each other, or that the data cannot meet. balance="auto" reads no sample here,
     and finds its resources later.
     """
+    if is_packed_stream(loader.dataset):
+        from .streams.settings import settings_of_stream
+
+        return settings_of_stream(loader, given, _takes_nothing(given.collate_fn))
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     checked_path(given.dead_letter)
@@ -125,7 +141,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "Bala
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, given.cost, given.key)
     check_decode_threads(given.decode_threads, given.balancer, workers, source)
-    takes_empty = balance.layout != "torch"
+    takes_empty = base_of(balance.layout) is not None
     resources: tuple[str, ...] = ()
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":
@@ -142,7 +158,9 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> "Bala
     pins = loader.pin_memory and torch.accelerator.is_available()
     batches = BatchMaker(balance, given.collate_fn, given.fields, pins)
     if balance.grouping != "auto":
-        takes_empty = takes_empty or _takes_nothing(given.collate_fn)
+        takes_empty = takes_empty or (
+            balance.layout == "torch" and _takes_nothing(given.collate_fn)
+        )
         label_tokens = find_label_source(source, balance, resources, given.collate_fn)
     context: Any = loader.multiprocessing_context
     start = WorkerStart(
@@ -261,7 +279,7 @@ class BalancedSettings:
             name=source_name(dataset),
             data=known,
             growing=given.growing_data,
-            shifts_labels=given.balance.layout != "torch",
+            shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
         )

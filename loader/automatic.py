@@ -16,10 +16,11 @@ from ..balancer.planning.problem.balance import DEFAULTS
 from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.records import read_record
-from ..workers.sources.interface import PlainSource, Source, source_name
+from ..workers.discovery import FIRST
+from ..workers.sources.interface import Source, says_costs, source_name
 from .assembly import BalancedSettings
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
-from .auto.first_samples import FIRST, Answer, Question, ask_worker
+from .auto.first_samples import Answer, Question, ask_worker
 from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
@@ -121,6 +122,12 @@ class LateAutoLoader(LateBalancedLoader):
             found = self._find(place, terms)
             self._choice, forecast = found.choice, found.forecast
         choice = self._choice
+        if choice.costs is not None and choice.resources and whole.given.balancer is not None:
+            raise ValueError(
+                f"costs ({', '.join(choice.resources)}) were found by loading samples here, and "
+                "workers elsewhere measure with the transform, which says none: give it a method "
+                "probe(raw)"
+            )
         balance, plan = terms.plan(choice)
         if 0 in place.played and not self._told:
             count = None if whole.source is None else len(whole.source)
@@ -179,7 +186,7 @@ class LateAutoLoader(LateBalancedLoader):
             dataset=whole.dataset,
             key=given.key,
             order=tuple(order[:FIRST].tolist()),
-            knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
+            knows_costs=says_costs(source),
             collate=collate if said_work(self._balance) is None else list,
             terms=terms,
         )

@@ -21,6 +21,7 @@ from .plain.state import PlainState, is_stream
 from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
+    is_packed_stream,
     plain_restarts,
     refuse_moved_arguments,
     refuse_no_samples,
@@ -73,7 +74,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False plans within each step, in the data's order
+                   shuffle must be given; False plans within each step, in the data's order. An
+                   IterableDataset needs budgets, and is packed as it comes: docs/batches.md
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
@@ -151,12 +153,19 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         worker_restarts: int | None = None,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        processor: Any = collate_fn
+        if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
+            # An HFProcessor: records become samples before they are batched, so that costs are
+            # found without pixels, and any layout batches them.
+            dataset = processor.over(dataset)
+            is_own = getattr(balance, "layout", "torch") == "torch"
+            collate_fn = processor.collate_samples if is_own else None
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
         self.worker_restarts = worker_restarts
         self._restarts = checked_restarts(worker_restarts, on_error, transport)
-        if balance is None:
+        if balance is None or is_packed_stream(dataset):
             self._restarts = plain_restarts(worker_restarts, self._restarts, dataset, num_workers)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
@@ -234,13 +243,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def num_steps(self) -> int:
         """Optimizer steps in an epoch; TypeError where the plan decides it (modes but "exact")."""
         balanced = self._need_balance("num_steps")
-        if balanced.plan.mode != "exact":
-            raise TypeError(f"in mode {balanced.plan.mode!r} the number of steps is not known")
+        if why := balanced.why_no_steps:
+            raise TypeError(why)
         return balanced.plan.steps_of(self._count())
 
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
-        if isinstance(dataset := self.dataset, RemoteDataset):
+        if is_stream(dataset := self.dataset) or isinstance(dataset, RemoteDataset):
             return self._need_balance("a count").count()
         return len(dataset)  # type: ignore[arg-type]
 

@@ -140,6 +140,8 @@ class LateBalancedLoader:
         self._epoch = epoch
         if self._follows is not None:
             self._follows.set_epoch(epoch)
+        if callable(choose := getattr(self._settings, "choose_epoch", None)):  # a stream's own
+            choose(epoch)
         if self._loader is not None:
             self._loader.set_epoch(epoch)
 

@@ -49,7 +49,7 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
 
 
 def refuse_no_samples(dataset: Any, balance: object) -> None:
-    """Raise ValueError for paths in place of a data set, and for a stream that is to be balanced.
+    """Raise ValueError for paths in place of a data set, and for an iterator to be balanced.
 
     A text has a length and letters, so that a loader would go over these.
     """
@@ -61,15 +61,21 @@ def refuse_no_samples(dataset: Any, balance: object) -> None:
             f"{shown} names files, and is no data set: for tar shards give cp.TarDataset({shown}), "
             "for others a data set that reads them"
         )
-    is_stream = isinstance(dataset, IterableDataset | IterDataPipe)
-    is_stream = is_stream or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"))
+    is_stream = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    is_stream = isinstance(dataset, IterDataPipe) or is_stream
     if balance is not None and is_stream and not hasattr(dataset, "__getitems__"):
         raise ValueError(
-            f"balance= needs a map-style dataset, and a {type(dataset).__name__} is a stream: for "
-            'shards of webdataset give cp.TarDataset("shards/*.tar", transform), which has any '
-            "sample by its index (docs/migration.md); for others a data set with len() and "
-            "dataset[i], or leave balance"
+            f"balance= needs a map-style dataset, or an IterableDataset, whose samples are packed "
+            f"as they come, and a {type(dataset).__name__} is neither: give an IterableDataset "
+            "whose __iter__ iterates over it, a data set with len() and dataset[i], for shards of "
+            'webdataset cp.TarDataset("shards/*.tar", transform), or leave balance'
         )
+
+
+def is_packed_stream(dataset: Any) -> bool:
+    """Return whether a balanced loop packs a data set as it comes: no sample has an index."""
+    is_stream = isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
+    return is_stream and not hasattr(dataset, "__getitems__")
 
 
 def refuse_without_balance(**given: Any) -> None:

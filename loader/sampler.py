@@ -26,7 +26,6 @@ from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.planning.problem.shuffle import permutation
-from ..balancer.planning.problem.work import padded_loads
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..workers.sources.data_identity import KnownData
@@ -199,10 +198,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _tell_over_budget(self, batch: list[int]) -> None:
         """Log the first microbatch that holds more than the budgets, and count the others."""
-        together = np.zeros(len(batch), dtype=np.int64)
-        (loads,) = padded_loads(
-            self._costs[batch], together, 1, self.config.padded_columns
-        ).tolist()
+        loads, _ = self.config.sizing.total(self._costs[batch])
         costs = dict(zip(self._names, loads, strict=True))
         self._over_budget.take(self._over_budget.exceeded(costs), costs, [str(n) for n in batch])
 
@@ -248,7 +244,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         name = self._balance.label_tokens or LABEL_TOKENS
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
-        contents = contents_of(planned, cells, [rank], label, padded=())[rank, microbatch]
+        contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -256,6 +252,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             microbatches=planned.microbatches,
             weights=contents.weights,
             costs=contents.costs,
+            padding=contents.padding,
             after=planned.after,
             keys=tuple(map(str, planned.indexes_of(contents.ordinals))),
         )

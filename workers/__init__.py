@@ -4,12 +4,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import media
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
     from .vision_language.token_layout import ByteTokenizer
     from .vision_language.transform import VisionLanguage
 
-# Each is imported when it is first used (PEP 562): a loop loads what it uses.
+# Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
     "PlainSource": ".sources.interface",
@@ -19,6 +20,7 @@ _HOMES = {
     "TarDataset": ".tar.dataset",
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
+    "media": "",
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "TarDataset",
     "VisionLanguage",
     "as_source",
+    "media",
 ]
 
 if not TYPE_CHECKING:
@@ -37,6 +40,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = importlib.import_module(_HOMES[name], __name__)
-        found = globals()[name] = getattr(home, name)
+        home = importlib.import_module(_HOMES[name] or f".{name}", __name__)
+        found = globals()[name] = getattr(home, name) if _HOMES[name] else home
         return found

@@ -15,19 +15,18 @@ import numpy as np
 
 from .kernels.arrays import Int64, Mask
 from .kernels.loops import check_work
-from .partition.aligned import align, rows_by_presence, with_images
+from .partition.all_or_none import match_rows, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
 from .problem.config import (
     GlobalBatch,
     Microbatch,
     OrderRanks,
-    OversizeError,
     PlanConfig,
     Planned,
     Window,
 )
-from .problem.costs import check_costs
+from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
 from .problem.options import COUNTED
 from .problem.shuffle import derive_seed
@@ -149,7 +148,7 @@ class Planner:
         met with the configured accumulate; the error names the smallest that can.
         """
         config = self.config
-        costs = check_costs(window.costs, len(config.resources))
+        costs = config.sizing.rounded(check_costs(window.costs, len(config.resources)))
         short = len(costs) < self.window_samples and not window.last
         if short or len(costs) > self.window_samples:
             raise ValueError(
@@ -246,7 +245,10 @@ class Planner:
             cells = [chosen.reshape(1, 1) for chosen in grouped.steps]
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
-        has = every[:, config.resources.index(config.align)] > 0 if config.align else None
+        loads = self._balanced.sizing.bucketed(loads)
+        has = (
+            every[:, config.resources.index(config.all_or_none)] > 0 if config.all_or_none else None
+        )
         present = None if has is None else with_images(has, group_of, groups)
         cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
@@ -254,7 +256,7 @@ class Planner:
             images = None if present is None else present[chosen]
             cells.append(chosen[self._assign_step(loads[chosen], images, seed)])
         if has is not None and cells:
-            group_of = align(self._balanced, costs, has, group_of, cells)
+            group_of = match_rows(self._balanced, costs, has, group_of, cells)
         # Exchanges even out the ranks, where groups are ours to change.
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
         if is_ours and not self._balanced.plans_rows and cells:

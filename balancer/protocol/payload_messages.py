@@ -92,9 +92,10 @@ class RequestBatch(ArrayRecord, frozen=True):
 class Batch(ArrayRecord, frozen=True):
     """A microbatch: its samples, its holes, its weights.
 
-    microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
-    position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
-    of the step, the same for every rank. servers: the workers from which payloads are pulled.
+    microbatches: the number that the rank has in this step. costs: the sum per resource, and
+    padding, what of it is padding. after: the position once all microbatches of the step are
+    delivered. step_holes: the ordinals of all holes of the step, the same for every rank. servers:
+    the workers from which payloads are pulled.
     """
 
     run: Integer
@@ -104,6 +105,7 @@ class Batch(ArrayRecord, frozen=True):
     microbatches: Integer
     weights: Weights
     costs: tuple[Integer, ...]
+    padding: tuple[Integer, ...]
     after: EpochPosition
     items: tuple[BatchItem, ...]
     holes: tuple[Hole, ...]

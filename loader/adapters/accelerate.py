@@ -11,14 +11,24 @@ puts batches onto its device. `accelerator.prepare` says that a loader is prepar
 """
 
 import functools
+import logging
 import sys
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
+from ...balancer.planning.problem.layout import base_of
+from ..collate.layouts import collate_packed
+from ..models.kwargs import is_packed
+from ..models.proof import check_packing
 from .padded_gather import gather_padded
 
+logger = logging.getLogger(__name__)
+NO_MODEL = (
+    "batches are packed, and this accelerator has prepared no model: whether yours keeps samples "
+    "apart is not proved; give it to accelerator.prepare(), or ask cp.check_equivalence"
+)
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
 KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
@@ -33,8 +43,12 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     A balanced loader is returned as it is; its microbatches are placed on accelerator.device, its
     accumulate is compared with gradient_accumulation_steps, and save_state has its ledger. A plain
     one becomes an accelerate DataLoaderShard around one of ours. torch's DataLoader over a
-    BalancedBatchSampler is not sharded again. Raises ValueError for other loaders, and for options
-    of the accelerator that would take batches apart (dispatch_batches, split_batches).
+    BalancedBatchSampler is not sharded again. Where batches are packed, the models that the
+    accelerator has prepared are checked: now, and at the first batch of a balanced loader. That the
+    loop gives them cp.hf_kwargs(batch, model) is not seen here.
+
+    Raises ValueError for other loaders, for options of the accelerator that would take batches
+    apart (dispatch_batches, split_batches), and for a model that mixes packed samples.
     """
     sampler, is_ours = getattr(loader, "batch_sampler", None), hasattr(loader, "is_balanced")
     planned = isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
@@ -45,12 +59,14 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
             "accelerator.prepare()"
         )
     refuse_one_reader(accelerator)
+    if is_ours and is_packing(loader) and not (loader.is_balanced and not accelerator._models):
+        check_models(accelerator)  # a balanced one shows its batches, and asks again
     # planned over all ranks already: nothing is left to be sharded
     if is_ours and loader.is_balanced:
         gather_padded()
         adopt_loop(loader, accelerator.gradient_accumulation_steps)
         device = accelerator.device if accelerator.device_placement else None
-        loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
+        loader._accelerate = AccelerateFeed(device, accelerator.non_blocking, accelerator)
         if not any(loader is each for each in accelerator._dataloaders):
             accelerator._dataloaders.append(loader)
         return loader
@@ -67,6 +83,22 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     prepared._is_accelerate_prepared = True
     accelerator._dataloaders.append(prepared)
     return prepared
+
+
+def is_packing(loader: Any) -> bool:
+    """Return whether a loader's batches are known to be packed before the first one."""
+    given = getattr(loader, "_given", None)
+    return loader.collate_fn is collate_packed or (
+        given is not None and base_of(given.balance.layout) == "packed"
+    )
+
+
+def check_models(accelerator: Any, images: bool = False) -> None:
+    """Raise ValueError where a model that the accelerator has prepared mixes packed samples."""
+    for model in accelerator._models:
+        check_packing(model, images)
+    if not accelerator._models:
+        logger.warning(NO_MODEL)
 
 
 def refuse_one_reader(accelerator: Any) -> None:
@@ -160,12 +192,15 @@ class AccelerateFeed:
     """Tells accelerate about a balanced loader's batches, and places them.
 
     `loader` is referred to weakly by accelerate: it gets the attributes end_of_dataloader and
-    remainder, which GradientState reads. device: where batches go; None leaves them.
+    remainder, which GradientState reads. device: where batches go; None leaves them. accelerator:
+    whose models are checked at the first packed batch of an iteration, and the first with images.
     """
 
-    def __init__(self, device: Any, non_blocking: bool = False) -> None:
+    def __init__(self, device: Any, non_blocking: bool = False, accelerator: Any = None) -> None:
         self.device = device
         self.non_blocking = non_blocking
+        self.accelerator = accelerator
+        self._checked: set[bool] = set()
 
     def begin(self, loader: Any, accumulate: int | str) -> None:
         """Begin an iteration; ValueError if accelerate accumulates another number of batches.
@@ -174,13 +209,21 @@ class AccelerateFeed:
         """
         from accelerate.state import GradientState
 
+        self._checked.clear()
         state = GradientState()
         check_accumulation(accumulate, state.num_steps)
         loader.end_of_dataloader, loader.remainder = False, 0
         state._add_dataloader(loader)
 
     def place(self, batch: Any) -> Any:
-        """Return a batch on the device; the same object where all of it is there already."""
+        """Return a batch on the device; the same object where all of it is there already.
+
+        ValueError for a packed batch where a model mixes samples.
+        """
+        images = isinstance(batch, dict) and "pixel_values" in batch
+        if self.accelerator is not None and images not in self._checked and is_packed(batch):
+            check_models(self.accelerator, images)
+            self._checked.add(images)
         if self.device is None or is_there(batch, self.device):
             return batch
         from accelerate.utils import send_to_device

@@ -14,14 +14,19 @@ from ...workers.sources.labels import IGNORED
 from .next_token import next_token_batch, unlike, without_end
 
 # Megatron's names of what a packed batch says about its samples' borders.
-BORDERS = {"cu_seq_lens": "cu_seqlens", "max_length": "max_seqlen"}
+BORDERS = {
+    "cu_seq_lens": "cu_seqlens",
+    "cu_seq_lens_padded": "cu_seqlens_padded",
+    "max_length": "max_seqlen",
+}
 
 
 def megatron_batch(batch: Any) -> Any:
     """Return a batch of layout "padded" or "packed" with Megatron-LM's names, shapes (B, L).
 
     tokens, labels (of the next token), loss_mask float32 (0 where there is no label, whose label is
-    0), position_ids; cu_seqlens and max_seqlen where it is packed; and other fields as they are.
+    0), position_ids; cu_seqlens and max_seqlen where it is packed, cu_seqlens_padded
+    where samples are aligned; and other fields as they are.
     Raises ValueError for one of them that has one of these names.
 
     >>> import torch

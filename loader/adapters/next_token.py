@@ -13,7 +13,9 @@ from torch.nn.functional import pad
 from ...workers.sources.labels import IGNORED
 
 # Fields that keep packed samples apart elsewhere: positions that restart say it here.
-LEFT_OUT = ("cu_seq_lens", "max_length", "attention_mask")
+LEFT_OUT = (
+    "cu_seq_lens", "cu_seq_lens_padded", "max_length", "pad_sequences", "attention_mask",
+)  # fmt: skip
 
 
 def next_token_batch(

@@ -62,14 +62,22 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger under one key: it is the same on all ranks, and may go on with others.
 
-        A string, as DCP would take a dictionary apart.
+        That of a stream is each rank's own, under a key of its own. A string, as DCP would take a
+        dictionary apart.
         """
-        return {LEDGER: json.dumps(self.loader.state_dict())}
+        return {self._key: json.dumps(self.loader.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on at a ledger; an empty state is that of a checkpoint without one, and is left."""
         if state_dict:
-            self.loader.load_state_dict(json.loads(state_dict[LEDGER]))
+            self.loader.load_state_dict(json.loads(state_dict[self._key]))
+
+    @property
+    def _key(self) -> str:
+        balanced = getattr(self.loader, "_balanced", None)
+        if balanced is None or not getattr(balanced, "ledger_per_rank", False):
+            return LEDGER
+        return f"{LEDGER}-{balanced.ranks[0]}"
 
     def close(self) -> None:
         """End the loader's processes."""

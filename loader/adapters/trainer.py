@@ -9,34 +9,34 @@ Trainer counts steps and epochs from the length of its loader. Modes "window" an
 before the plan is made: Trainer then takes max_steps for the length of an epoch, and begins at
 epoch 0 again where it resumes. The loader's own count is right, and goes on by itself.
 
-What hf_kwargs gives for packed batches works where the model's forward() takes it and its attention
-uses it. Read in transformers 5.23, masking_utils.py: eager, SDPA and flex attention find where
-samples begin by position_ids in causal models without a cache; flash attention by cu_seq_lens, in
-all of them; for an attention without a mask function no mask is made at all.
+Packed batches are given as hf_kwargs says for the model, which has been seen to keep samples apart
+then (`loader/models/proof.py`).
 """
 
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..collate.layouts import NEEDED, collate_packed, hf_kwargs
+from ..models.kwargs import NEEDED, hf_kwargs, is_packed, unwrapped
+from ..models.proof import check_packing
 from ..step.waiting import tell
-from .accelerate import adopt_loop, check_step, prepare_accelerate, refuse_one_reader
+from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 
 logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
-TOLD = (
-    "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "use_cache",
+# Fields of a packed batch that are for the loop, and no model's unless its forward() names them.
+OF_THE_LOOP = (
+    *NEEDED, "cu_seq_lens_padded", "pad_sequences", "images_per_sample", "tiles_per_image",
+    "mrope_position_ids",
 )  # fmt: skip
-MASKED = ("eager", "sdpa", "flex_attention")
-CAUSAL = ("ForCausalLM", "ForConditionalGeneration")
-INSTEAD = 'or give the loader Balance(layout="padded")'
 
 
 def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
@@ -44,15 +44,16 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
-    hf_kwargs, and the model is checked for it. With balance="auto" the accumulation is Trainer's,
-    counts are free where its losses are normalised by the tokens of the whole step, and tokens and
-    pairs of attention are weighed by cp.time_ns(model.config) where that is a transformer's.
+    hf_kwargs, and the model is run on two short samples to see that it keeps them apart. With
+    balance="auto" the accumulation is Trainer's, counts are free where its losses are normalised by
+    the tokens of the whole step, and tokens and pairs of attention are weighed by
+    cp.time_ns(model.config) where that is a transformer's.
 
     Raises ValueError for arguments of loading (batch size, workers, drop_last) that say other than
     the loader, for gradient_accumulation_steps that is not its accumulate, for a
     train_sampling_strategy by length, for a loss that is not normalised by the tokens of the whole
-    step, for a model that does not keep packed samples apart, for a balanced or packed eval_loader,
-    and in modes "window" and "epoch" for TrainingArguments without max_steps.
+    step, for a model that mixes packed samples, for a balanced or packed eval_loader, and in modes
+    "window" and "epoch" for TrainingArguments without max_steps.
     """
     if not isinstance(loader, RecognisedLoader):
         raise ValueError(
@@ -75,7 +76,9 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     refuse_one_reader(trainer.accelerator)
     plan = loader._balanced.plan  # type: ignore[attr-defined]
-    _check_loading(trainer, loader, plan.samples_per_step / (plan.ranks * plan.accumulate))
+    is_stream = getattr(loader._balanced, "ledger_per_rank", False)  # type: ignore[attr-defined]
+    size = None if is_stream else plan.samples_per_step / (plan.ranks * plan.accumulate)
+    _check_loading(trainer, loader, size)
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
@@ -193,17 +196,24 @@ def _why_not_normalised(trainer: Any) -> str:
 
 
 def _give_packed(trainer: Any, loader: Any) -> None:
-    """Give packed batches to the model as it takes them; checked here, or at the first of them."""
-    check = functools.cache(lambda: check_keeps_apart(trainer.model))
+    """Give packed batches to the model as it takes them; checked here, and at the first of them."""
+
+    @functools.cache
+    def check(images: bool, _: str) -> None:
+        check_packing(trainer.model, images)
+
+    def where() -> str:
+        return str(next((each.device for each in trainer.model.parameters()), ""))
+
     if is_packing(loader):
-        check()
+        check(False, where())
     get = trainer.get_batch_samples
 
     def get_batch_samples(*args: Any, **named: Any) -> Any:
         batches, count = get(*args, **named)
-        if any(map(is_packed, batches)):
-            check()
-        return [for_model(batch) for batch in batches], count
+        for batch in filter(is_packed, batches):
+            check("pixel_values" in batch, where())  # again where the model has moved since
+        return [for_model(batch, trainer.model) for batch in batches], count
 
     trainer.get_batch_samples = get_batch_samples
 
@@ -229,13 +239,13 @@ class OwnEpochs:
 
 def with_known_epochs(loader: Any, max_steps: int) -> Any:
     """Return the loader for Trainer to iterate over; ValueError if neither knows when to end."""
-    if loader._balanced.plan.mode == "exact":
+    why = loader._balanced.why_no_steps
+    if not why:
         return loader
     if max_steps <= 0:
         raise ValueError(
-            f"in mode {loader._balanced.plan.mode!r} the number of steps in an epoch is not known "
-            "beforehand, and Trainer needs it for num_train_epochs: give "
-            'TrainingArguments(max_steps=...), or Balance(mode="exact") to the loader'
+            f"{why} beforehand, and Trainer needs it for num_train_epochs: give "
+            "TrainingArguments(max_steps=...)"
         )
     return OwnEpochs(loader)
 
@@ -245,7 +255,13 @@ def ledger_callback(loader: Any) -> Any:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
-    is_exact = loader._balanced.plan.mode == "exact"
+    is_exact = not loader._balanced.why_no_steps
+    per_rank, rank = getattr(loader._balanced, "ledger_per_rank", False), loader._balanced.ranks[0]
+
+    def own_ledger(args: Any, state: Any) -> Path:
+        """Return the file of this rank's ledger in a checkpoint, where each rank has its own."""
+        folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        return folder / f"{LEDGER}-{rank}.json"
 
     class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Trainer saves what state() returns in trainer_state.json under the class' name."""
@@ -253,8 +269,16 @@ def ledger_callback(loader: Any) -> Any:
         def state(self) -> dict[str, Any]:
             return {"args": {}, "attributes": {LEDGER: loader.state_dict()}}
 
-        def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
-            if state.global_step:
+        def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if per_rank and rank:
+                path = own_ledger(args, state)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(loader.state_dict()))
+
+        def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.global_step and per_rank and rank:
+                loader.load_state_dict(json.loads(own_ledger(args, state).read_text()))
+            elif state.global_step:
                 loader.load_state_dict(saved_ledger(state, type(self).__name__))
             elif not is_exact:
                 loader.set_epoch(0)  # what Trainer does itself where it counts epochs
@@ -280,61 +304,15 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
     return saved["attributes"][LEDGER]  # type: ignore[no-any-return]
 
 
-def is_packing(loader: Any) -> bool:
-    """Return whether a loader's batches are known to be packed before the first one."""
-    given = getattr(loader, "_given", None)
-    return loader.collate_fn is collate_packed or (
-        given is not None and given.balance.layout == "packed"
-    )
-
-
-def is_packed(batch: Any) -> bool:
-    """Return whether a batch is what collate_packed makes."""
-    return isinstance(batch, dict) and all(name in batch for name in NEEDED)
-
-
-def for_model(batch: Any) -> Any:
+def for_model(batch: Any, model: Any) -> Any:
     """Return a packed batch as the arguments of a Hugging Face model; any other as it is."""
     if not is_packed(batch):
         return batch
-    kept = {name: value for name, value in batch.items() if name not in NEEDED}
-    return {**kept, **hf_kwargs(batch)}
-
-
-def check_keeps_apart(model: Any) -> None:
-    """Raise ValueError for a model whose samples would attend across their borders."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = getattr(model, "config", None)
-    # Positions must be an argument by name: what only goes into **kwargs may be ignored.
-    taken = inspect.signature(model.forward).parameters
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
-    missing = [
-        name for name in TOLD if name not in taken and (name == "position_ids" or not takes_all)
-    ]
-    if missing:
-        raise ValueError(
-            f"the forward() of {type(model).__name__} takes no {', '.join(missing)}, which keep "
-            f"packed samples apart: let it take and use them, {INSTEAD}"
-        )
-    if "use_cache" not in taken and getattr(config, "use_cache", False):
-        raise ValueError(
-            f"the forward() of {type(model).__name__} takes no use_cache, and with a cache packed "
-            "samples attend across their borders: set model.config.use_cache = False"
-        )
-    if config is None:
-        return
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    attention = getattr(text, "_attn_implementation", None)
-    if attention is None or "flash" in attention:
-        return
-    if attention not in MASKED:
-        raise ValueError(
-            f"attention {attention!r} makes no mask of position_ids, so packed samples attend "
-            f'across their borders: give attn_implementation="sdpa" or a flash one, {INSTEAD}'
-        )
-    if getattr(model, "loss_type", None) not in CAUSAL:
-        raise ValueError(
-            f"{type(model).__name__} is no causal language model, and {attention} attention does "
-            "not keep packed samples apart there: give "
-            f'attn_implementation="flash_attention_2", {INSTEAD}'
-        )
+    taken = inspect.signature(unwrapped(model).forward).parameters
+    kept = {
+        name: value
+        for name, value in batch.items()
+        if name in taken
+        or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
+    }
+    return kept | hf_kwargs(batch, model)

@@ -11,10 +11,11 @@ from typing import Any
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
-from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
-from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
+from ...workers.discovery import FoundCosts, FoundSource
+from ...workers.sources.interface import DEFAULT_COST, Source
 from ..balanced.arguments import make_plan
 
 NO_COST = tuple(DEFAULT_COST)
@@ -55,31 +56,12 @@ class Choice:
         return read_record(cls, json.loads(text), "auto")
 
 
-class FoundSource(PlainSource):
-    """A data set whose costs were found: measured when loaded, or read from its columns."""
-
-    def __init__(self, dataset: Any, found: FoundCosts, key: Any) -> None:
-        """`found` measures a loaded sample, unless the data set's columns say as much."""
-        super().__init__(dataset, found.measure, key)
-        self._columns: ColumnCosts | None = column_costs(dataset, found)
-
-    @property
-    def decode_first(self) -> bool:
-        """Return whether a sample has to be loaded to learn its cost."""
-        return self._columns is None
-
-    def probe(self, index: int) -> Probe:
-        """Find the cost of a sample; SampleError where it is none."""
-        if self._columns is None:
-            return super().probe(index)
-        return Probe(self.key(index), self._columns.cost(index))
-
-
 def said_work(balance: Balance) -> Work | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
     if balance.work is not None:
         return balance.work
-    return None if balance.layout == "torch" else balance.layout
+    layout = as_layout(balance.layout)
+    return None if layout is None else "padded" if layout.pads else "packed"
 
 
 def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,7 +21,14 @@ import torch
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ...workers.discovery import FoundWork, find_costs, recognise_work
+from ...workers.discovery import (
+    FIRST,
+    FoundSource,
+    FoundWork,
+    find_costs,
+    hold_first,
+    recognise_work,
+)
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, worker_context
 from ...workers.sources.costs import sample_nbytes
@@ -30,12 +37,11 @@ from ...workers.sources.interface import Probe, SampleError, Source, checked_pro
 from ..local.workers import WorkerStart
 from ..plain.iterators import shared_numbers
 from ..plain.torch_names import begin_as_worker
-from .choice import Choice, FoundSource, PlanTerms, padded_if_said, said_work
+from .choice import Choice, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast
 
-# Samples that are looked at, and the bytes of them that are held; collating takes this many
-# microbatches' samples.
-FIRST, FIRST_BYTES, COLLATED = 64, 1 << 28, 4
+# Collating takes this many microbatches' samples.
+COLLATED = 4
 logger = logging.getLogger(__name__)
 LOG_S, END_S = 10.0, 5.0
 
@@ -233,13 +239,7 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
 def _loaded(question: Question, most: int) -> list[Any]:
     """Return the first samples that load, at least a few, until they are too large to hold."""
     load = functools.partial(question.source.load, epoch=0, seed=question.terms.balance.seed)
-    held, samples = 0, []
-    for sample in _each(question, most, load):
-        samples.append(sample)
-        held += sample_nbytes(sample)
-        if held > FIRST_BYTES and len(samples) >= COLLATED * question.terms.batch_size:
-            break
-    return samples
+    return hold_first(_each(question, most, load), COLLATED * question.terms.batch_size)
 
 
 def _each(question: Question, most: int, action: Callable[[int], Any]) -> Iterator[Any]:

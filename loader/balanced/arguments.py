@@ -96,7 +96,7 @@ def find_resources(
     have it): the default resources, and any other that has a budget or counts label tokens.
     """
     if source is None:
-        named = (*balance.budgets, *filter(None, [balance.label_tokens]))
+        named = (*balance.budgets, *balance.align, *filter(None, [balance.label_tokens]))
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)

@@ -23,6 +23,7 @@ class MicrobatchFacts:
     microbatches: int
     weights: Weights
     costs: tuple[int, ...]
+    padding: tuple[int, ...]
     after: EpochPosition
     keys: tuple[str, ...] = ()
     holes: tuple[Hole, ...] = ()

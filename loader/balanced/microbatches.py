@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import structs
-
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
@@ -72,6 +70,7 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
+    start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see walking.py.
@@ -100,6 +99,12 @@ class BalancedLoader:
     def plan(self) -> PlanConfig:
         """The configuration of the plan, for all ranks."""
         return self.job.plan
+
+    @property
+    def why_no_steps(self) -> str:
+        """Why the number of steps in an epoch is not known beforehand; "" if it is."""
+        is_exact = self.plan.mode == "exact"
+        return "" if is_exact else f"in mode {self.plan.mode!r} the number of steps is not known"
 
     @property
     def left_out(self) -> int:
@@ -148,9 +153,8 @@ class BalancedLoader:
         """Choose the epoch that the next iteration runs; a position within another is dropped."""
         if epoch != self.epoch:
             self._left_out_before = self.left_out
-            self.epoch, self.position, self._resume = epoch, START, None
-            self._loaded = None
-            untouched = self._untouched
+            self.epoch, self.position, self._resume = epoch, self.start_of_epoch, None
+            self._loaded, untouched = None, self._untouched
             self._leave(f"epoch {epoch} was chosen")
             self._untouched = untouched
 
@@ -160,11 +164,11 @@ class BalancedLoader:
         The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
-        self.position, self._resume = self._resume or START, None
+        self.position, self._resume = self._resume or self.start_of_epoch, None
         self._left_out_before = None
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
-            at = beginning(at)
+            at = at.beginning()
         # An iterator before this one may be collected at any moment from here on: what it would
         # end is this one's.
         self._running = 0
@@ -235,9 +239,9 @@ class BalancedLoader:
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
-    def _tell_what_will_be_left_out(self, count: int) -> None:
+    def _tell_what_will_be_left_out(self) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
-        plan, rest = self.plan, count % self.plan.samples_per_step
+        plan, rest = self.plan, self.count() % self.plan.samples_per_step
         if self._told is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
@@ -249,7 +253,7 @@ class BalancedLoader:
             logger.warning(
                 "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
                 "microbatches of a step, and collate_fn cannot make a batch of no samples",
-                rest, count, plan.least_microbatches,
+                rest, self.count(), plan.least_microbatches,
             )  # fmt: skip
 
     def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
@@ -258,7 +262,7 @@ class BalancedLoader:
             source = self.open()
             self._take_costs(at, source)
             source.recover(at.start(self.epoch, self._costs))
-            self._tell_what_will_be_left_out(self.count())
+            self._tell_what_will_be_left_out()
             return source.next(self.timeout_s)
         except ComesAgainError:
             raise
@@ -288,18 +292,23 @@ class BalancedLoader:
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
-        if not (self.plan.empty_microbatches or batch.weights.step_samples):
-            # Nothing of the step can be handed out, on any rank.
-            if batch.rank == 0 and batch.microbatch == 0:
-                logger.warning(
-                    "step %d of epoch %d is left out: of its %d samples fewer can be used than it "
-                    "has microbatches, and collate_fn cannot make a batch of no samples",
-                    batch.step, self.epoch, len(batch.step_holes),
-                )  # fmt: skip
+        if self._passes_over(batch):
             return PassedOver(after)
         fetched = self._deliver(kept, after)
         self._over_budget.take_batch(fetched.batch, fetched.info)
         return fetched
+
+    def _passes_over(self, batch: Any) -> bool:
+        """Return whether nothing of a microbatch's step can be handed out, on any rank."""
+        if self.plan.empty_microbatches or batch.weights.step_samples:
+            return False
+        if batch.rank == 0 and batch.microbatch == 0:
+            logger.warning(
+                "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
+                "microbatches, and collate_fn cannot make a batch of no samples",
+                batch.step, self.epoch, len(batch.step_holes),
+            )  # fmt: skip
+        return True
 
     def end_epoch(self, generation: int) -> None:
         """End the epoch of an iterator that has had all of it."""
@@ -312,7 +321,8 @@ class BalancedLoader:
             )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = len(self.position.holes) + in_no_step
-        self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
+        self.epoch, self.position = self.epoch + 1, self.start_of_epoch
+        self._left_out_before = left_out
         self.finish(generation)
 
     def finish(self, generation: int) -> None:
@@ -331,8 +341,7 @@ class BalancedLoader:
     def _leave(self, why: str) -> None:
         """Leave the iterators behind that were opened before."""
         self._generation += 1
-        self._untouched = -1
-        self._left_by = why
+        self._untouched, self._left_by = -1, why
 
     def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
@@ -389,11 +398,3 @@ class BalancedLoader:
         batch = self.batches.collated(samples, info)
         tokens = count_label_tokens_of(batch, samples) if self.job.counts_batches else None
         return Made(batch, labels=labels, label_tokens=tokens)
-
-
-def beginning(at: ResumePosition) -> ResumePosition:
-    """Return the position of a step's first microbatch; what was handed out of it comes again."""
-    place = at.place
-    if not place.microbatch and not at.served:
-        return at
-    return replace(at, place=structs.replace(place, microbatch=0), served=0)

@@ -8,10 +8,11 @@ import numpy as np
 
 from ...balancer.planning.grouping.balanced import balanced
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.balance import DEFAULTS, Balance
-from ...balancer.planning.problem.config import PlanConfig, budgets_of
+from ...balancer.planning.problem.balance import DEFAULTS, Balance, budgets_of
+from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.costs import check_costs
 from ...balancer.planning.problem.options import COUNTED
+from ...balancer.planning.problem.shapes import Sizing
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.costs import checked_column
 
@@ -24,9 +25,11 @@ _PILOT = 4096
 def check_sampled(balance: Balance, accumulate_from: int) -> None:
     """Raise ValueError for options that would have no effect in a sampler."""
     if balance.layout != DEFAULTS.layout:
+        named = isinstance(balance.layout, str)
+        collate = f"collate_{balance.layout}" if named else "partial(collate_samples, layout=...)"
         raise ValueError(
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
-            f"collate_fn=collate_{balance.layout} to torch's DataLoader"
+            f"collate_fn={collate} to torch's DataLoader"
         )
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
@@ -72,6 +75,11 @@ def configuration(
     if size is None:
         if balance.resolved_work == "padded" and batch_size is None:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
+        multiples = balance.shapes.multiples.items()
+        sizing = Sizing(multiples=tuple(
+            (resources.index(name), each) for name, each in multiples if name in resources
+        ))  # fmt: skip
+        costs = sizing.rounded(costs)
         size = _usual_step(costs, budgets_of(balance, resources), ranks, rows, batch_size)
         size = size if empty_lists else max(size, ranks * rows)
     return PlanConfig.from_balance(

@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 LOOKED_AT = 16
 # Values at the ends of a tensor's rows, the most frequent ones, that may be its filling.
 FILLS = 2
+# Tokens that a collate_fn may add to each sample: its beginning, its end, a separator.
+MARKS = 4
+# Deeper batches are not looked into.
+DEPTH = 3
 
 
 class OverBudget:
@@ -72,8 +76,9 @@ class OverBudget:
         self._looks -= 1
         for area, filled in padded_areas(batch, samples):
             for name, most in self._sums.items():
-                # What the rows hold is this resource, but for a token that each may have more.
-                if costs[name] <= most < area and abs(filled - costs[name]) <= samples:
+                # What the rows hold is this resource, but for what begins and ends a text.
+                near = abs(filled - costs[name]) <= MARKS * samples
+                if costs[name] <= most < area and near:
                     self._looks = 0
                     logger.warning(
                         "a batch of %d samples has %s %s, and is padded to %s, over the budget of "
@@ -103,9 +108,8 @@ def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
     >>> (6, 4) in padded_areas({"ids": torch.tensor([[5, 6, 7], [8, 0, 0]])}, 2)
     True
     """
-    fields = batch.values() if isinstance(batch, Mapping) else batch
-    for rows in fields if isinstance(batch, Mapping | list | tuple) else (batch,):
-        if not isinstance(rows, torch.Tensor) or rows.is_nested or rows.ndim not in (2, 3):
+    for rows in _tensors_of(batch, DEPTH):
+        if rows.is_nested or rows.ndim not in (2, 3):
             continue
         if len(rows) != samples or not rows.numel():
             continue
@@ -117,6 +121,16 @@ def padded_areas(batch: Any, samples: int) -> Iterator[tuple[int, int]]:
                 filled = int(((is_filled.shape[1] - before) * is_filled.any(1)).sum())
                 if 0 < filled < is_filled.numel():
                     yield is_filled.numel(), filled
+
+
+def _tensors_of(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch: a tensor, or what has some as items or attributes."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif depth:
+        fields = batch if isinstance(batch, Mapping) else getattr(batch, "__dict__", {})
+        for each in batch if isinstance(batch, list | tuple) else fields.values():
+            yield from _tensors_of(each, depth - 1)
 
 
 def keys_of(batch: "Batch | MicrobatchFacts") -> tuple[str, ...]:
@@ -133,7 +147,10 @@ def info_of(
     after: object,
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
-    costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
+    costs, padding = (
+        dict(zip(resources, values or (0,) * len(resources), strict=True))
+        for values in (batch.costs, batch.padding)
+    )
     keys = keys_of(batch)
     return StepInfo(
         epoch=epoch,
@@ -145,8 +162,9 @@ def info_of(
         **structs.asdict(batch.weights),
         keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
-        images=costs.get("tiles", 1) > 0 if keys else False,
+        images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False,
         costs=MappingProxyType(costs),
+        padding=MappingProxyType(padding),
         over_budget=over_budget.exceeded(costs),
         after=after,
     )

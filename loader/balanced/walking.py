@@ -17,7 +17,7 @@ from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.info import Step
 from .arrivals import Fetched, Kept, LocalArrival, PassedOver
-from .microbatches import BalancedLoader, beginning
+from .microbatches import BalancedLoader
 from .step_infos import keys_of
 
 # A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
@@ -95,7 +95,7 @@ class CountedSteps:
         if (found := self._counted.get(_place(at))) is not None:
             return found
         if self._first is None or at.place.step != self._first.place.step:
-            self._first, self._parts, self._counted = beginning(at), [], {}
+            self._first, self._parts, self._counted = at.beginning(), [], {}
         here = self._parts[-1][1].after if self._parts else self._first
         while not self._parts or here.place.step == at.place.step:
             fetched = self._fetcher.fetch(here)

@@ -4,21 +4,22 @@ Each changes one thing that must not matter and looks whether the loss does: tok
 before, what rows are filled up with, labels of others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...workers.sources.labels import IGNORED
 from .fields import Batch
-from .layouts import collate_packed, collate_padded
 
 Sample = dict[str, Any]
+# (base, samples, pad_id=0) -> batch
+Collate = Callable[..., Batch]
 # Tokens that a row is filled up with where padding is tried.
 FILLED = 8
 BORDERS = (
     "attention across borders: a packed sample's loss changes with the tokens of the sample before "
-    "it; the model must use cu_seq_lens or position_ids (Hugging Face: cp.hf_kwargs(batch))"
+    "it; the model must use cu_seq_lens or position_ids (Hugging Face: cp.hf_kwargs(batch, model))"
 )
 POSITIONS = (
     "position ids: a packed sample's loss is not what it is alone, though it does not see the "
@@ -47,11 +48,14 @@ def find_causes(
     samples: Sequence[Sample],
     tolerance: float,
     plain: Callable[[Batch], float] | None,
+    collate: Collate,
+    per_token: Collection[str],
 ) -> list[str]:
     """Return what differs, of all that can be found out with these samples.
 
     total: the model's sum of losses of a batch. plain: the cross-entropy of its logits, nothing
-    added; None where that is not known.
+    added; None where that is not known. collate: makes a batch of a base, "padded" or "packed".
+    per_token: fields that have a value for each token.
     """
 
     def is_far(one: float, other: float) -> bool:
@@ -63,21 +67,26 @@ def find_causes(
     if not usable:
         return []
     one, other = usable[0], max(usable[1:] or usable, key=lambda s: len(s["input_ids"]))
-    alone, before = total(collate_padded([one])), _unlabelled(one)
-    if abs(total(collate_padded([before]))) > tolerance * abs(alone):
+    alone, before = total(collate("padded", [one])), _unlabelled(one)
+    if abs(total(collate("padded", [before]))) > tolerance * abs(alone):
         return [UNLABELLED]  # whatever is changed, its own loss changes: nothing else shows
     changed = {**before, "input_ids": _other_tokens(one["input_ids"])}
-    after = total(collate_packed([before, other]))
-    crosses = is_far(after, total(collate_packed([changed, other])))
-    longer = np.resize(other["input_ids"], len(one["input_ids"]) + FILLED)
-    rows = [one, _unlabelled({**other, "input_ids": longer})]
-    twice = total(collate_padded([one, one]))
+    after = total(collate("packed", [before, other]))
+    crosses = is_far(after, total(collate("packed", [changed, other])))
+    count = len(one["input_ids"]) + FILLED
+    longer = {
+        name: np.resize(value, (*np.shape(value)[:-1], count))
+        for name, value in other.items()
+        if name in per_token
+    }
+    rows = [one, _unlabelled({**other, **longer})]
+    twice = total(collate("padded", [one, one]))
     found = (
         (BORDERS, crosses),
-        (POSITIONS, not crosses and is_far(after, total(collate_packed([other])))),
-        (PADDING, is_far(*(total(collate_padded(rows, pad_id=pad)) for pad in (0, 1)))),
+        (POSITIONS, not crosses and is_far(after, total(collate("packed", [other])))),
+        (PADDING, is_far(*(total(collate("padded", rows, pad_id=pad)) for pad in (0, 1)))),
         (MEAN, abs(twice - alone) < abs(twice - 2 * alone)),
-        (NOT_PLAIN, plain is not None and is_far(alone, plain(collate_padded([one])))),
+        (NOT_PLAIN, plain is not None and is_far(alone, plain(collate("padded", [one])))),
     )
     return [name for name, differs in found if differs]
 

@@ -14,9 +14,10 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.layout import as_layout
 from ..step.info import StepInfo
 from .fields import EVERY, kinds_of
-from .layouts import COLLATE_BY_LAYOUT
+from .layouts import collate_samples
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
@@ -52,8 +53,9 @@ class BatchMaker:
     pins: bool = False
 
     def __post_init__(self) -> None:
-        if self.balance.layout != "torch" and self.collate_fn is not None:
-            raise ValueError(f"collate_fn belongs to layout 'torch', not {self.balance.layout!r}")
+        layout = as_layout(self.balance.layout)
+        if layout is not None and self.collate_fn is not None:
+            raise ValueError(f"collate_fn belongs to layout 'torch', not {layout.name!r}")
 
     @property
     def in_worker(self) -> CollateFn:
@@ -88,8 +90,8 @@ class BatchMaker:
                 return self.collate_fn
             return partial(_stacked, wanted)
         return partial(
-            COLLATE_BY_LAYOUT[balance.layout], pad_id=balance.pad_id,
-            dummy_tile=balance.dummy_tile, fields=wanted,
+            collate_samples, layout=balance.layout, pad_id=balance.pad_id,
+            dummy_tile=balance.dummy_tile, fields=wanted, **balance.shapes.of_tokens(),
         )  # fmt: skip
 
 

@@ -6,23 +6,33 @@ meant; from padded and from packed batches of the same samples; and from the loa
 with scale_loss, which is what will be trained. Where one of them is far off, experiments name why.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...balancer.planning.problem.options import LayoutName
+from ...balancer.planning.problem.layout import (
+    BASES,
+    BUILT_IN,
+    Base,
+    Layout,
+    as_layout,
+    rules_of,
+)
 from ...workers.sources.labels import IGNORED
+from ..models.kwargs import hf_kwargs
+from ..models.proof import prove_packing
 from ..step.info import Step, StepInfo, moved
 from ..step.loss import scale_loss
-from .causes import find_causes
-from .fields import Array, Batch
-from .layouts import COLLATE_BY_LAYOUT, RESERVED, collate_padded, hf_kwargs
+from .apart import samples_of
+from .causes import BORDERS, Collate, find_causes
+from .fields import Batch
+from .layouts import collate_samples
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (
@@ -35,7 +45,6 @@ COUNTS = (
 )
 # (model, batch) -> the sum of the losses of the batch's label tokens.
 LossSum = Callable[[Any, Batch], Tensor]
-LENGTHS = "_lengths"
 
 
 def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
@@ -48,7 +57,7 @@ def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
             "batches have images, and each model takes them in its own way: give loss=, a function "
             "from (model, batch) to the sum of the losses of its label tokens"
         )
-    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch))
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch, model))
     count = int((batch["labels"][..., 1:] != IGNORED).sum())
     total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
     return total
@@ -56,16 +65,16 @@ def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
 
 def _cross_entropy(model: Any, batch: Batch) -> Tensor:
     """Return the sum of cross-entropies of a Hugging Face causal model's logits, nothing added."""
-    logits = model(input_ids=batch["input_ids"], **_told(batch)).logits
+    logits = model(input_ids=batch["input_ids"], **_told(batch, model)).logits
     targets = batch["labels"][:, 1:].flatten()
     return functional.cross_entropy(
         logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=IGNORED, reduction="sum"
     )
 
 
-def _told(batch: Batch) -> dict[str, Any]:
+def _told(batch: Batch, model: Any) -> dict[str, Any]:
     if "cu_seq_lens" in batch:
-        return hf_kwargs(batch)
+        return hf_kwargs(batch, model)
     return {"attention_mask": batch["attention_mask"], "use_cache": False}
 
 
@@ -82,16 +91,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """The findings of check_equivalence; `causes` say what differs, in the words of its docs."""
+    """The findings of check_equivalence; `causes` say what differs, in the words of its docs.
+
+    packing: what two samples of its own say of the model with cp.hf_kwargs(batch, model): "exact",
+    "refused" (it mixes them) or "not proved"; "" where the loss is a function of the user's.
+    """
 
     comparisons: tuple[Comparison, ...]
     causes: tuple[str, ...]
     tolerance: float
+    packing: str = ""
 
     @property
     def ok(self) -> bool:
         """Return whether every layout gave the loss and the gradient of the single samples."""
-        return not any(each.differs for each in self.comparisons)
+        return self.packing != "refused" and not any(each.differs for each in self.comparisons)
 
     def __str__(self) -> str:
         """Return a table, and what differs."""
@@ -101,7 +115,8 @@ class Equivalence:
             lines.append(
                 f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
             )
-        return "\n".join([*lines, *(f"  * {cause}" for cause in self.causes)])
+        packing = [f"  samples of a pack apart: {self.packing}"] if self.packing else []
+        return "\n".join([*lines, *packing, *(f"  * {cause}" for cause in self.causes)])
 
 
 def check_equivalence(
@@ -110,20 +125,24 @@ def check_equivalence(
     *,
     loss: LossSum = hf_loss_sum,
     steps: int = 1,
-    layouts: Sequence[LayoutName] = ("padded", "packed"),
+    layouts: Sequence[Base] = BASES,
     tolerance: float | None = None,
 ) -> Equivalence:
     """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
 
     model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
-    balanced DataLoader with layout "padded" or "packed"; its position stays where it is. loss: a
-    function from (model, batch) to the sum of the losses of the batch's label tokens, for batches
-    of every one of `layouts`; the default is for Hugging Face causal models on text. steps: how
-    many are compared. tolerance: relative, of loss and each tensor's largest gradient; by default
-    1e-4, and 3e-2 for 16-bit parameters.
+    balanced DataLoader with layout "padded", "packed" or a Layout that has one of them as its base,
+    whose own fields both then have; its position stays where it is. loss: a function from (model,
+    batch) to the sum of the losses of the batch's label tokens, for batches of every one of
+    `layouts`; the default is for Hugging Face causal models on text. steps: how many are compared.
+    tolerance: relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for
+    16-bit parameters. With the default
+    loss, two short samples of its own are packed too: a model that mixes them is not ok, whatever
+    the loader's samples show.
 
     Raises ValueError for batches of another layout, and for an epoch with no steps left.
     """
+    own = _layout_of(loader)
     first = next(iter(model.parameters()), torch.zeros(()))
     if tolerance is None:
         tolerance = TOLERANCE if first.dtype in (torch.float32, torch.float64) else TOLERANCE_HALF
@@ -137,9 +156,29 @@ def check_equivalence(
     was_training = model.training
     with torch.random.fork_rng(devices=[]):
         try:
-            return _compare(model, loss, taken, layouts, tolerance)
+            return _compare(model, loss, taken, layouts, tolerance, own)
         finally:
             model.train(was_training)
+
+
+def _layout_of(loader: Any) -> Layout | None:
+    """Return the layout that a loader was given, None where it is not known."""
+    given = getattr(loader, "_given", None)
+    layout = None if given is None else as_layout(given.balance.layout)
+    if layout is not None and layout.base is None:
+        raise ValueError(
+            f"layout {layout.name!r} has no base, and what it makes cannot be taken apart into "
+            "samples with tokens: check a loader with cp.Layout(..., base='padded') or 'packed'"
+        )
+    return layout
+
+
+def _collate(own: Layout | None, base: Base, samples: Sequence[Any], pad_id: int = 0) -> Batch:
+    """Return a padded or packed batch, whose other fields are as in the loader's own layout."""
+    layout = BUILT_IN[base]
+    if own is not None and own.fields:
+        layout = Layout(own.name, own.fields, base)
+    return collate_samples(samples, layout, pad_id=pad_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +225,11 @@ def _compare(
     model: nn.Module,
     loss: LossSum,
     steps: Sequence[Step[Any]],
-    layouts: Sequence[LayoutName],
+    layouts: Sequence[Base],
     tolerance: float,
+    own: Layout | None,
 ) -> Equivalence:
+    collate: Collate = partial(_collate, own)
     device = next(iter(model.parameters()), torch.zeros(())).device
 
     def compute(batch: Batch) -> Tensor:
@@ -199,25 +240,29 @@ def _compare(
         [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
         for s in steps
     ]
-    groups = [[samples_of(batch) for batch, _ in step] for step in filled]
+    groups = [[samples_of(batch, own) for batch, _ in step] for step in filled]
     together = [group for step in groups for group in step]
     samples = [sample for group in together for sample in group]
     causes = []
-    first = collate_padded(samples[:1])
+    proof = None
+    if loss is hf_loss_sum and "packed" in layouts:
+        proof = prove_packing(model)
+        causes += [proof.reason] if proof.status == "refused" else []
+    first = collate("padded", samples[:1])
     if float(compute(first).detach()) != float(compute(first).detach()):
         model.eval()
         causes.append(DROPOUT)
-    alone = outcome(model, (compute(collate_padded([sample])) for sample in samples))
+    alone = outcome(model, (compute(collate("padded", [sample])) for sample in samples))
     compared = []
     for layout in layouts:
-        batches = (COLLATE_BY_LAYOUT[layout](group) for group in together)
+        batches = (collate(layout, group) for group in together)
         found = outcome(model, map(compute, batches))
         compared.append(alone.compare(layout, found, tolerance))
     # what a loop with scale_loss trains on, and the means over the same samples
     means = outcome(
         model,
         (
-            compute(collate_padded([sample])) / max(sum(map(_count, chain(*inside))), 1)
+            compute(collate("padded", [sample])) / max(sum(map(_count, chain(*inside))), 1)
             for inside in groups
             for sample in chain(*inside)
         ),
@@ -232,8 +277,14 @@ def _compare(
             plain = None
             if loss is hf_loss_sum:
                 plain = lambda batch: float(_cross_entropy(model, moved(batch, device)))  # noqa: E731
-            causes += find_causes(lambda batch: float(compute(batch)), samples, tolerance, plain)
-    return Equivalence(tuple(compared), tuple(causes), tolerance)
+            total = lambda batch: float(compute(batch))  # noqa: E731
+            rules = rules_of(own or BUILT_IN["padded"])
+            per_token = [name for name, rule in rules.items() if rule.how == "tokens"]
+            causes += find_causes(total, samples, tolerance, plain, collate, per_token)
+    if proof and proof.status == "refused":
+        # no call of hf_kwargs keeps samples apart: it is not advised
+        causes = [cause for cause in causes if cause != BORDERS]
+    return Equivalence(tuple(compared), tuple(causes), tolerance, proof.status if proof else "")
 
 
 def _shares(
@@ -250,45 +301,3 @@ def _shares(
 
 def _count(sample: dict[str, Any]) -> int:
     return int((sample["labels"][1:] != IGNORED).sum())
-
-
-def samples_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the samples of a padded or packed batch; ValueError for a batch of another layout.
-
-    Each sample's first label is -100, as the layouts make it; samples that had no labels get some
-    that are all -100. A dummy tile belongs to no sample.
-    """
-    if "input_ids" not in batch or not ("cu_seq_lens" in batch or "attention_mask" in batch):
-        raise ValueError(
-            "only batches of layout 'padded' or 'packed' can be taken apart, and this one has "
-            f"{', '.join(map(str, batch))[:200]}: give Balance(layout='packed')"
-        )
-    ids, labels = np.asarray(batch["input_ids"]), np.asarray(batch["labels"])
-    if "cu_seq_lens" in batch:
-        # packed: one row has all samples, each between two borders
-        ends = np.asarray(batch["cu_seq_lens"]).tolist()
-        places = [(0, slice(*each)) for each in pairwise(ends)]
-    else:
-        lengths = np.asarray(batch["attention_mask"]).sum(axis=1).tolist()
-        places = [(row, slice(0, length)) for row, length in enumerate(lengths)]
-    samples = [{"input_ids": ids[place], "labels": labels[place]} for place in places]
-    for name in batch:
-        of_name = name.removesuffix(LENGTHS)
-        if name in RESERVED or (of_name != name and of_name in batch):
-            continue
-        values = batch[name] if isinstance(batch[name], list) else np.asarray(batch[name])
-        if f"{name}{LENGTHS}" in batch:
-            values = _parts(np.asarray(batch[name]), batch[f"{name}{LENGTHS}"])
-        for sample, value in zip(samples, values, strict=True):
-            sample[name] = value
-    if "pixel_values" in batch:
-        owners = _parts(np.asarray(batch["tiles_per_image"]), batch["images_per_sample"])
-        tiles = _parts(np.asarray(batch["pixel_values"]), [int(each.sum()) for each in owners])
-        for sample, owned, pixels in zip(samples, owners, tiles, strict=True):
-            sample["tiles_per_image"], sample["pixel_values"] = owned, pixels
-    return samples
-
-
-def _parts(whole: Array, lengths: Any) -> list[Array]:
-    ends = np.cumsum([0, *np.asarray(lengths).tolist()]).tolist()
-    return [whole[start:end] for start, end in pairwise(ends)]

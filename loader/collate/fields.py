@@ -8,7 +8,7 @@ None or dicts has no other type there) ends the process.
 
 import math
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...balancer.planning.problem.layout import Rule
 from ...workers.arena.layout import LEAST_IN_SLOT
 from ...workers.arena.worker import this_worker
 
@@ -27,6 +28,8 @@ BITS = {torch.bfloat16: torch.int16} | {
     each: torch.uint8 for name, each in vars(torch).items() if name.startswith(("float8", "float4"))
 }
 MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+# The rule of a field that none names: numbers are stacked, texts listed, arrays concatenated.
+BY_KIND = Rule("by kind")
 # From here on whole numbers are no int64.
 TOO_LARGE = 1 << 63
 
@@ -127,64 +130,93 @@ def _has_tensors(dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def collate_others(
-    samples: Sequence[Sample], known: Container[str], fields: Container[str] = EVERY
-) -> Batch:
-    """Return every field but the known ones, collated by its kind.
+class UnlikeError(ValueError):
+    """Values that do not fit together; by_shape: they would if they were filled up."""
 
-    fields: the names of what is wanted of it; nothing else is copied.
+    def __init__(self, name: str, values: Sequence[Any] | Mapping[int, Any]) -> None:
+        super().__init__(f"field {name!r} comes as {kinds_of(values)}; make them all alike")
+        each = [*values.values()] if isinstance(values, Mapping) else [*values]
+        arrays = all(isinstance(value, np.ndarray) for value in each)
+        self.by_shape = arrays and len({(value.dtype, value.ndim) for value in each}) == 1
+
+
+def collate_field(
+    name: str,
+    values: Mapping[int, Any],
+    samples: int,
+    rule: Rule = BY_KIND,
+    fields: Container[str] = EVERY,
+) -> Iterator[tuple[str, Any]]:
+    """Yield a field of the batch by its rule, and its lengths where it consists of arrays.
+
+    values: by the place of their sample in the microbatch, which has `samples`; what lacks one has
+    none of it. Raises UnlikeError where they do not fit together, TypeError as array_of.
     """
-    names = {name: None for sample in samples for name in sample if name not in known}
-    batch: Batch = {}
-    for name in names:
-        missing = [place for place, sample in enumerate(samples) if name not in sample]
-        if missing:
-            raise ValueError(
-                f"field {name!r} is missing in samples {missing} of {len(samples)}; "
-                "give it to every sample, or to none"
-            )
-        made = dict(_field(name, [sample[name] for sample in samples], fields))
-        if taken := [each for each in made if each != name and each in names]:
-            raise ValueError(
-                f"samples have a field {taken[0]!r}, which is the name of the lengths of "
-                f"{name!r} in the batch: give the samples' another name"
-            )
-        batch.update(made)
-    return batch
-
-
-def _field(name: str, values: list[Any], fields: Container[str]) -> Iterable[tuple[str, Any]]:
-    """Yield a field of the batch, and its lengths where it consists of arrays."""
     lengths = f"{name}_lengths"
     if name not in fields and lengths not in fields:
         return
     # Texts stay a list, None among them.
-    if any(isinstance(value, (str, bytes)) for value in values):
-        if not all(value is None or isinstance(value, (str, bytes)) for value in values):
-            raise _not_alike(name, values)
+    texts = [value for value in values.values() if isinstance(value, (str, bytes))]
+    if rule.how == "list" or texts:
+        others = len(texts) + [*values.values()].count(None) < len(values)
+        if rule.how != "list" and (others or rule.how != BY_KIND.how):
+            raise UnlikeError(name, values)
         if name in fields:
-            yield name, values
+            yield name, [_listed(values.get(place)) for place in range(samples)]
         return
-    # numpy has no type for bfloat16 and the like: their bits go through it.
-    kinds = [v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None for v in values]
-    kind = kinds[0]
-    if kinds.count(kind) < len(kinds):
-        raise _not_alike(name, values)
-    if kind is not None:
-        values = [v.view(BITS[kind]) if _has_bits(v) else v for v in values]
-    arrays = [array_of(value, place, name) for place, value in enumerate(values)]
-    # Lists become arrays of what type their numbers have: a sample's alone does not say it.
-    if all(isinstance(value, (list, tuple)) for value in values):
-        arrays = _of_one_type(name, arrays)
-    are_arrays = any(array.ndim for array in arrays)
+    arrays, bits = read_arrays(name, values)
+    if rule.axes is not None:  # an array of one axis fewer is a single item
+        arrays = {
+            p: each[None] if each.ndim == rule.axes - 1 else each for p, each in arrays.items()
+        }
+    how = rule.how
+    if how == BY_KIND.how:
+        how = "concatenate" if any(array.ndim for array in arrays.values()) else "stack"
+    fill = fill_as(rule.fill, bits)
     if name in fields:
-        if are_arrays:
-            joined = concatenated(name, dict(enumerate(arrays)))
+        if how == "concatenate":
+            joined = concatenated(name, arrays, fill)
         else:
-            joined = filled_tensor(np.stack(arrays), _type_of_all(name, arrays))
-        yield name, joined if kind is None else joined.view(kind)
-    if are_arrays and lengths in fields:
-        yield lengths, filled_tensor([len(array) for array in arrays], np.int32)
+            joined = _stacked(name, arrays, samples, fill if how == "pad" else None)
+        yield name, joined if bits is None else joined.view(bits)
+    if how != "stack" and lengths in fields:
+        axes = next(iter(arrays.values())).ndim if how == "pad" else 1
+        of_all = np.zeros((samples, axes), np.int32)
+        for place, array in arrays.items():
+            of_all[place] = array.shape[:axes]
+        if axes:
+            yield lengths, filled_tensor(of_all if axes > 1 else of_all[:, 0], np.int32)
+
+
+def _listed(value: Any) -> Any:
+    """Return an array as a tensor of its own, anything else as it is."""
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+
+
+def read_arrays(
+    name: str, values: Mapping[int, Any]
+) -> tuple[dict[int, Array], torch.dtype | None]:
+    """Return values as arrays, and the type that they are the bits of; None where numpy has it."""
+    # numpy has no type for bfloat16 and the like: their bits go through it.
+    kinds = {
+        v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None
+        for v in values.values()
+    }
+    bits = next(iter(kinds))
+    if len(kinds) > 1:
+        raise UnlikeError(name, values)
+    if bits is not None:
+        values = {p: v.view(BITS[bits]) if _has_bits(v) else v for p, v in values.items()}
+    arrays = {place: array_of(value, place, name) for place, value in values.items()}
+    # Lists become arrays of what type their numbers have: a sample's alone does not say it.
+    if all(isinstance(value, (list, tuple)) for value in values.values()):
+        arrays = dict(zip(arrays, _of_one_type(name, [*arrays.values()]), strict=True))
+    return arrays, bits
+
+
+def fill_as(fill: Any, bits: torch.dtype | None) -> Any:
+    """Return what filling is written as, where values are the bits of a type."""
+    return torch.tensor(fill, dtype=bits).view(BITS[bits]).item() if bits and fill else fill
 
 
 def _has_bits(tensor: torch.Tensor) -> bool:
@@ -201,44 +233,83 @@ def _of_one_type(name: str, arrays: list[Array]) -> list[Array]:
     filled = [array for array in arrays if array.size]
     if not filled:
         return arrays
-    dtype, inner = _type_of_all(name, filled), filled[0].shape[1:]
+    dtype, inner = type_of_all(name, filled), filled[0].shape[1:]
     return [
         array.astype(dtype, copy=False) if array.size else np.empty((0, *inner), dtype)
         for array in arrays
     ]
 
 
-def _type_of_all(name: str, arrays: list[Array]) -> np.dtype[Any]:
+def type_of_all(name: str, arrays: list[Array]) -> np.dtype[Any]:
     """Return the type that holds the numbers of all arrays; ValueError where there is none."""
     dtype = np.result_type(*arrays)
     if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
-        raise _not_alike(name, arrays)  # int64 beside uint64
+        raise UnlikeError(name, arrays)  # int64 beside uint64
     return dtype
 
 
-def concatenated(name: str, arrays: Mapping[int, Array]) -> torch.Tensor:
+def concatenated(
+    name: str, arrays: Mapping[int, Array], fill: int | float | None = None
+) -> torch.Tensor:
     """Copy all arrays into one buffer; arrays: by the place of their sample in its microbatch.
 
-    Raises ValueError where shapes do not fit, and where the machine's memory is too small: views
+    fill: what other axes than the first are filled up with; None where they must be alike. Raises
+    UnlikeError where shapes do not fit, ValueError where the machine's memory is too small: views
     that numpy or torch has expanded may be of any size.
     """
     first, *others = arrays.values()
-    inner = first.dtype, first.shape[1:], first.ndim
-    if any((each.dtype, each.shape[1:], each.ndim) != inner for each in others):
-        raise _not_alike(name, arrays)
-    nbytes = sum(array.nbytes for array in arrays.values())
+    kind, inner = (first.dtype, first.ndim), first.shape[1:]
+    if not first.ndim or any((each.dtype, each.ndim) != kind for each in others):
+        raise UnlikeError(name, arrays)
+    rows = sum(map(len, arrays.values()))
+    if all(each.shape[1:] == inner for each in others):
+        joined = _empty(name, arrays, (rows, *inner), first.dtype)
+        np.concatenate([*arrays.values()], out=joined)
+        return torch.from_numpy(joined)
+    if fill is None:
+        raise UnlikeError(name, arrays)
+    inner = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays.values()), strict=True))
+    joined = _empty(name, arrays, (rows, *inner), first.dtype)
+    joined[...] = fill
+    begin = 0
+    for array in arrays.values():
+        joined[(slice(begin, begin + len(array)), *map(slice, array.shape[1:]))] = array
+        begin += len(array)
+    return torch.from_numpy(joined)
+
+
+def _stacked(
+    name: str, arrays: Mapping[int, Array], samples: int, fill: int | float | None
+) -> torch.Tensor:
+    """Return (samples, ...): numbers, or arrays filled up to the largest; fill None: all alike."""
+    first, *others = arrays.values()
+    if len(arrays) == samples and not any(array.ndim for array in arrays.values()):
+        return filled_tensor(np.stack([*arrays.values()]), type_of_all(name, [*arrays.values()]))
+    if any((each.dtype, each.ndim) != (first.dtype, first.ndim) for each in others):
+        raise UnlikeError(name, arrays)
+    shape = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays.values()), strict=True))
+    is_ragged = len(arrays) < samples or any(array.shape != shape for array in arrays.values())
+    if is_ragged and fill is None:
+        raise UnlikeError(name, arrays)
+    rows = _empty(name, arrays, (samples, *shape), first.dtype)
+    if is_ragged:
+        rows[...] = fill
+    for place, array in arrays.items():
+        rows[place][tuple(map(slice, array.shape))] = array
+    return torch.from_numpy(rows)
+
+
+def _empty(
+    name: str, arrays: Mapping[int, Array], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Return empty_array(shape, dtype); ValueError for more than the machine has."""
+    nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > MEMORY_BYTES:
         raise ValueError(
             f"field {name!r} of samples {[*arrays]} has {nbytes} bytes together, and this machine "
             f"{MEMORY_BYTES}: give smaller arrays, or fewer samples a microbatch"
         )
-    joined = empty_array((sum(map(len, arrays.values())), *first.shape[1:]), first.dtype)
-    np.concatenate([*arrays.values()], out=joined)
-    return torch.from_numpy(joined)
-
-
-def _not_alike(name: str, values: Sequence[Any] | Mapping[int, Any]) -> ValueError:
-    return ValueError(f"field {name!r} comes as {kinds_of(values)}; make them all alike")
+    return empty_array(shape, dtype)
 
 
 def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:

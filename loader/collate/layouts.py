@@ -1,24 +1,25 @@
-"""Collates samples to one batch, `padded` or `packed`, and copies each payload byte once.
+"""Collates samples to one batch by a layout, and copies each payload byte once.
 
-A sample maps field names to arrays, numbers, strings or bytes. Four fields have a meaning:
+A sample maps field names to arrays, numbers, strings or bytes. A `Layout` has a rule for fields by
+their name (balancer/planning/problem/layout.py); "padded" and "packed" are two of them, and the
+base of a user's own. With a base three kinds of fields have a meaning:
 
-    input_ids        integer (n,)            tokens
-    labels           integer (n,)            aligned with input_ids; -100 where there is no loss
-    pixel_values     uint8 (tiles, 3, S, S)  may be absent or have 0 tiles
-    tiles_per_image  integer (images,)       goes with pixel_values
+    input_ids, labels   integer (n,): tokens, and what is learned at them; -100 where nothing is
+    images, videos      tiles, patches with their grid, or images; see images.py
+    made fields         follow from these: attention_mask, position_ids, cu_seq_lens, ...
 
 Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1),
 as Hugging Face models do. Nothing precedes a sample's first token, and in a pack the last token of
 the sample before would be asked for it; so the first label of every sample becomes -100, in both
-layouts, which also makes both count the same label tokens.
+bases, which also makes both count the same label tokens.
 
-Fields that the layouts make themselves (MADE) follow from these. What a tokenizer gives beside its
-tokens (attention_mask, position_ids) is left out where it says the same, and refused where it says
-otherwise: it would take the place of the batch's own, and samples would attend to each other.
+What a tokenizer gives beside its tokens (attention_mask, position_ids) is left out where it says
+what the layout makes, and refused where it says otherwise: it would take the place of the batch's
+own, and samples would attend to each other.
 
-Any other field follows one rule: numbers become a tensor (B,); strings and bytes (and None beside
-them) a list; arrays (torch's and lists of numbers too) are concatenated along their first axis, and
-`<name>_lengths` int32 (B,) says how long each was. Anything else is refused; see fields.py.
+A field without a rule is laid by its kind: numbers become a tensor (B,); strings and bytes (and
+None beside them) a list; arrays (torch's and lists of numbers too) are concatenated along their
+first axis, and `<name>_lengths` int32 (B,) says how long each was. Anything else is refused.
 
 A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
 A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
@@ -27,90 +28,246 @@ over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the r
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...balancer.planning.problem.options import LayoutName
+from ...balancer.planning.problem.layout import (
+    BUILT_IN,
+    Layout,
+    LayoutName,
+    Rule,
+    as_layout,
+    rules_of,
+)
 from ...workers.sources.labels import IGNORED
 from .fields import (
+    BY_KIND,
     EVERY,
-    TOO_LARGE,
-    Array,
     Batch,
     Sample,
+    UnlikeError,
     array_of,
-    collate_others,
-    concatenated,
-    empty_array,
+    collate_field,
+    fill_as,
     filled_tensor,
+    kinds_of,
+    read_arrays,
+    type_of_all,
+)
+from .images import IMAGE_FIELDS, collate_images
+from .tokens import (
+    Length,
+    TokenPlaces,
+    check_made,
+    made_fields,
+    packed_places,
+    padded_places,
+    places_of,
+    read_labels,
+    read_tokens,
 )
 
-# Fields that have a meaning of their own, and those that a layout makes, in either.
-KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
-MADE = frozenset({
-    "attention_mask", "position_ids", "cu_seq_lens", "max_length", "images_per_sample",
-})  # fmt: skip
-# Every other one is collated by its kind alone.
-RESERVED = KNOWN_FIELDS | MADE
-_ATTENDED = np.array(1)
-NEEDED = ("position_ids", "cu_seq_lens", "max_length")
+TEXTS = ("input_ids", "labels")
 
 
-def collate_images(
-    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
+def collate_samples(
+    samples: Sequence[Sample],
+    layout: LayoutName | Layout,
+    *,
+    pad_id: int = 0,
+    dummy_tile: int = 0,
+    fields: Container[str] = EVERY,
+    align: int = 1,
+    length: Length = None,
+    rows: int | None = None,
 ) -> Batch:
-    """Return all tiles in one array, and their owners; empty for data without images.
+    """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
-    fields: the names of what is wanted of it; nothing else is copied.
+    Everything else as in collate_padded and collate_packed, whose fields a layout with such a base
+    has, too. Raises ValueError or TypeError for samples that do not fit together, with the rule to
+    add where there is one.
     """
-    tiles = {
-        place: array_of(sample["pixel_values"], place, "pixel_values")
-        for place, sample in enumerate(samples)
-        if "pixel_values" in sample
-    }
-    if not (tiles or dummy_tile or not samples):
-        return {}
-    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+    by = as_layout(layout)
+    if by is None:
+        raise ValueError("layout 'torch' is what collate_fn makes: give another, or call that")
+    _check_dicts(samples, by)
+    own = _Collation(by, samples, fields)
     batch: Batch = {}
-    if "pixel_values" in fields:
-        batch["pixel_values"] = _pixels(tiles, dummy_tile)
-    if "tiles_per_image" in fields:
-        every = np.concatenate([*owners, ()])
-        batch["tiles_per_image"] = filled_tensor(every, np.int32)
-    if "images_per_sample" in fields:
-        counts = [*map(len, owners)] or [0]
-        batch["images_per_sample"] = filled_tensor(counts, np.int32)
+    if by.base is not None:
+        tokens = read_tokens(samples)
+        for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
+            check_made(sample, place, len(ids), own.made)
+        labels = read_labels(samples, tokens) or [np.array([IGNORED])]
+        tokens = tokens or [np.array([pad_id])]
+        own.places = places_of(by.base, [*map(len, tokens)], align, length, rows)
+        if "input_ids" in fields:
+            batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
+        if "labels" in fields:
+            batch["labels"] = torch.from_numpy(own.places.labels(labels))
+    elif (align, length, rows) != (1, None, None):
+        raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
+    for name, rule in own.rules.items():
+        if rule.of:
+            batch |= own.make(name, rule, has_gaps=align > 1, is_sized=length is not None)
+    if own.places is not None and (length or rows) is not None and "pad_sequences" in fields:
+        batch["pad_sequences"] = len(own.places.lengths) - own.places.samples
+    known = own.made
+    if by.base is not None:
+        known |= {*TEXTS}
+        if not IMAGE_FIELDS & by.fields.keys():  # else they follow those rules, or their kind
+            known |= IMAGE_FIELDS
+            batch |= own.advised(
+                "pixel_values", lambda _: collate_images(samples, dummy_tile, fields)
+            )
+    names = dict.fromkeys(name for sample in samples for name in sample if name not in known)
+    for name in names:
+        made = own.advised(name, lambda name: own.lay(name, pad_id))
+        if taken := [each for each in made if each != name and each in names]:
+            raise ValueError(
+                f"samples have a field {taken[0]!r}, which is the name of the lengths of "
+                f"{name!r} in the batch: give the samples' another name"
+            )
+        batch |= made
     return batch
 
 
-def _pixels(tiles: Mapping[int, Array], dummy_tile: int) -> torch.Tensor:
-    """Return all tiles in one array; tiles: those of a sample by its place."""
-    held = {place: array for place, array in tiles.items() if len(array)}
-    if held:
-        return concatenated("pixel_values", held)
-    # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-    side = dummy_tile or (next(iter(tiles.values())).shape[-1] if tiles else 0)
-    return filled_tensor(np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8), np.uint8)
+def _check_dicts(samples: Sequence[Sample], by: Layout) -> None:
+    for place, sample in enumerate(samples):
+        if type(sample) is not dict and not isinstance(sample, Mapping):
+            raise TypeError(
+                f"sample {place} is a {type(sample).__name__}, and layout {by.name!r} needs "
+                f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
+                "layout='torch' with a collate_fn"
+            )
 
 
-def _tiles_per_image(place: int, sample: Sample) -> Array:
-    """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
-    owned = array_of(sample.get("tiles_per_image", ()), place, "tiles_per_image")
-    pixels = array_of(sample.get("pixel_values", ()), place, "pixel_values")
-    if owned.ndim != 1 or not pixels.ndim or (owned.size and owned.dtype.kind not in "iu"):
-        raise ValueError(
-            f"sample {place} has tiles_per_image {owned.dtype} {owned.shape} and pixel_values of "
-            f"shape {pixels.shape}; use whole numbers (images,) and an array (tiles, 3, S, S)"
+class _Collation:
+    """What the fields of one batch are made with."""
+
+    def __init__(self, by: Layout, samples: Sequence[Sample], fields: Container[str]) -> None:
+        self.by, self.samples, self.fields = by, samples, fields
+        self.rules = rules_of(by)
+        self.made = made_fields(by)
+        self.places: TokenPlaces | None = None  # of the tokens, where there are any
+
+    def lay(self, name: str, pad_id: int) -> Batch:
+        """Return a field of the samples in the batch, and its lengths."""
+        rule = self.rules.get(name) or (BY_KIND if self.by.base else None)
+        values = {place: each[name] for place, each in enumerate(self.samples) if name in each}
+        if rule is None:
+            raise ValueError(
+                f"field {name!r} comes as {kinds_of(values)}, and has no rule in layout "
+                f"{self.by.name!r}: {_advice(self.by, name, _fitting(values))}"
+            )
+        missing = [place for place in range(len(self.samples)) if place not in values]
+        if missing and not (rule.optional or self._goes_with_images(rule, values, missing)):
+            raise ValueError(
+                f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
+                "give it to every sample, or to none"
+            )
+        if rule.fill == "pad_id":
+            rule = replace(rule, fill=pad_id)
+        if rule.how == "tokens":
+            return self._lay_per_token(name, rule, values)
+        return dict(collate_field(name, values, len(self.samples), rule, self.fields))
+
+    def _goes_with_images(
+        self, rule: Rule, values: Mapping[int, Any], missing: Sequence[int]
+    ) -> bool:
+        """Return whether a field says something of images, and is missing where there are none."""
+        pictured = ["pixel_values" in sample for sample in self.samples]
+        return (
+            rule is BY_KIND
+            and any(pictured)
+            and not any(pictured[place] for place in missing)
+            and all(np.ndim(value) for value in values.values())
         )
-    if len(pixels) != owned.sum() or owned.min(initial=0) < 0:
-        raise ValueError(
-            f"sample {place} has {len(pixels)} tiles in pixel_values, but its tiles_per_image "
-            f"{owned.tolist()} makes {int(owned.sum())}; give one entry per image"
-        )
-    return owned
+
+    def _lay_per_token(self, name: str, rule: Rule, values: Mapping[int, Any]) -> Batch:
+        assert self.places is not None  # Layout has no such rule without a base
+        if name not in self.fields:
+            return {}
+        arrays, bits = read_arrays(name, values)
+        inner = next(iter(arrays.values())).shape[:-1]
+        for place, array in arrays.items():
+            if not array.ndim or array.shape[-1] != self.places.lengths[place]:
+                raise ValueError(
+                    f"field {name!r} of sample {place} has shape {array.shape}, and its input_ids "
+                    f"{(self.places.lengths[place],)}: it goes with the tokens, on its last axis; "
+                    f"where it does not, {_advice(self.by, name, 'pad 0')}"
+                )
+            if array.shape[:-1] != inner:
+                raise UnlikeError(name, arrays)
+        dtype = type_of_all(name, [*arrays.values()])
+        none = np.empty((*inner, 0), dtype)
+        parts = [arrays.get(place, none) for place in range(len(self.samples))]
+        rows = torch.from_numpy(self.places.lay(parts, fill_as(rule.fill, bits), dtype))
+        return {name: rows if bits is None else rows.view(bits)}
+
+    def make(self, name: str, rule: Rule, has_gaps: bool, is_sized: bool) -> Batch:
+        """Return a field that is made of another one, and has no values in samples."""
+        for place, sample in enumerate(self.samples if self.by.base is None else ()):
+            if name in sample:
+                raise ValueError(
+                    f"sample {place} has {name}, which layout {self.by.name!r} makes of {rule.of}: "
+                    "leave it out, or give one of them another name"
+                )
+        places, of = self.places, self.rules[rule.of].how
+        if of != "tokens":
+            lengths = [np.shape(sample.get(rule.of, ())) for sample in self.samples]
+            firsts = [shape[0] if shape else 1 for shape in lengths] or [0]
+            places = (packed_places if of == "concatenate" else padded_places)(firsts)
+        assert places is not None
+        if name not in self.fields and f"{name}_padded" not in self.fields:
+            return {}
+        begins = [*(begin for _, begin, _ in places.spans), places.shape[1]]
+        found: Batch = {}
+        if rule.how in ("positions", "mask"):
+            rows = places.positions() if rule.how == "positions" else places.mask()
+            found[name] = torch.from_numpy(rows[0] if of == "concatenate" else rows)
+        elif rule.how == "longest":
+            longest = max(end - begin for _, begin, end in places.spans)
+            # Where batches are to be alike their numbers are, too: kernels take it for a bound.
+            found[name] = places.shape[1] if is_sized and of == "tokens" else longest
+        elif rule.how == "lengths":
+            found[name] = filled_tensor([*places.lengths[: places.samples]], np.int32)
+        else:
+            found[name] = filled_tensor([*accumulate(places.lengths, initial=0)], np.int32)
+            if of == "tokens" and has_gaps and self.by.base == "packed":
+                found[f"{name}_padded"] = filled_tensor(begins, np.int32)
+        return {each: value for each, value in found.items() if each in self.fields}
+
+    def advised(self, name: str, make: Callable[[str], Batch]) -> Batch:
+        """Return what `make(name)` does; its errors name the rule that would be right."""
+        try:
+            return make(name)
+        except UnlikeError as error:
+            rule = "concatenate, pad 0, optional" if name in IMAGE_FIELDS else "pad 0"
+            more = f", or {_advice(self.by, name, rule)}" if error.by_shape else ""
+            raise ValueError(f"{error}{more}") from None
+        except TypeError as error:
+            raise TypeError(f"{error}, or {_advice(self.by, name, 'list')}") from error
+
+
+def _advice(by: Layout, name: str, rule: str) -> str:
+    """Return what to write where a field needs a rule."""
+    if by.name in BUILT_IN:
+        own = f"cp.Layout('mine', {{{name!r}: {rule!r}}}, base={by.base!r})"
+        return f"give it a rule of its own: Balance(layout={own})"
+    return f"give it a rule: add {name!r}: {rule!r} to the fields of cp.Layout({by.name!r}, ...)"
+
+
+def _fitting(values: Mapping[int, Any]) -> str:
+    """Return a rule that fits values."""
+    try:
+        shapes = {np.shape(array_of(value, 0, "")) for value in values.values()}
+    except (TypeError, ValueError):
+        return "list"
+    return "stack" if len(shapes) == 1 else "pad 0"
 
 
 def collate_padded(
@@ -119,50 +276,30 @@ def collate_padded(
     pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
+    align: int = 1,
+    length: Length = None,
+    rows: int | None = None,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
-    pixel_values uint8 (tiles, 3, S, S), tiles_per_image int32 (images,) and images_per_sample
-    int32 (B,); and every other field by the rule above. dummy_tile is the side in pixels of the
-    zero tile that a batch without images gets, 0 for none; fields: the names of what is wanted of
-    all this. Raises ValueError for samples that do not fit together.
+    pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
+    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile is the side
+    in pixels of the zero tile that a batch without images gets, 0 for none; fields: the names of
+    what is wanted of all this. Raises ValueError for samples that do not fit together.
+
+    align, length: the width is a multiple of align, or just length. rows: the number of rows; those
+    that are no samples have one pad token with attention and no label, as a row without any has no
+    softmax. pad_sequences, with length or rows, is their number.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
     [[5, 6, 7], [8, 0, 0]]
     """
-    tokens, labels = _texts(samples, pad_id)
-    texts = _padded_texts(tokens, labels, pad_id, fields)
-    return {
-        **{name: torch.from_numpy(array) for name, array in texts.items()},
-        **collate_images(samples, dummy_tile, fields),
-        **collate_others(samples, RESERVED, fields),
-    }
-
-
-def _padded_texts(
-    tokens: Sequence[Array],
-    labels: Sequence[Array],
-    pad_id: int,
-    fields: Container[str],
-) -> dict[str, Array]:
-    """Return the wanted fields that follow from tokens and labels, which have been checked."""
-    longest = max(map(len, tokens))
-    rows: dict[str, Array] = {}
-    for name, values, fill in (
-        ("input_ids", tokens, pad_id),
-        ("labels", labels, IGNORED),
-        ("attention_mask", [_ATTENDED] * len(tokens), 0),
-    ):
-        if name in fields:
-            rows[name] = empty_array((len(tokens), longest), np.int64)
-            for row, (ids, value) in enumerate(zip(tokens, values, strict=True)):
-                rows[name][row, : len(ids)] = value
-                rows[name][row, len(ids) :] = fill
-    if "labels" in rows:
-        rows["labels"][:, :1] = IGNORED
-    return rows
+    return collate_samples(
+        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
+        length=length, rows=rows,
+    )  # fmt: skip
 
 
 def collate_packed(
@@ -171,149 +308,36 @@ def collate_packed(
     pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
+    align: int = 1,
+    length: Length = None,
 ) -> Batch:
-    """Concatenate samples, without padding.
+    """Concatenate samples, without padding but what `align` and `length` ask for.
 
     Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
     (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
     for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
-    images as in collate_padded. pad_id is used only for a batch without samples.
+    images as in collate_padded. pad_id is used for padding, and for a batch without samples.
+
+    align: every sample is followed by pad tokens (labels -100, positions that go on) up to a
+    multiple of it: THD kernels of context parallelism, FP8. Then cu_seq_lens says how long samples
+    are without them, and cu_seq_lens_padded int32 where each begins, as Transformer Engine's
+    cu_seqlens and cu_seqlens_padded do. Kernels that know no such gaps (flash-attention's,
+    FlexAttention's document ids) take cu_seq_lens_padded: no token of a sample attends to those
+    after it.
+
+    length: the tokens of the whole batch. What is missing is pad tokens that are a sequence of
+    their own, the last one in cu_seq_lens, as Megatron's dummy sequence is: kernels leave what no
+    sequence holds as it was in memory, and gradients become NaN. pad_sequences, then, is 1, or 0
+    where nothing was missing. Of several lengths, ascending, it is the first that is enough.
+    max_length is the length then, so that batches of one length are alike for what is compiled.
+    Raises ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seq_lens"].tolist()
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
-    tokens, labels = _texts(samples, pad_id)
-    return {
-        **_packed_texts(tokens, labels, fields),
-        **collate_images(samples, dummy_tile, fields),
-        **collate_others(samples, RESERVED, fields),
-    }
-
-
-def _packed_texts(
-    tokens: Sequence[Array], labels: Sequence[Array], fields: Container[str]
-) -> Batch:
-    """Return the wanted fields that follow from tokens and labels, which have been checked."""
-    lengths = [*map(len, tokens)]
-    begins = [*accumulate(lengths, initial=0)]
-    batch: Batch = {}
-    positions = [*map(np.arange, lengths)]
-    for name, parts in (("input_ids", tokens), ("labels", labels), ("position_ids", positions)):
-        if name in fields:
-            row = empty_array((1, begins[-1]), np.int64)
-            np.concatenate(parts, out=row[0], casting="unsafe")
-            if name == "labels":
-                row[0, begins[:-1]] = IGNORED
-            batch[name] = torch.from_numpy(row)
-    if "cu_seq_lens" in fields:
-        batch["cu_seq_lens"] = filled_tensor(begins, np.int32)
-    if "max_length" in fields:
-        batch["max_length"] = max(lengths)
-    return batch
-
-
-COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
-    "padded": collate_padded,
-    "packed": collate_packed,
-}
-
-
-def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Array]]:
-    """Return tokens and labels of every sample; of one pad token where there is no sample."""
-    tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
-    if not tokens:
-        return [np.array([pad_id])], [np.array([IGNORED])]
-    labels = []
-    for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
-        _check_made(sample, place, len(ids))
-        if "labels" not in sample:
-            labels.append(np.full(len(ids), IGNORED))
-            continue
-        targets = array_of(sample["labels"], place, "labels")
-        if targets.shape != ids.shape or not _is_whole(targets):
-            raise ValueError(
-                f"sample {place} has {len(ids)} input_ids and labels {targets.dtype} of shape "
-                f"{targets.shape}; labels are aligned with input_ids, whole numbers with -100 "
-                "where there is no loss"
-            )
-        labels.append(targets)
-    return tokens, labels
-
-
-def _is_whole(array: Array) -> bool:
-    """Return whether all of an array are whole numbers that int64 has."""
-    return array.dtype.kind in "iu" and (array.dtype != np.uint64 or array.max() < TOO_LARGE)
-
-
-def _check_made(sample: Sample, place: int, tokens: int) -> None:
-    """Raise ValueError for a field that layouts make, where it says otherwise than they do."""
-    # a number max_length says nothing about the sample: the tokenizer was asked for no more
-    for name in MADE.intersection(sample) - {"max_length"}:
-        says: Any = {
-            "attention_mask": np.ones(tokens),
-            "position_ids": np.arange(tokens),
-            "cu_seq_lens": [0, tokens],
-            "images_per_sample": np.size(sample.get("tiles_per_image", ())),
-        }[name]
-        if not np.array_equal(array_of(sample[name], place, name), says):
-            what = np.asarray(says)
-            raise ValueError(
-                f"sample {place} has {name} of its own, and not the one that follows from its "
-                f"{tokens} input_ids ({np.array2string(what, threshold=6, edgeitems=2)}): layouts "
-                "'padded' and 'packed' make that field themselves, of samples without padding. "
-                "Cut padding off (input_ids[attention_mask == 1]), leave the field out, or give "
-                "it another name"
-            )
-
-
-def _tokens(sample: Sample, place: int) -> Array:
-    if type(sample) is not dict and not isinstance(sample, Mapping):
-        raise TypeError(
-            f"sample {place} is a {type(sample).__name__}, and layouts 'padded' and 'packed' need "
-            "dicts with input_ids: return such from the dataset, or use layout='torch' with a "
-            "collate_fn"
-        )
-    if "input_ids" not in sample:
-        names = ", ".join(map(str, sample)) or "none"
-        raise ValueError(
-            f"sample {place} has no input_ids (its fields: {names}); give it some in the "
-            "transform, or use layout='torch' with a collate_fn"
-        )
-    ids = array_of(sample["input_ids"], place, "input_ids")
-    if ids.ndim != 1 or not len(ids):
-        raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
-    if not _is_whole(ids):
-        raise ValueError(f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)")
-    return ids
-
-
-def hf_kwargs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what keeps the samples of a packed batch apart in a Hugging Face model's forward().
-
-        model(input_ids=batch["input_ids"], labels=batch["labels"], **cp.hf_kwargs(batch))
-
-    position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
-    cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
-    use_cache=False: models keep a cache by default, in training too, and with one they take
-    positions that restart for one sequence and attend across (read in transformers 5.23,
-    masking_utils.py). No attention mask may be given beside them. Raises ValueError for a batch
-    that is not packed.
-    """
-    missing = [name for name in NEEDED if name not in batch]
-    if missing:
-        raise ValueError(
-            f"the batch has no {', '.join(missing)}, only {', '.join(map(str, batch))[:200]}: give "
-            "one of layout 'packed' (Balance(layout='packed') or collate_packed); a padded batch "
-            "goes to the model with its attention_mask instead"
-        )
-    ends, longest = batch["cu_seq_lens"], batch["max_length"]
-    return {
-        "position_ids": batch["position_ids"],
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
+    return collate_samples(
+        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
+        length=length,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.shapes import Sizing
 from ...balancer.protocol.parts import Weights
 from .feed import PlannedStep
 
@@ -25,10 +25,14 @@ Cells = Mapping[Cell, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The samples of a microbatch, by ordinal, what they cost, and the weights of its loss."""
+    """The samples of a microbatch, by ordinal, what they cost, and the weights of its loss.
+
+    padding: what of the costs is padding.
+    """
 
     ordinals: tuple[int, ...]
     costs: tuple[int, ...]
+    padding: tuple[int, ...]
     weights: Weights
 
 
@@ -73,12 +77,11 @@ def fill_empty(usable: dict[Cell, list[int]]) -> dict[Cell, Sequence[int]] | Non
 
 
 def contents_of(
-    step: PlannedStep, cells: Cells, played: Sequence[int], label: int, padded: Sequence[int]
+    step: PlannedStep, cells: Cells, played: Sequence[int], label: int, sizing: Sizing
 ) -> dict[Cell, Contents]:
     """Return what the microbatches of the ranks `played` hold, with the weights of the step.
 
-    label: the column that counts label tokens, -1 for none. padded: the columns of which a
-    microbatch costs count x largest.
+    label: the column that counts label tokens, -1 for none.
     """
     counts = np.fromiter(map(len, cells.values()), np.int64, len(cells))
     tokens = np.zeros(len(cells), np.int64)
@@ -95,8 +98,9 @@ def contents_of(
         of_rank, of_cells = of_ranks[rank].tolist(), both[rank].tolist()
         for microbatch, of_cell in enumerate(of_cells):
             ordinals = tuple(cells[rank, microbatch])
-            costs = _costs(step.costs_of(ordinals), padded)
-            found[rank, microbatch] = Contents(ordinals, costs, Weights(*of_cell, *of_rank, *whole))
+            costs, padding = sizing.total(step.costs_of(ordinals))
+            weights = Weights(*of_cell, *of_rank, *whole)
+            found[rank, microbatch] = Contents(ordinals, costs, padding, weights)
     return found
 
 
@@ -104,7 +108,7 @@ def plain_contents(
     step: PlannedStep,
     played: tuple[int, ...],
     label: int,
-    padded: tuple[int, ...],
+    sizing: Sizing,
     may_be_empty: bool,
     has_spares: bool,
 ) -> dict[Cell, Contents]:
@@ -113,16 +117,4 @@ def plain_contents(
     Nothing for a step with fewer samples than microbatches, of which none may be empty.
     """
     cells = usable_cells(step, (), may_be_empty, has_spares)
-    return {} if cells is None else contents_of(step, cells, played, label, padded)
-
-
-def _costs(rows: Int64, padded: Sequence[int]) -> tuple[int, ...]:
-    """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
-
-    >>> _costs(np.array([(5, 1), (3, 2)]), padded=(0,))
-    (10, 3)
-    """
-    sums = rows.sum(axis=0).tolist()
-    for column in padded if len(rows) else ():
-        sums[column] = len(rows) * int(rows[:, column].max())
-    return tuple(sums)
+    return {} if cells is None else contents_of(step, cells, played, label, sizing)

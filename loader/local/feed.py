@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.config import GlobalBatch, OversizeError, Planned, Window
+from ...balancer.planning.problem.config import GlobalBatch, Planned, Window
+from ...balancer.planning.problem.costs import OversizeError
 from ...balancer.protocol.parts import EpochPosition
 from .costs import LoopCosts
 

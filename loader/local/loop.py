@@ -309,7 +309,7 @@ class LocalLoop:
             self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
-            plain_contents, played=settings.place.played, padded=plan.padded_columns,
+            plain_contents, played=settings.place.played, sizing=plan.sizing,
             label=job.label, may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         # In the trainer's own thread an exception could leave what other ranks wait for half done.

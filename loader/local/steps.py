@@ -192,7 +192,7 @@ class StepMaker:
                 step.holes[each] = self._named(plan, each, why)
             step.all_holes = plan.all_ordinals()
             cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
-        return contents_of(plan, cells, self._settings.played, job.label, job.plan.padded_columns)
+        return contents_of(plan, cells, self._settings.played, job.label, job.plan.sizing)
 
     def is_passed_over(self, step: OpenStep) -> bool:
         """Return whether nothing of a step can be handed out, on any rank."""
@@ -216,9 +216,10 @@ class StepMaker:
 
         None before all of them are made, and where some were handed out already.
         """
-        job, made = self._settings.job, [task.made for task in step.tasks]
-        is_whole = len(made) == step.plan.microbatches * len(self._settings.played)
-        if not job.counts_batches or step.contents is None or not is_whole:
+        if not self._settings.job.counts_batches or step.contents is None:
+            return None
+        made = [task.made for task in step.tasks]
+        if len(made) != step.plan.microbatches * len(self._settings.played):
             return None
         known = [each for each in made if each is not None and not isinstance(each.batch, Failed)]
         is_known = len(known) == len(made) and not self.is_passed_over(step)
@@ -267,6 +268,7 @@ class StepMaker:
             microbatches=plan.microbatches,
             weights=contents.weights,
             costs=contents.costs,
+            padding=contents.padding,
             after=plan.after,
             keys=names,
             holes=tuple(self._holes(step, task)) if step.holes else (),

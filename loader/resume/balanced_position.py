@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
@@ -40,6 +42,12 @@ class ResumePosition:
     def is_inside_step(self) -> bool:
         """True if a step's first microbatches have been handed out."""
         return bool(self.place.microbatch or self.served)
+
+    def beginning(self) -> "ResumePosition":
+        """Return the position of the step's first microbatch; what was handed out comes again."""
+        if not self.is_inside_step:
+            return self
+        return replace(self, place=structs.replace(self.place, microbatch=0), served=0)
 
     def start(self, epoch: int, costs: str, samples: int = -1) -> RunStart:
         """Return the beginning of a run here, with the holes that come after this place."""

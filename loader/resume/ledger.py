@@ -26,11 +26,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
 # The seeds that torch draws, and those that a plan may have.
 DrawnSeed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Kind = Literal["balanced", "plain", "sampler"]
+Kind = Literal["balanced", "plain", "sampler", "stream"]
 WRITERS: dict[Kind, str] = {
     "balanced": "a DataLoader with balance",
     "plain": "a DataLoader without balance",
     "sampler": "a BalancedBatchSampler",
+    "stream": "a DataLoader with balance over a stream",
 }
 # The field with the digest of all others, which tells whether one was changed after it was written.
 # States of users' objects are left out: they are theirs to check, and may come back as other types.
@@ -149,6 +150,27 @@ class SamplerLedger(PlannedLedger):
     given: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLedger(Ledger):
+    """The position of one rank of a DataLoader with balance over a stream.
+
+    digest: of the PlanConfig; workers: of the rank; microbatch: how many of the step's it has been
+    given; left_out: samples of all ranks before the step; stream: a PlainLedger, as it was written,
+    of the rank's packs before the step.
+    """
+
+    kind = "stream"
+    epoch: Count
+    digest: str
+    rank: Count
+    ranks: Positive
+    workers: Count
+    step: Count
+    microbatch: Count
+    left_out: Count
+    stream: dict[str, Any]
+
+
 def write_ledger(ledger: Ledger) -> dict[str, Any]:
     """Return a ledger as JSON values (except for states of users' objects).
 
@@ -205,7 +227,7 @@ def _digested(name: str, value: Any) -> Any:
 
 L = TypeVar("L", bound=Ledger)
 _KINDS: dict[str, type[Ledger]] = {
-    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
+    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger, StreamLedger)
 }
 
 

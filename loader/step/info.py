@@ -46,10 +46,11 @@ class StepInfo:
     """One microbatch's place in its step, and how much it, its rank and its step hold.
 
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
-    predicts that one). `costs` are the microbatch's totals per resource. `holes` are the keys of
-    samples that could not be used; they count nowhere else. `over_budget` names the resources of
-    which the microbatch, a single sample then, has more than the budget. `after` is the loader's
-    position when the microbatch has been trained on, for `loader.state_dict(after=info)`.
+    predicts that one). `costs` are the microbatch's totals per resource, of which `padding` holds
+    no sample: costs less padding are what the samples cost. `holes` are the keys of samples that
+    could not be used; they count nowhere else. `over_budget` names the resources of which the
+    microbatch, a single sample then, has more than the budget. `after` is the loader's position
+    when the microbatch has been trained on, for `loader.state_dict(after=info)`.
     """
 
     epoch: int
@@ -68,13 +69,15 @@ class StepInfo:
     holes: tuple[str, ...] = ()
     images: bool = True
     costs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    padding: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     over_budget: tuple[str, ...] = ()
     after: object = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the constructor: a prefetcher may be another process, and costs cannot go."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return _info_of, ({**values, "costs": dict(self.costs)},)
+        maps = {"costs": dict(self.costs), "padding": dict(self.padding)}
+        return _info_of, ({**values, **maps},)
 
     def to(self, *_: Any, **__: Any) -> "StepInfo":
         """Return this value: frameworks move to a device what comes with a batch, by this method.
@@ -95,7 +98,8 @@ class StepInfo:
 
 
 def _info_of(values: dict[str, Any]) -> StepInfo:
-    return StepInfo(**{**values, "costs": MappingProxyType(values["costs"])})
+    maps = {name: MappingProxyType(values[name]) for name in ("costs", "padding")}
+    return StepInfo(**{**values, **maps})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from tests.imports import FOLDERS, ROOT
 
@@ -71,6 +72,17 @@ def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: obje
             dims = re.search(r"\(([^)]*)\)", text)
             assert dims is not None
             assert len([each for each in dims[1].split(",") if each.strip()]) == batch[name].ndim
+
+
+def test_the_rules_of_both_layouts_are_told() -> None:
+    told = {
+        name: re.findall(r'"(.*)"', row[1])[0]
+        for row in rows("batches.md", "fields")
+        for name in re.findall(r"`(\w+)`", row[0])
+    }
+    for base, rules in RULES.items():
+        made = {name for name, rule in rules_of(BUILT_IN[base]).items() if rule.of}
+        assert told == {n: rules[n] for n in rules if n not in {"input_ids", "labels", *made}}
 
 
 def test_the_fields_of_a_stepinfo_are_told() -> None:

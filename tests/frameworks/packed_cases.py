@@ -1,16 +1,25 @@
 """What the tests of packed batches under Trainer run in one process."""
 
+import logging
 from itertools import pairwise
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from accelerate import Accelerator
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 import counterpoise as cp
-from counterpoise.loader.adapters.trainer import check_keeps_apart, for_model
+from counterpoise.loader.adapters.trainer import for_model
+from tests.loader.models.families import build
 
 from .loss_cases import Arrays
-from .tiny import KEPT, balanced, error_of, plain
+from .tiny import KEPT, VOCABULARY, balanced, error_of, plain
 from .trainer_cases import model, trainer, weights
 
 Batch = dict[str, torch.Tensor]
@@ -22,7 +31,7 @@ def first_batch() -> Any:
 
 def arguments() -> list[str]:
     """The arguments that a model is given for a packed batch."""
-    return sorted(for_model(first_batch()))
+    return sorted(for_model(first_batch(), model()))
 
 
 def packing(kind: str) -> Any:
@@ -36,11 +45,12 @@ def packing(kind: str) -> Any:
     return cp.DataLoader(Arrays(32), batch_size=8, collate_fn=collate)
 
 
-def trained(folder: str, kind: str) -> Any:
+def trained(folder: str, kind: str, family: str = "llama") -> Any:
     """(weights after four packed steps under Trainer, and of one by one; the model's arguments)."""
-    made = trainer(folder, max_steps=4)
+    new = model if family == "llama" else lambda: build(family).double()
+    made = trainer(folder, max_steps=4, model=new())
     cp.adapters.attach_trainer(made, packing(kind)).train()
-    alone = model().train()
+    alone = new().train()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for batch in packing(kind):
         ends = batch["cu_seq_lens"].tolist()
@@ -53,68 +63,86 @@ def trained(folder: str, kind: str) -> Any:
     return weights(made), [each.detach().numpy() for each in alone.parameters()], made.names
 
 
-class NoPositions(torch.nn.Module):
-    def forward(self, input_ids: Any, labels: Any, **more: Any) -> None: ...
+def leaking(kind: str) -> Any:
+    """A model that mixes packed samples: one that is made to, and two that do so by design."""
+    if kind == "made to":
+
+        class Leaking(LlamaForCausalLM):
+            def forward(self, input_ids: Any, labels: Any = None, **_: Any) -> Any:
+                return super().forward(input_ids, labels=labels, use_cache=False)
+
+        return Leaking(model().config)
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 16}
+    if kind == "bloom":  # its mask knows no positions
+        return BloomForCausalLM(BloomConfig(n_layer=1, n_head=2, **sizes))
+    return MambaForCausalLM(MambaConfig(num_hidden_layers=1, state_size=4, **sizes))
 
 
-class NoCacheArgument(torch.nn.Module):
-    config = type("Config", (), {"use_cache": True})
+def under_trainer(folder: str, kind: str) -> list[str]:
+    """What attach_trainer says of a model that leaks.
 
-    def forward(self, input_ids: Any, position_ids: Any, **more: Any) -> None: ...
-
-
-class NoMore(torch.nn.Module):
-    def forward(self, input_ids: Any, position_ids: Any, use_cache: Any) -> None: ...
-
-
-def llama_with(attention: str) -> Any:
-    made = model()
-    made.config._attn_implementation = attention
-    return made
-
-
-class TakesAll(BertForMaskedLM):
-    """Not causal; its forward takes whatever there is, as only newer ones do by themselves."""
-
-    def forward(self, input_ids: Any, position_ids: Any = None, **more: Any) -> None: ...
-
-
-def bert(attention: str) -> Any:
-    config = BertConfig(
-        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=8, use_cache=False,
-    )  # fmt: skip
-    config._attn_implementation = attention
-    return TakesAll(config)
-
-
-def refusals() -> dict[str, str]:
-    """What each model is told."""
-    models = {
-        "no positions": NoPositions(), "no cache": NoCacheArgument(), "no more": NoMore(),
-        "unknown attention": llama_with("mine"), "not causal": bert("eager"),
-        "eager": llama_with("eager"), "sdpa": llama_with("sdpa"),
-        "flash": llama_with("flash_attention_2"), "flex": llama_with("flex_attention"),
-    }  # fmt: skip
-    return {name: error_of(lambda each=each: check_keeps_apart(each))  # type: ignore[misc]
-            for name, each in models.items()}  # fmt: skip
-
-
-def told(folder: str) -> list[str]:
-    """What attach_trainer says: at once, of a packed evaluation, and at the first packed batch."""
+    At once where the loader packs, balanced or not; at the first packed batch of any other
+    collate_fn, whose training changes no weight; of the packed batches of an evaluation; and of
+    batches that are not packed.
+    """
     attach = cp.adapters.attach_trainer
 
     def wrong() -> Any:
-        made = trainer(folder, max_steps=1)
-        made.model.config._attn_implementation = "mine"
-        return made
+        return trainer(folder, max_steps=1, model=leaking(kind))
 
     late = wrong()
     attach(late, packing("unknown"))
-    return [
+    before = weights(late)
+    errors = [
         error_of(lambda: attach(wrong(), packing("balanced"))),
         error_of(lambda: attach(wrong(), packing("plain"))),
-        error_of(lambda: attach(trainer(folder), balanced(), packing("plain"))),
         error_of(late.train),
+        error_of(lambda: attach(trainer(folder), balanced(), packing("plain"))),
         error_of(lambda: attach(wrong(), plain())),
     ]
+    assert all((one == other).all() for one, other in zip(before, weights(late), strict=True))
+    return errors
+
+
+def under_accelerate(kind: str) -> list[str]:
+    """What prepare_accelerate says of it: prepared before a loader, and after; without a model."""
+    prepare, errors = cp.adapters.prepare_accelerate, []
+    for loader in ("balanced", "plain"):
+        accelerator = Accelerator(cpu=True)
+        accelerator.prepare(leaking(kind))
+        errors.append(error_of(lambda a=accelerator, k=loader: prepare(a, packing(k))))  # type: ignore[misc]
+    accelerator = Accelerator(cpu=True)
+    late = prepare(accelerator, packing("balanced"))
+    accelerator.prepare(leaking(kind))
+    errors.append(error_of(lambda: next(iter(late))))
+    # packed by a collate_fn that nobody knows
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(leaking(kind))
+    own = cp.DataLoader(
+        Arrays(32), balance="fixed", batch_size=8, shuffle=False, collate_fn=lambda _: first_batch()
+    )
+    KEPT.append(own)
+    errors.append(error_of(lambda: next(iter(prepare(accelerator, own)))))
+    right = Accelerator(cpu=True)
+    right.prepare(model())
+    errors.append(error_of(lambda: next(iter(prepare(right, packing("balanced"))))))
+    return errors
+
+
+def without_a_model() -> list[list[str]]:
+    """What is logged where an accelerator has prepared no model, of each loader."""
+    found: list[list[str]] = []
+    handler = logging.Handler()
+    logging.getLogger("counterpoise.loader.adapters.accelerate").addHandler(handler)
+    for kind in ("balanced", "plain"):
+        found.append([])
+        handler.emit = lambda record: found[-1].append(record.getMessage())  # type: ignore[method-assign]
+        next(iter(cp.adapters.prepare_accelerate(Accelerator(cpu=True), packing(kind))))
+    logging.getLogger("counterpoise.loader.adapters.accelerate").removeHandler(handler)
+    return found
+
+
+def checked(kind: str) -> tuple[bool, str, tuple[str, ...]]:
+    """What check_equivalence finds of it."""
+    found = cp.check_equivalence(leaking(kind), packing("balanced"))
+    return found.ok, found.packing, found.causes

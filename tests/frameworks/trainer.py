@@ -60,10 +60,25 @@ def test_resuming_goes_on_with_the_same_samples(
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["window", "epoch"])
 def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, mode: str) -> None:
-    at = 7  # inside the second epoch
-    ((steps, seen, epochs, again, error),) = one.run(
-        f"{CASES}:of_unknown_length", folder=str(tmp_path), mode=mode, at=at
-    )
+    check_unknown_length(one, tmp_path, mode, at=7)  # inside the second epoch
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_streams_are_trained_on_and_resumed(
+    one: Pool, two: Pool, tmp_path: Path, ranks: int
+) -> None:
+    check_unknown_length({1: one, 2: two}[ranks], tmp_path, "stream", at=16 // ranks)
+
+
+def check_unknown_length(pool: Pool, folder: Path, mode: str, at: int) -> None:
+    """Hold on each rank that epochs follow each other, also after a checkpoint at step `at`."""
+    found = pool.run(f"{CASES}:of_unknown_length", folder=str(folder), mode=mode, at=at)
+    for steps, seen, epochs, again, error in found:
+        check_epochs(steps, seen, epochs, again, error, at)
+
+
+def check_epochs(steps: Any, seen: Any, epochs: Any, again: Any, error: str, at: int) -> None:
+    """Hold what a process has seen."""
     assert [epoch for epoch, _ in steps].index(1) < at < len(steps)
     expected = [(n, each) for n, (_, batches) in enumerate(steps) for each in batches]
     assert seen == expected

@@ -1,10 +1,13 @@
 """What the tests of transformers.Trainer run in each process of a pool."""
 
+from collections.abc import Iterator
 from inspect import getsource
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.utils.data import IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils.logging import set_verbosity_error
 
@@ -41,7 +44,8 @@ class Noting(Trainer):
 
 
 def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
-    """Return a quiet trainer with SGD."""
+    """Return a quiet trainer with SGD; model: another than model()."""
+    trained = named.pop("model", None)
     named.setdefault("num_train_epochs", 1)
     named.setdefault("save_strategy", "no")
     arguments = TrainingArguments(
@@ -49,7 +53,9 @@ def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
         lr_scheduler_type="constant", gradient_accumulation_steps=accumulation, max_grad_norm=0.0,
         logging_strategy="no", seed=1, **named,
     )  # fmt: skip
-    return Noting(model=model(), args=arguments, data_collator=collate)
+    return Noting(
+        model=model() if trained is None else trained, args=arguments, data_collator=collate
+    )
 
 
 def counted(labels: torch.Tensor) -> int:
@@ -99,8 +105,27 @@ def resumed(folder: str, accumulate: int, at: int, steps: int) -> tuple[Any, ...
     return late, weights(first), again.seen, weights(again), (first.state.epoch, again.state.epoch)
 
 
+class TextStream(IterableDataset[Any]):
+    """Every n-th of the samples, on each of n ranks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        rank = dist.get_rank() if ranks > 1 else 0
+        texts = Texts()
+        return (texts[number] for number in range(rank, len(texts), ranks))
+
+
+def collate_some(samples: list[Any]) -> Any:
+    """Collate as collators of Hugging Face do: not without samples."""
+    return collate([samples[0], *samples[1:]])
+
+
 def in_mode(mode: Any) -> Any:
     """Return a loader whose number of steps is not known before the epoch is planned."""
+    if mode == "stream":
+        packs = cp.Balance("balanced", budgets={"tokens": 60}, accumulate=2)
+        KEPT.append(cp.DataLoader(TextStream(), balance=packs, cost=cost, collate_fn=collate_some))
+        return KEPT[-1]
     balance = cp.Balance(
         "balanced", budgets={"tokens": 120}, samples_per_step=24, accumulate=2, mode=mode, seed=5
     )

@@ -172,8 +172,8 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
     ("dataset", "changes", "reason"),
     [
         ([], {}, "is empty: nothing to load"),
-        (iter([]), {}, "balance= needs a map-style dataset, and a list_iterator is a stream"),
-        (Numbers(), {}, r"a Numbers is a stream.*cp.TarDataset\("),
+        (iter([]), {}, "a list_iterator is neither: give an IterableDataset"),
+        (Numbers(), {}, r"a stream is packed within budgets.*cp.TarDataset\("),
         ("shards/*.tar", {}, r"give cp.TarDataset\('shards/\*.tar'\)"),
         (["a.tar", "b.tar"], {}, r"give cp.TarDataset\(\['a.tar', 'b.tar'\]\)"),
         (Path("shards"), {}, "names files, and is no data set"),

@@ -25,7 +25,7 @@ from .page.document import headline, render_page
 from .page.steps import padded_advice
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import ScanOptions, find_tasks, reads_shards
+from .scan.sources import ScanOptions, find_tasks, reads_shards, with_found_costs
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"
@@ -128,19 +128,23 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     began = time.perf_counter()
     options = _report_options(sources, given)
     with _progress() as progress:
-        rows, total = _scan(sources, out, given, progress)
+        rows, total, found_costs = _scan(sources, out, given, progress)
         if not total:
             raise ValueError(f"{', '.join(sources)}: there is no sample in it; give one or more")
         task = progress.add_task("plan", total=None, live="")
         report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
+    report["costs_found"] = found_costs
+    if found_costs:
+        report["recommended"]["settings"] = _with_table(report, rows, out)
     _write(out, rows, report)
     found = report["padded"]
     more = [] if report["dispatch"] is None else [_dispatch(report["dispatch"])]
     more += [] if found is None else [_padded(found), _advice(found)]
-    mixed = report["alignment"] and report["alignment"]["given"]["mixed"]
-    more += [_alignment(report["alignment"])] if mixed else []
+    mixed = report["all_or_none"] and report["all_or_none"]["given"]["mixed"]
+    more += [_all_or_none(report["all_or_none"])] if mixed else []
+    more += [_shapes(report["shapes"])] if report["shapes"] else []
     emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 
@@ -175,7 +179,7 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
 
 def _scan(
     sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
-) -> tuple[Rows, int]:
+) -> tuple[Rows, int, str]:
     listing = progress.add_task("list", total=None, live="")
     tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
     progress.update(listing, total=1, completed=1)
@@ -192,6 +196,7 @@ def _scan(
         source_field=given["source_field"],
         cache=given["cache"],
     )
+    options = with_found_costs(tasks, options)
     address = given["ray_address"]
     run = on_ray(address) if address else on_cores(given["jobs"] or len(os.sched_getaffinity(0)))
     scanning = progress.add_task("scan", total=None, live="")
@@ -199,7 +204,22 @@ def _scan(
     def show(finished: int, pieces: int) -> None:
         progress.update(scanning, completed=finished, total=pieces)
 
-    return scan_all(tasks, options, out / "parts", run, given["sample"] or 0, given["seed"], show)
+    few, seed = given["sample"] or 0, given["seed"]
+    rows, total = scan_all(tasks, options, out / "parts", run, few, seed, show)
+    return rows, total, "" if options.found is None else options.found.describe()
+
+
+def _with_table(report: Json, rows: Rows, out: Path) -> str:
+    """Return the settings for data that do not say what samples cost: a loader needs a table."""
+    head, loader = report["recommended"]["settings"].rsplit("loader = ", 1)
+    told = f"# nothing says what samples cost; found were: {report['costs_found']}\n"
+    if len(rows) < report["samples"]:
+        return f"{told}# not all were measured: give DataLoader a cost=\n{head}loader = {loader}"
+    names = ", ".join(map(json.dumps, rows.resources))
+    table = f"table = numpy.load({json.dumps(str(out / 'index.npz'))})\n"
+    cost = f"cost={{name: table[name] for name in ({names},)}}"
+    loader = loader.replace("balance=balance)", f"balance=balance,\n                    {cost})")
+    return f"{told}import numpy\n\n{head}{table}loader = {loader}"
 
 
 def _write(out: Path, rows: Rows, report: Json) -> None:
@@ -277,15 +297,25 @@ def _dispatch(found: Json) -> Table:
     return table
 
 
-def _alignment(found: Json) -> Table:
+def _all_or_none(found: Json) -> Table:
     """Return at how many microbatch indices only some ranks have images, and what mending costs."""
     title = "images on some ranks only (a sharded encoder hangs there)"
     columns = ("mixed rows", "waiting, every microbatch", "waiting, once a step")
     table = make_table(title, "plan", *columns)
-    for name, label in (("given", "balanced"), ("aligned", 'align="tiles"')):
+    for name, label in (("given", "balanced"), ("matched", 'all_or_none="tiles"')):
         one = found[name]
         shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
         table.add_row(label, *shares)
+    return table
+
+
+def _shapes(found: Json) -> Table:
+    """Return what it costs to pad samples to a multiple, and microbatches to few lengths."""
+    title = "padding of tokens in packed microbatches, and work over time, by shapes"
+    table = make_table(title, "balanced", "padding", "efficiency")
+    for name, one in found.items():
+        shares = (f"{100 * one[key]:.1f} %" for key in ("padding", "efficiency"))
+        table.add_row(name or "as it is", *shares)
     return table
 
 

@@ -192,8 +192,12 @@ class StreamReader(IterableDataset[Any]):
         batch = samples if self._batch_size is not None else samples[0]
         return self._envelope(self._collate_fn(batch), holes)
 
-    def _count(self, taken: int) -> None:
+    def count(self, taken: int) -> None:
+        """Note that items were taken from the iterator, by whoever does not collate them here."""
         self._read += taken
+
+    def _count(self, taken: int) -> None:
+        self.count(taken)
         self._ended = self._batch_size is not None and taken < self._batch_size
 
     def _envelope(self, batch: Any, holes: tuple[Any, ...] = ()) -> Envelope:

@@ -2,13 +2,17 @@
 
 from .collating import recognise_work
 from .costs import FoundCosts, FoundWork
-from .finding import ColumnCosts, column_costs, find_costs
+from .finding import FIRST, ColumnCosts, column_costs, find_costs, hold_first
+from .found_source import FoundSource
 
 __all__ = [
+    "FIRST",
     "ColumnCosts",
     "FoundCosts",
+    "FoundSource",
     "FoundWork",
     "column_costs",
     "find_costs",
+    "hold_first",
     "recognise_work",
 ]

@@ -246,7 +246,7 @@ def _below(
     for value in values:
         if value is not None:
             forms.setdefault(form_of(value), []).append(value)
-    forms.pop("empty", None)
+    has_empty = forms.pop("empty", None) is not None
     # A value that is another form in some samples counts as missing there.
     missing = optional or len(forms) > 1 or any(value is None for value in values)
     if len(path) > MOST_DEPTH:
@@ -260,13 +260,18 @@ def _below(
                 inner = [part.get(name) for part in parts]
                 yield from _below(inner, (*path, name), missing, items)
         elif form == "sequence":
-            yield from _in_sequence(some, path, missing, items)
+            yield from _in_sequence(some, path, missing, items, has_empty)
 
 
 def _in_sequence(
-    values: Sequence[Any], path: tuple[Step, ...], optional: bool, items: int | None
+    values: Sequence[Any],
+    path: tuple[Step, ...],
+    optional: bool,
+    items: int | None,
+    has_empty: bool,
 ) -> Iterator[SampleField]:
     if _is_of_positions(values, items):
+        optional = optional or has_empty  # of an empty list the places are missing
         for place in range(len(values[0])):
             inner = [value[place] for value in values]
             yield from _below(inner, (*path, place), optional, items)

@@ -4,16 +4,22 @@
 """
 
 import importlib
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from ...balancer.planning.problem.options import LLM
+from ..images.decode import ImageError, image_size
+from ..sources.costs import sample_nbytes
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 from .costs import FoundCosts, FoundResource
 from .fields import SampleField, find_fields, form_of
 
+# Samples of epoch 0's order that are looked at, and the bytes of them that are held.
+FIRST, FIRST_BYTES = 64, 1 << 28
 FIRST_SAMPLES = 256
 MOST_FOUND = 8
 TOKEN_IDS = "input_ids"
@@ -21,6 +27,21 @@ TOKEN_IDS = "input_ids"
 LEAST_TEXT, LEAST_SHARE = 64, 8
 # A field with its size in each sample.
 Sized = tuple[SampleField, list[int]]
+
+
+def hold_first(samples: Iterable[Any], least: int) -> list[Any]:
+    """Return samples until they are too large to hold, but `least` where there are as many.
+
+    >>> hold_first(["a", "b"], 1)
+    ['a', 'b']
+    """
+    held, kept = 0, list[Any]()
+    for sample in samples:
+        kept.append(sample)
+        held += sample_nbytes(sample)
+        if held > FIRST_BYTES and len(kept) >= least:
+            break
+    return kept
 
 
 def find_costs(samples: Sequence[Any]) -> FoundCosts:
@@ -118,18 +139,20 @@ def _named(group: list[SampleField]) -> FoundResource:
 
 
 LENGTH = "length"
+ColumnKind = Literal["cost", "lists", "images"]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCosts:
-    """Costs by the index of a sample: lengths of lists in Arrow, or a column of them.
+    """Costs by the index of a sample: lengths of lists in Arrow, a column of them, or headers.
 
-    columns: for each resource the column, and whether its values are the costs themselves.
+    columns: for each resource the column, and what its values are: the costs themselves, lists
+    whose numbers are counted, or images (lists of them, too) whose headers say their pixels.
     """
 
     dataset: Any
     found: FoundCosts
-    columns: Mapping[str, tuple[str, bool]]
+    columns: Mapping[str, tuple[str, ColumnKind]]
 
     def cost(self, index: int) -> dict[str, int]:
         """Return a sample's costs: what `found.measure(dataset[index])` would return."""
@@ -137,9 +160,15 @@ class ColumnCosts:
         row = self._row(index)
         costs = {}
         for each in self.found.found:
-            column, is_size = self.columns[each.name]
+            column, kind = self.columns[each.name]
             value = table.column(column)[row]
-            size = value.as_py() if is_size else _size(value)
+            if kind == "images":
+                try:
+                    size = _pixels(value.as_py())
+                except (ImageError, OSError):  # a format, or a place, that only datasets reads
+                    size = each.field.size(self.dataset[index])
+            else:
+                size = value.as_py() if kind == "cost" else _size(value)
             costs[each.name] = each.rounded(int(size or 0))
         if self.found.label_tokens:
             labels = table.column("labels")[row]
@@ -159,9 +188,9 @@ class ColumnCosts:
 def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     """Return the costs that a datasets.Dataset has in its columns; None where it has not all.
 
-    A resource is there if its field is a column of lists of numbers; the tokens, or the only
-    resource, also if a column "length" has integers. None for other data sets, and for one with a
-    transform, whose samples are not what its columns are.
+    A resource is there if its field is a column of lists of numbers, or of images; the tokens, or
+    the only resource, also if a column "length" has integers. None for other data sets, and for one
+    with a transform, whose samples are not what its columns are.
     """
     library = sys.modules.get("datasets")
     known: Any = getattr(library, "Dataset", ())
@@ -174,21 +203,45 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     schema = dataset.data.schema
     types = {name: schema.field(name).type for name in given["columns"] if name in schema.names}
     alone = len(found.found) == 1
-    columns = {each.name: _column_of(each, types, alone) for each in found.found}
+    features = getattr(dataset, "features", None) or {}
+    images = {name for name in types if _is_of_images(features.get(name), library)}
+    columns = {each.name: _column_of(each, types, images, alone) for each in found.found}
     labelled = not found.label_tokens or _is_list_of_numbers(types.get("labels"))
     there = {name: column for name, column in columns.items() if column is not None}
     return ColumnCosts(dataset, found, there) if labelled and len(there) == len(columns) else None
 
 
 def _column_of(
-    each: FoundResource, types: Mapping[str, Any], alone: bool
-) -> tuple[str, bool] | None:
-    """Return the column of a resource, and whether it has the costs themselves; None: no column."""
+    each: FoundResource, types: Mapping[str, Any], images: set[str], alone: bool
+) -> tuple[str, ColumnKind] | None:
+    """Return the column of a resource, and what its values are; None: no column."""
     if (alone or each.field.last == TOKEN_IDS) and _is_integer(types.get(LENGTH)):
-        return LENGTH, True
-    is_top = len(each.field.path) == 1 and each.field.kind == "numbers"
-    is_there = is_top and _is_list_of_numbers(types.get(each.field.name))
-    return (each.field.name, False) if is_there else None
+        return LENGTH, "cost"
+    name, path = each.field.name, each.field.path
+    if each.field.kind == "image" and name in images and path[1:] in ((), (None,)):
+        return name, "images"
+    is_top = len(path) == 1 and each.field.kind == "numbers"
+    return (name, "lists") if is_top and _is_list_of_numbers(types.get(name)) else None
+
+
+def _is_of_images(feature: Any, library: Any) -> bool:
+    """Return whether a column has images that are decoded when they are read, or lists of them."""
+    inner: Any = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+    kind: Any = getattr(library, "Image", ())
+    return isinstance(inner, kind) and bool(inner.decode)
+
+
+def _pixels(value: Any) -> int:
+    """Return the pixels of an encoded image (its bytes, or its path), or of a list of them."""
+    if isinstance(value, list):
+        return sum(map(_pixels, value))
+    if value is None:
+        return 0
+    data = value["bytes"]
+    if data is None:
+        with Path(value["path"]).open("rb") as file:
+            return math.prod(image_size(file))
+    return math.prod(image_size(data))
 
 
 def _size(value: Any) -> int:

@@ -97,7 +97,8 @@ class Probe:
 class Source(Protocol):
     """Samples by index. Broken data raises SampleError, a failing disk OSError.
 
-    One with an attribute `thread_safe = True` may be asked by several threads at the same time.
+    One with an attribute `thread_safe = True` may be asked by several threads at the same time. One
+    whose `probe` cannot tell what samples cost has `knows_costs = False`: who balances finds out.
     """
 
     def __len__(self) -> int:
@@ -171,10 +172,9 @@ class PlainSource:
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
-        own = _offered(dataset, "probe")
-        if own is not None or not all(_offered(part, "probe") for part in whole_parts(dataset)):
-            return own
-        return self._probe_part
+        if says_costs(dataset):
+            return _offered(dataset, "probe")
+        return self._probe_part if all(map(says_costs, whole_parts(dataset))) else None
 
     def _probe_part(self, index: int) -> Probe:
         part, inside = part_at(self.dataset, index)
@@ -287,6 +287,15 @@ def as_source(
     """Return the dataset itself where it is a source, else a PlainSource around it."""
     whole = all(_offered(dataset, method) for method in METHODS)
     return dataset if whole and cost is None and key is None else PlainSource(dataset, cost, key)
+
+
+def says_costs(dataset: Any) -> bool:
+    """Return whether a data set has a `probe`, and does not say that it knows no costs.
+
+    >>> says_costs(PlainSource(["a"])), says_costs(PlainSource(["a"], cost={"tokens": [1]}))
+    (False, True)
+    """
+    return _offered(dataset, "probe") is not None and bool(getattr(dataset, "knows_costs", True))
 
 
 def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:

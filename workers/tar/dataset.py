@@ -7,6 +7,7 @@ map-style dataset to torch, so this module does without torch.
 
 import bisect
 import inspect
+import io
 import itertools
 import logging
 import os
@@ -19,6 +20,7 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, image_size, is_image, look_at, open_image
+from ..media.files import MediaError, is_media
 from ..sources.costs import checked_measure, sample_nbytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
@@ -111,6 +113,14 @@ class TarDataset:
         return self._cost is not None
 
     @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody says what samples cost: cost=, the transform's probe, or headers.
+
+        A transform without a probe may make anything of a sample: then each counts as 1.
+        """
+        return self.transform is None or self._cost is not None or self._probe is not None
+
+    @property
     def thread_safe(self) -> bool:
         """Return whether threads may load samples at once: if the transform says so of itself.
 
@@ -140,8 +150,8 @@ class TarDataset:
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return the members by extension, and "__key__"; SampleError for text that is none.
 
-        With `headers` images are files to read from instead of bytes, so that a probe reads
-        little.
+        With `headers` images, video and audio are files to read from instead of bytes, so that a
+        probe reads little.
         """
         shard, row = self._place(index)
         raw: dict[str, Any] = {"__key__": self._indexes[shard].key(row)}
@@ -159,11 +169,11 @@ class TarDataset:
         return raw
 
     def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
-        """Return members by extension, as they are in the file; images as files if `headers`."""
+        """Return members by extension, as they are in the file; with `headers` media as files."""
         path, found = self.shards[shard], dict[str, Any]()
         try:
             for member in members:
-                is_file = headers and is_image(member.extension)
+                is_file = headers and (is_image(member.extension) or is_media(member.extension))
                 read = self._files.piece if is_file else self._files.read
                 found[member.extension] = read(path, member)
             self._files.check(path)
@@ -186,7 +196,7 @@ class TarDataset:
                 return transform(raw)
             # A copy: what is done twice may have taken fields out.
             return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
-        except (ImageError, SampleError) as error:
+        except (ImageError, MediaError, SampleError) as error:
             raise self._located(index, error) from error
 
     def _located(self, index: int, error: Exception) -> SampleError:
@@ -298,7 +308,7 @@ class TarDataset:
         raw = self.raw(index, headers=True)
         try:
             return checked_probe((self._probe or probed)(raw), self.key(index))
-        except (ImageError, SampleError) as error:
+        except (ImageError, MediaError, SampleError) as error:
             raise self._located(index, error) from error
         finally:
             check_pieces(raw.values())
@@ -348,9 +358,10 @@ def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
 def probed(raw: Mapping[str, Any]) -> Probe:
     """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
     sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
-    rest = {name: value for name, value in raw.items() if not is_image(name)}
+    played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
+    rest = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
     pixels = sum(width * height for width, height in sizes)
-    nbytes = 3 * pixels + sample_nbytes(rest)
+    nbytes = 3 * pixels + sum(played) + sample_nbytes(rest)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
 
 

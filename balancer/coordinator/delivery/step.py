@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from ...protocol.job_spec import JobSpec
 from ...protocol.parts import BatchItem, EpochPosition, Hole, Weights
@@ -111,6 +112,8 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, job: JobSpec) 
         step.weights = _all_weights(step, job.label)
     payloads = [sample.payload for sample in good if sample.payload is not None]
     servers = {each.server.token: each.server for each in payloads if each.server is not None}
+    costs = np.array([sample.cost or () for sample in good], np.int64)
+    total, padding = job.plan.sizing.total(costs) if good else ((), ())
     message = Batch(
         run=run,
         rank=rank,
@@ -118,7 +121,8 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, job: JobSpec) 
         microbatch=microbatch,
         microbatches=len(step.ranks[rank]),
         weights=step.weights[rank, microbatch],
-        costs=_costs([sample.cost or () for sample in good], job.plan.padded_columns),
+        costs=total,
+        padding=padding,
         after=step.after,
         items=tuple(map(_item, good)),
         holes=tuple(map(_hole, bad)),
@@ -148,19 +152,6 @@ def _hole(sample: Sample) -> Hole:
 def _usable(samples: Sequence[Sample], holes: Collection[int]) -> Sequence[Sample]:
     """Return the samples that are no holes; `holes` are those of their step."""
     return [sample for sample in samples if sample.failure is None] if holes else samples
-
-
-def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[int, ...]:
-    """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
-
-    >>> _costs([(5, 1), (3, 2)], padded=(0,))
-    (10, 3)
-    """
-    columns = list(zip(*samples, strict=True))
-    return tuple(
-        len(values) * max(values) if k in padded else sum(values)
-        for k, values in enumerate(columns)
-    )
 
 
 def _all_weights(step: PendingStep, label: int) -> dict[Cell, Weights]:

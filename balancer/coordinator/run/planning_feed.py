@@ -12,7 +12,8 @@ from typing import Protocol
 
 from ...planning.kernels.arrays import Int64
 from ...planning.planner import WHOLE_EPOCH
-from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
+from ...planning.problem.config import GlobalBatch, Planned, Window
+from ...planning.problem.costs import OversizeError
 from ...protocol.parts import EpochPosition, Probed
 from ..delivery.sample import ORDINAL, Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker

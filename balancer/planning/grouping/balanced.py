@@ -20,6 +20,7 @@ from ..problem.loads import (
     UNLIMITED,
     budget_array,
     group_loads,
+    in_units,
     least_groups,
     order_by_size,
     oversized,
@@ -42,6 +43,7 @@ def balanced(
     rounds: int | None = None,
     refine_up_to: int | None = None,
     coarse: bool = False,
+    blocked: Int64 | None = None,
 ) -> GroupingResult:
     """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
 
@@ -50,7 +52,8 @@ def balanced(
     defaults to the least that the sums allow. Placement looks at the resources that have
     budgets, refinement at all; a result of more than refine_up_to groups is not refined. Samples
     over budget are alone, and reported. The order of the samples does not matter, except with
-    coarse=True: then those of like size keep it, so another shuffle gives other groups.
+    coarse=True: then those of like size keep it, so another shuffle gives other groups. blocked
+    (parts, resources): what of a group's budgets is to stay free (bucket_rows.py).
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]
@@ -67,9 +70,13 @@ def balanced(
         small, tight = _scaled(costs[fitting], limits, max(1, wanted), coarse)
         order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
-        inner, groups = _place_by_budgets(small, tight, limits, max(1, wanted))
+        taken = np.zeros((max(1, wanted), len(limits)), dtype=np.int64)
+        if blocked is not None:
+            taken = in_units(blocked, tight, limits)
+        inner, taken = _place_by_budgets(small, tight, limits, taken)
+        groups = len(taken)
         if most is None or groups <= most:
-            inner = _swap(small, tight, limits, inner, groups, rounds, seed)
+            inner = _swap(small, tight, limits, inner, rounds, seed, taken)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
@@ -87,48 +94,61 @@ def _scaled(costs: Int64, limits: Int64, parts: int, coarse: bool) -> tuple[Int6
     return (small if coarse else np.minimum(small, tight)), tight
 
 
-def _place_by_budgets(small: Int64, tight: Int64, limits: Int64, parts: int) -> tuple[Int64, int]:
-    """Place samples by the resources that have budgets, or by all if none has.
+def _place_by_budgets(
+    small: Int64, tight: Int64, limits: Int64, taken: Int64
+) -> tuple[Int64, Int64]:
+    """Place samples by the resources that have budgets, or by all if none has: see `_place`.
 
     Resources without budgets do not limit a group, so they do not decide the placement.
     """
     capped = np.flatnonzero(limits < UNLIMITED)
-    if not len(capped):
-        return _place(small, tight, parts)
-    return _place(small[:, capped], tight[capped], parts)
+    capped = capped if len(capped) else np.arange(len(limits))
+    inner, origin = _place(small[:, capped], tight[capped], taken[:, capped])
+    every = np.append(taken, np.zeros_like(taken[:1]), axis=0)
+    return inner, every[origin]
 
 
-def _place(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
-    """Place samples sorted by size, every k-th of them at a time; return (group_of, groups).
+def _place(costs: Int64, budgets: Int64, taken: Int64) -> tuple[Int64, Int64]:
+    """Place samples sorted by size, every k-th of them at a time; return group_of and origins.
 
-    Each chunk gets its share of the parts that those before it left.
+    taken (parts, resources): what is in the parts at first. Each chunk gets its share of the parts
+    that those before it left. origins (groups,): the part that each group was, -1 for a further
+    one.
     """
+    parts = len(taken)
     chunks = max(1, min(round(len(costs) / CHUNK), parts))
     group_of = np.empty(len(costs), dtype=np.int64)
     weights = [_weight(costs[chunk::chunks], budgets) for chunk in range(chunks)]
-    groups, ahead = 0, sum(weights)
+    groups, ahead, left, origins = 0, sum(weights), np.arange(parts), list[Int64]()
     for chunk in range(chunks):
         some = np.ascontiguousarray(costs[chunk::chunks])
         share = max(1, (parts - groups) * weights[chunk] // ahead)
         ahead -= weights[chunk]
         inner = np.empty(len(some), dtype=np.int64)
-        loads = np.zeros((len(some) + share, costs.shape[1]), dtype=np.int64)
+        chosen = np.arange(min(share, len(left))) * len(left) // share
+        own, left = left[chosen], np.delete(left, chosen)
+        own = np.append(own, np.full(len(some) + share - len(own), -1))
+        loads = np.zeros((len(own), costs.shape[1]), dtype=np.int64)
+        loads[own >= 0] = taken[own[own >= 0]]
         order = np.arange(len(some), dtype=np.int64)
         found = place(order, some, budgets, share, inner, loads)
         group_of[chunk::chunks] = inner + groups
+        origins.append(own[:found])
         groups += found
-    return group_of, groups
+    return group_of, np.concatenate(origins)
 
 
 def _swap(
-    small: Int64, tight: Int64, limits: Int64, inner: Int64, groups: int, rounds: int | None,
-    seed: int,
+    small: Int64, tight: Int64, limits: Int64, inner: Int64, rounds: int | None, seed: int,
+    taken: Int64,
 ) -> Int64:  # fmt: skip
     """Refine with the default rounds, or those given; without budgets the last lower excess."""
     free = bool((limits == UNLIMITED).all())
     count = (FREE_ROUNDS if free else ROUNDS) if rounds is None else rounds
     excess_from = EXCESS_FROM if free else count
-    return refine(small, tight, inner, groups, count, seed, excess_from=excess_from)
+    return refine(
+        small, tight, inner, len(taken), count, seed, excess_from=excess_from, taken=taken
+    )
 
 
 def _weight(costs: Int64, budgets: Int64) -> int:
@@ -146,16 +166,20 @@ def refine(
     moves: bool = True,
     candidates: int = CANDIDATES,
     excess_from: int | None = None,
+    taken: Int64 | None = None,
 ) -> Int64:
     """Return group_of after two-ended swaps of scaled costs; see kernels.swap.two_ended.
 
     excess_from: the round from which on only what is above the mean load counts; None: no round.
+    taken (groups, resources): what groups hold beside their items.
 
     Groups of one item that makes up nearly a whole group stay as they are.
     """
     slots = make_slots(costs, group_of, groups, 4 if moves else 0)
     full_alone = (slots.counts == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
     active = np.flatnonzero(~full_alone)
+    if taken is not None:
+        slots.loads[:] += taken
     last = rounds if excess_from is None else excess_from
     if len(active) > 1 and rounds:
         two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates, last)

@@ -13,6 +13,7 @@ from ..problem.config import PlanConfig
 from ..problem.loads import scale_costs
 from ..problem.shuffle import permutation
 from .balanced import balanced, equal
+from .bucket_rows import TRIES, blocked
 from .groups import GroupingResult
 from .isf import isf
 from .padded import padded
@@ -104,6 +105,16 @@ def _balanced(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
         return padded(config, request.costs, request.wanted)
     if config.equal_counts:
         return equal(request.costs, config.budgets, request.wanted, request.seed)
+    for more in range(TRIES if config.buckets else 0):
+        free = blocked(config, request.costs, request.wanted, more)
+        if free is None:
+            break
+        found = balanced(
+            request.costs, config.budgets, request.wanted, request.seed, blocked=free,
+            refine_up_to=request.wanted,
+        )  # fmt: skip
+        if found.groups <= request.wanted:
+            return found
     return balanced(
         request.costs,
         config.budgets,

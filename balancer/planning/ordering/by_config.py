@@ -188,6 +188,7 @@ def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int
     costs (n, resources): of all samples; group_of (n,): -1 for a sample that is in no group.
     """
     loads = padded_loads(costs, group_of, groups, config.padded_columns)
+    loads = config.sizing.bucketed(loads)
     if LLM not in config.resources:
         return loads
     column = config.resources.index(LLM)

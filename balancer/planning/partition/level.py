@@ -12,7 +12,14 @@ from ..grouping.groups import make_slots, read_slots
 from ..kernels.arrays import Int64, Mask, Slots
 from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
-from ..problem.loads import UNLIMITED, budget_array, count_kinds, scale_costs
+from ..problem.loads import (
+    UNLIMITED,
+    budget_array,
+    count_kinds,
+    group_loads,
+    in_units,
+    scale_costs,
+)
 from ..problem.metrics import TILE_TOKENS
 
 _SPARE = 4  # free places of a group for samples that move
@@ -41,6 +48,9 @@ def level(
     small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
     has = None if has is None else has[inside]
     slots, limited, tight = _slots(config, small, tight, group_of[inside], groups, has)
+    if config.buckets:
+        loads = group_loads(costs, group_of, groups)
+        slots.loads[:, : costs.shape[1]] += _above_buckets(config, loads, tight)
     if config.waits == "microbatch":
         contests, work = cells.transpose(0, 2, 1)[..., None], small
         turns = [
@@ -81,6 +91,16 @@ def _slots(
     slots.loads[:, -2] = np.where(images > 0, -(2**40), 0)
     slots.loads[:, -1] = np.where(images > 0, -images, -1)
     return slots, limited, np.append(tight, (0, -1))
+
+
+def _above_buckets(config: PlanConfig, loads: Int64, tight: Int64) -> Int64:
+    """Return the scaled budget above the bucket of each cell, which an exchange must not raise."""
+    limits = budget_array(config.budgets)
+    above = np.zeros_like(loads)
+    sizes = config.sizing.bucketed(loads)
+    for column, borders in config.sizing.buckets:
+        above[:, column] = np.maximum(0, limits[column] - np.maximum(sizes[:, column], borders[0]))
+    return in_units(above, tight, limits)
 
 
 def _coarsest_first(costs: Int64) -> Int64:

@@ -5,12 +5,15 @@ BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from .frozen_mapping import FrozenMapping
+from .layout import Layout, LayoutName, as_layout
 from .options import (
+    COUNTED,
     ENCODER,
     GROUPINGS,
     OPTIONS,
@@ -18,14 +21,13 @@ from .options import (
     Counts,
     Dispatch,
     GroupingName,
-    LayoutName,
     Mode,
     OrderingName,
     Oversize,
     PartitionName,
     Waits,
     Work,
-    check_align,
+    check_all_or_none,
     check_counts,
     check_dispatch,
     check_limits,
@@ -35,41 +37,11 @@ from .options import (
     check_waits,
 )
 from .pipeline_costs import check_ordering
+from .shapes import Shapes, check_shapes, resolve_shapes
 
-V = TypeVar("V")
 VERSION = 1
 # The options that are copied, so that a Balance stays what was checked.
-_MAPPINGS = ("budgets", "time_ns", "pipeline")
-
-
-class FrozenMapping(Mapping[str, V]):
-    """An immutable, hashable mapping; equal to any mapping of equal items.
-
-    >>> FrozenMapping({"tiles": 9}) == {"tiles": 9}
-    True
-    >>> hash(FrozenMapping({"tiles": 9})) == hash(FrozenMapping({"tiles": 9}))
-    True
-    """
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, V]) -> None:
-        self._items = dict(items)
-
-    def __getitem__(self, name: str) -> V:
-        return self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._items)
+_MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -111,13 +83,22 @@ class Balance:
     dispatch: "images": a step's images are encoded by other ranks than their samples', as
         `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
         budget: microbatches are balanced by the language model's work alone.
-    align: the resource, such as "tiles", that at each microbatch index all ranks have or none has,
-        for sharded encoders (FSDP), which every rank has to enter. Samples of a step are exchanged
-        for it; where a step has too few, indices stay mixed (see dummy_tile). None: not looked at.
+    all_or_none: the resource, such as "tiles", that at each microbatch index all ranks have or
+        none has, for sharded encoders (FSDP), which every rank has to enter. Samples of a step are
+        exchanged for it; where a step has too few, indices stay mixed (see dummy_tile). None: not
+        looked at.
+    align: each sample is padded to a multiple, such as {"tokens": 16} (FP8), and costs what it is
+        padded to. cp: context-parallel ranks; with more than 1, tokens are a multiple of 2 x cp,
+        too, as THD kernels need.
+    buckets: each microbatch is padded to the next of these sizes, such as {"tokens": [4096, 8192]},
+        and costs that; the largest is the budget.
+    max_shapes: buckets of tokens, so many, evenly spaced up to their budget.
+    fixed: every microbatch is padded to its budgets: one shape. These three need oversize "refuse"
+        or "error"; layout "packed" pads tokens alone.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
-    layout: "torch" (collate_fn makes the batch), "padded" or "packed".
+    layout: "torch" (collate_fn makes the batch), "padded", "packed", or a Layout of your own.
     label_tokens: the resource that counts the tokens with a label, by which a loss per token is
         divided; None: "label_tokens", where samples cost that. Loaders compare it with the labels
         that samples of the first steps have. "batch": loaders count them in the batches that
@@ -146,10 +127,15 @@ class Balance:
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     dispatch: Dispatch = "samples"
-    align: str | None = None
+    all_or_none: str | None = None
+    align: Mapping[str, int] = FrozenMapping[int]({})
+    cp: int = 1
+    buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})
+    max_shapes: int | None = None
+    fixed: bool = False
     oversize: Oversize = "alone"
     seed: int = 0
-    layout: LayoutName = "torch"
+    layout: LayoutName | Layout = "torch"
     pad_id: int = 0
     dummy_tile: int = 0
     label_tokens: str | None = None
@@ -160,7 +146,11 @@ class Balance:
         for name in _MAPPINGS:
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, FrozenMapping(given))
+        self._set_sizes()
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
+        check_shapes(
+            self.shapes, self.layout, self.grouping, self.oversize, padded, self.grouping in COUNTED
+        )
         check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
         check_waits(self.resolved_waits, self.partition)
         check_padded(self.grouping, self.mode, padded)
@@ -168,7 +158,9 @@ class Balance:
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
         check_dispatch(self.dispatch, self.budgets)
         travelling = ENCODER if self.dispatch == "images" else ()
-        check_align(self.align, self.grouping, self.partition, self.ordering, padded, travelling)
+        check_all_or_none(
+            self.all_or_none, self.grouping, self.partition, self.ordering, padded, travelling
+        )
         if self.grouping == "auto":
             _check_auto(self)
         check_ordering(self.ordering, self.pipeline)
@@ -182,7 +174,23 @@ class Balance:
     def resolved_work(self) -> Work:
         """The work that is planned: `work`, else what the layout makes of it."""
         sums = self.grouping == "isf" or self.mode == "epoch"
-        return self.work or ("padded" if self.layout == "padded" and not sums else "packed")
+        layout = as_layout(self.layout)
+        pads = layout is not None and layout.pads
+        return self.work or ("padded" if pads and not sums else "packed")
+
+    @property
+    def shapes(self) -> Shapes:
+        """How samples and microbatches are padded, by resource."""
+        return resolve_shapes(
+            self.align, self.cp, self.buckets, self.max_shapes, self.fixed, self.budgets
+        )
+
+    def _set_sizes(self) -> None:
+        """Sort buckets, and make the largest of each the budget where none is given."""
+        sizes = {name: tuple(sorted({*some})) for name, some in self.buckets.items()}
+        object.__setattr__(self, "buckets", FrozenMapping(sizes))
+        tops = {name: some[-1] for name, some in sizes.items()}
+        object.__setattr__(self, "budgets", FrozenMapping({**tops, **self.budgets}))
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -197,6 +205,8 @@ class Balance:
         """Return a JSON object with every option and "version", for `from_json`."""
         options = {name: getattr(self, name) for name in OPTIONS}
         options |= {name: dict(options[name]) for name in _MAPPINGS if options[name] is not None}
+        if isinstance(self.layout, Layout):
+            options["layout"] = self.layout.to_dict()
         return json.dumps({"version": VERSION, **options}, indent=2)
 
     @classmethod
@@ -220,6 +230,8 @@ class Balance:
             raise ValueError(
                 f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
             )
+        if isinstance(given.get("layout"), dict):
+            given["layout"] = Layout.from_dict(given["layout"])
         return cls(**given)
 
     def save(self, path: str | Path) -> None:
@@ -254,6 +266,20 @@ def as_balance(balance: "Balance | str") -> Balance:
         f"balance is {balance!r}, allowed are a Balance or the name of a grouping: "
         f"{', '.join(map(repr, GROUPINGS))}{more}"
     )
+
+
+def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
+    """Return a balance's budget for each resource, None for no limit; ValueError for others.
+
+    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
+    (None, 4096)
+    """
+    if unknown := [name for name in balance.budgets if name not in resources]:
+        raise ValueError(
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
+            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
+        )
+    return tuple(balance.budgets.get(name) for name in resources)
 
 
 def _check_auto(balance: Balance) -> None:

@@ -12,7 +12,9 @@ from typing import Literal
 import msgspec
 
 from ..kernels.arrays import Int64
-from .balance import DEFAULTS, Balance
+from .balance import DEFAULTS, Balance, budgets_of
+from .costs import check_resources
+from .layout import own_layout
 from .options import (
     ATTENTION_PAIRS,
     COUNTED,
@@ -26,7 +28,7 @@ from .options import (
     Oversize,
     PartitionName,
     Waits,
-    check_align,
+    check_all_or_none,
     check_counts,
     check_limits,
     check_option,
@@ -38,6 +40,7 @@ from .options import (
     padded_of,
 )
 from .pipeline_costs import read_costs_of
+from .shapes import Sizing, of_columns
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -45,11 +48,10 @@ PLANNER_VERSION = 4
 
 # (loads (groups, resources), assigned (ranks, accumulate)) -> assigned, in the order of execution.
 OrderRanks = Callable[[Int64, Int64], Int64]
-MOST_RESOURCES = 32
 LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.
 _OPTIONS = (
-    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "align",
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "all_or_none",
 )  # fmt: skip
 
 
@@ -71,7 +73,10 @@ class PlanConfig:
     microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
     fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
     compares orders by, "" for ordering "given". dispatched: resources that others balance, the
-    encoder's where images travel. Everything else as in Balance.
+    encoder's where images travel. multiples, buckets: what samples and microbatches of a resource
+    are padded to (shapes.Shapes). layout: a user's Layout, as text, "" for another; it decides no
+    plan, but what microbatches are: ranks must have the same, and who goes on inside a step.
+    Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -100,8 +105,11 @@ class PlanConfig:
     last_step: LastStep = "whole"
     pipeline: str = ""
     dispatched: tuple[str, ...] = ()
-    align: str | None = None
+    all_or_none: str | None = None
     spares: bool = False
+    multiples: tuple[tuple[str, int], ...] = ()
+    buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -110,15 +118,17 @@ class PlanConfig:
             _check_positive(name, getattr(self, name))
         for name in _OPTIONS:
             check_option(name, getattr(self, name))
-        _check_resources(self.resources)
+        check_resources(self.resources)
         _check_budgets(self)
         check_limits(self.grouping, self.mode, self.limited, self.fixes_step_size)
         check_waits(self.waits, self.partition)
         _check_padded(self)
-        check_align(
-            self.align, self.grouping, self.partition, self.ordering, bool(self.padded),
+        check_all_or_none(
+            self.all_or_none, self.grouping, self.partition, self.ordering, bool(self.padded),
             self.dispatched, self.resources,
         )  # fmt: skip
+        of_columns(self.resources, "align (or cp)", dict(self.multiples))
+        of_columns(self.resources, "buckets", dict(self.buckets))
         _check_batch_size(self)
         _check_step_size(self)
 
@@ -156,6 +166,9 @@ class PlanConfig:
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
             pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
             dispatched=dispatched_of(balance.dispatch, resources),
+            multiples=tuple(sorted(balance.shapes.multiples.items())),
+            buckets=tuple(sorted(balance.shapes.buckets.items())),
+            layout=own_layout(balance.layout),
         )
 
     @property
@@ -179,14 +192,19 @@ class PlanConfig:
         return self.plans_rows or self.equal_counts
 
     def only(self, columns: tuple[int, ...]) -> "PlanConfig":
-        """Return the configuration with some of the resources, by their numbers; not aligned."""
+        """Return the configuration with some of the resources, by their numbers.
+
+        Without all_or_none, and for samples that are padded already.
+        """
         names = tuple(self.resources[k] for k in columns)
         return replace(
             self,
             resources=names,
             budgets=tuple(self.budgets[k] for k in columns),
             padded=tuple(name for name in self.padded if name in names),
-            align=None,
+            all_or_none=None,
+            multiples=(),
+            buckets=tuple(each for each in self.buckets if each[0] in names),
             time_ns=tuple(
                 (name, time) for name, time in self.time_ns if name in (*names, ATTENTION_PAIRS)
             ),
@@ -196,6 +214,15 @@ class PlanConfig:
     def padded_columns(self) -> tuple[int, ...]:
         """The numbers of the resources of which a microbatch costs count x largest."""
         return tuple(k for k, name in enumerate(self.resources) if name in self.padded)
+
+    @property
+    def sizing(self) -> Sizing:
+        """How the costs of a microbatch follow from its samples'."""
+        return Sizing(
+            self.padded_columns,
+            tuple((self.resources.index(name), each) for name, each in self.multiples),
+            tuple((self.resources.index(name), each) for name, each in self.buckets),
+        )
 
     @property
     def balanced_columns(self) -> tuple[int, ...]:
@@ -244,28 +271,17 @@ class PlanConfig:
             "last_step": self.last_step != "whole",
             "pipeline": bool(self.pipeline),
             "dispatched": bool(self.dispatched),
-            "align": self.align is not None,
+            "all_or_none": self.all_or_none is not None,
             "spares": self.spares,
+            "multiples": bool(self.multiples),
+            "buckets": bool(self.buckets),
+            "layout": bool(self.layout),
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         import hashlib  # here: it loads OpenSSL, which would delay each start
 
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
-    """Return a balance's budget for each resource, None for no limit; ValueError for others.
-
-    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
-    (None, 4096)
-    """
-    if unknown := [name for name in balance.budgets if name not in resources]:
-        raise ValueError(
-            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}: give "
-            f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
-        )
-    return tuple(balance.budgets.get(name) for name in resources)
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -317,32 +333,9 @@ class Planned(msgspec.Struct, frozen=True):
     left_out: int = 0
 
 
-class OversizeError(ValueError):
-    """A sample over budget where oversize is "error": its ordinal, costs and budgets."""
-
-    def __init__(self, ordinal: int, reason: str) -> None:
-        super().__init__(ordinal, reason)
-        self.ordinal = ordinal
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the sample at {self.ordinal} of the epoch's order {self.reason}"
-
-
 def _check_positive(name: str, value: object, more: str = "") -> None:
     if not is_positive(value):
         raise ValueError(f"{name} is {value!r}, allowed is a positive integer{more}")
-
-
-def _check_resources(resources: tuple[str, ...]) -> None:
-    if not resources:
-        raise ValueError("resources is empty: name at least one, such as tokens")
-    if len(resources) > MOST_RESOURCES:
-        raise ValueError(
-            f"{len(resources)} resources, at most {MOST_RESOURCES} can be planned together"
-        )
-    if len(set(resources)) != len(resources):
-        raise ValueError(f"resources {resources} name one twice")
 
 
 def _check_budgets(config: PlanConfig) -> None:

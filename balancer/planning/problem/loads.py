@@ -144,6 +144,19 @@ def scale_costs(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]
     return result, limits
 
 
+def in_units(loads: Int64, tight: Int64, limits: Int64) -> Int64:
+    """Return loads (groups, resources) in the units of scaled budgets `tight`; 0 without a budget.
+
+    >>> in_units(np.array([[3, 5]]), np.array([90, UNLIMITED]), budget_array([9, None])).tolist()
+    [[30, 0]]
+    """
+    scaled = np.zeros_like(loads)
+    for column in np.flatnonzero(limits < UNLIMITED):
+        whole, budget = int(tight[column]), int(limits[column])  # products exceed 64 bits
+        scaled[:, column] = [whole * each // budget for each in loads[:, column].tolist()]
+    return scaled
+
+
 def order_by_size(costs: Int64, small: Int64, coarse: bool = False) -> Int64:
     """Return the samples' numbers by their sum in scaled costs `small`, largest first.
 

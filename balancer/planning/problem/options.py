@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
+from .layout import Layout, LayoutName
 from .pipeline_costs import SCHEDULES, is_pipeline
 
 GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
@@ -16,7 +17,6 @@ Waits = Literal["microbatch", "step"]
 Work = Literal["packed", "padded"]
 Counts = Literal["equal", "free"]
 Dispatch = Literal["samples", "images"]
-LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
 GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
@@ -32,7 +32,7 @@ LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
 COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
-ADD_UP = ("tiles", "images", "label_tokens")
+ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
 # in what they do wait for.
 NO_WORK = ("label_tokens",)
@@ -55,6 +55,16 @@ def _is_budgets(value: object) -> bool:
 
 def _is_times(value: object) -> bool:
     return value is None or (_is_budgets(value) and bool(value))
+
+
+def _is_buckets(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str)
+        and isinstance(sizes, list | tuple)
+        and sizes
+        and all(map(is_positive, sizes))
+        for name, sizes in value.items()
+    )
 
 
 Check = tuple[Callable[[object], bool], str]
@@ -99,13 +109,31 @@ OPTIONS: Mapping[str, Check] = {
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
     "dispatch": _one_of(DISPATCHES),
-    "align": (
+    "all_or_none": (
         lambda value: value is None or (isinstance(value, str) and bool(value)),
         "is the name of a resource, such as 'tiles', or None",
     ),
+    "align": (
+        _is_budgets,
+        "is a positive integer for each resource, such as {'tokens': 16}; "
+        "all_or_none='tiles' is about ranks with and without images",
+    ),
+    "cp": (is_positive, "is the number of context-parallel ranks"),
+    "buckets": (
+        _is_buckets,
+        "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
+    ),
+    "max_shapes": (
+        lambda value: value is None or is_positive(value),
+        "is a positive integer or None",
+    ),
+    "fixed": (lambda value: type(value) is bool, "are True and False"),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
-    "layout": _one_of(LAYOUTS),
+    "layout": (
+        lambda value: isinstance(value, Layout) or _one_of(LAYOUTS)[0](value),
+        f"{_one_of(LAYOUTS)[1]}, or a cp.Layout",
+    ),
     "pad_id": (lambda value: type(value) is int, "is an integer"),
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
@@ -208,7 +236,7 @@ def check_waits(waits: str, partition: str) -> None:
 def padded_of(work: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     """Return the resources of which a microbatch costs count x largest, for `work`.
 
-    >>> padded_of("padded", ("tiles", "tokens"))
+    >>> padded_of("padded", ("tiles", "patches", "tokens"))
     ('tokens',)
     """
     return tuple(name for name in resources if name not in ADD_UP) if work == "padded" else ()
@@ -248,8 +276,8 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     return found
 
 
-def check_align(
-    align: str | None, grouping: str, partition: str, ordering: str, padded: bool,
+def check_all_or_none(
+    all_or_none: str | None, grouping: str, partition: str, ordering: str, padded: bool,
     travelling: tuple[str, ...], resources: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Raise ValueError where microbatches cannot be arranged so that all ranks have a resource.
@@ -257,7 +285,7 @@ def check_align(
     travelling: resources of images that travel. resources: what samples cost; () where it is not
     known yet.
     """
-    if align is None:
+    if all_or_none is None:
         return
     for name, value, needed in (
         ("grouping", grouping, "balanced"),
@@ -266,18 +294,20 @@ def check_align(
     ):
         if value != needed:
             raise ValueError(
-                f"align is {align!r}, which needs {name} {needed!r}, and {name} is {value!r}: "
-                "leave one of them out"
+                f"all_or_none is {all_or_none!r}, which needs {name} {needed!r}, and {name} is "
+                f"{value!r}: leave one of them out"
             )
     if padded:
         raise ValueError(
-            f"align is {align!r}, and work is 'padded', where microbatches of like sizes run "
-            "side by side: use work 'packed', or leave align out"
+            f"all_or_none is {all_or_none!r}, and work is 'padded', where microbatches of like "
+            "sizes run side by side: use work 'packed', or leave all_or_none out"
         )
-    if align in travelling:
+    if all_or_none in travelling:
         raise ValueError(
-            f"align is {align!r}, and with dispatch 'images' it travels to other ranks: leave one "
-            "of them out"
+            f"all_or_none is {all_or_none!r}, and with dispatch 'images' it travels to other "
+            "ranks: leave one of them out"
         )
-    if resources and align not in resources:
-        raise ValueError(f"align names {align}, but samples cost {', '.join(resources)}")
+    if resources and all_or_none not in resources:
+        raise ValueError(
+            f"all_or_none names {all_or_none}, but samples cost {', '.join(resources)}"
+        )

@@ -32,7 +32,7 @@ _ANY = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Allocation:
     """A unit for each module, in their order, and the iteration time by the formula."""
 
     units: tuple[Unit, ...]
@@ -72,12 +72,12 @@ _NONE = _Options(
 )
 
 
-def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Layout, ...]:
+def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Allocation, ...]:
     """Return the `keep` best layouts by the formula, one per backbone, best first.
 
     The first is optimal. Raises ValueError if no layout fits into the GPUs' memory.
     """
-    found: list[Layout] = []
+    found: list[Allocation] = []
     sides = cache(lambda replicas: _sides(job, replicas))
     for bound, replicas, row in _backbones(job):
         worst = found[-1].formula_ns if len(found) == keep else None
@@ -240,7 +240,7 @@ def _complete(
     replicas: int,
     sides: tuple[_Options, _Options],
     worst: int | None,
-) -> Layout | None:
+) -> Allocation | None:
     """Return the best layout with this backbone, or None if none is better than `worst`."""
     rest = job.batch // replicas - 1
     left, stage, warm = job.gpus - int(row.gpus[0]), int(row.stage[0]), int(row.warm[0])
@@ -259,7 +259,7 @@ def _complete(
     at = int(np.where(total == best, gpus, _ANY).argmin())
     chosen = (first.shape[at // len(last.gpus)], row.shape[0], last.shape[at % len(last.gpus)])
     units = tuple(Unit(*map(int, shape)) for shape in chosen if shape[0])
-    return Layout(units, iteration_ns(job, units))
+    return Allocation(units, iteration_ns(job, units))
 
 
 def _worth_trying(
@@ -287,7 +287,7 @@ def _worth_trying(
     return first.select(keep_first), last.select(keep_last), outer[keep_last]
 
 
-def rigid(job: OrchestrationProblem) -> Layout | None:
+def rigid(job: OrchestrationProblem) -> Allocation | None:
     """Return the best rigid layout by the formula, with the largest TP; None if none fits."""
     sizes = set(job.sizes_of(job.modules[0])).intersection(*map(job.sizes_of, job.modules))
     best = None
@@ -300,7 +300,7 @@ def rigid(job: OrchestrationProblem) -> Layout | None:
                 break
             if max(memory_of(job, units)) > job.memory_bytes:
                 continue
-            layout = Layout(units, iteration_ns(job, units))
+            layout = Allocation(units, iteration_ns(job, units))
             if best is None or (layout.formula_ns, layout.gpus) < (best.formula_ns, best.gpus):
                 best = layout
     return best

@@ -20,7 +20,7 @@ from ...generators.one_f_one_b import alternating, plain_order
 from ...ir.program import Pass, Program
 from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
-from .search import Layout, orchestrate, rigid
+from .search import Allocation, orchestrate, rigid
 from .units import (
     BACKBONE,
     Module,
@@ -41,13 +41,13 @@ MEAN = 1000
 class RankedLayout:
     """A layout, its simulated time, and the bytes of the fullest GPU of each module."""
 
-    layout: Layout
+    layout: Allocation
     simulated_ns: int
     memory_bytes: tuple[int, ...]
 
 
 def rerank(
-    job: OrchestrationProblem, layouts: Sequence[Layout], work: Work | None = None
+    job: OrchestrationProblem, layouts: Sequence[Allocation], work: Work | None = None
 ) -> tuple[RankedLayout, ...]:
     """Return simulated layouts, the fastest first, ties in the given order.
 
@@ -65,7 +65,7 @@ def rerank(
 
 
 def layout_program(
-    job: OrchestrationProblem, layout: Layout, work: Work | None = None
+    job: OrchestrationProblem, layout: Allocation, work: Work | None = None
 ) -> tuple[Program, Costs]:
     """Return the program and costs of a layout, for the simulator."""
     owners = [at for at, unit in enumerate(layout.units) for _ in range(unit.pp * unit.vpp)]
@@ -89,7 +89,7 @@ def layout_program(
     return units_program(layout.units, microbatches), costs
 
 
-def _candidate(job: OrchestrationProblem, layout: Layout, work: Work) -> RankedLayout:
+def _candidate(job: OrchestrationProblem, layout: Allocation, work: Work) -> RankedLayout:
     program, costs = layout_program(job, layout, work)
     timeline = simulate(program, costs)
     peaks, at = [], 0
@@ -164,7 +164,7 @@ def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
     return result
 
 
-def _gradients_ns(job: OrchestrationProblem, layout: Layout) -> int:
+def _gradients_ns(job: OrchestrationProblem, layout: Allocation) -> int:
     """Return the time to sum gradients and gather parameters, of the module that takes longest.
 
     The bytes of the states on a GPU cross its link once; modules without optimizer have none.
@@ -224,10 +224,10 @@ def plan_layouts(
 
     `work` as `rerank` takes it. Raises ValueError as `orchestrate` and `rerank` do.
     """
-    found: dict[Layout, None] = {}
+    found: dict[Allocation, None] = {}
     for percent in HEADROOM_PERCENT if work else HEADROOM_PERCENT[:1]:
         for layout in orchestrate(_slower(job, percent), keep):
-            found[Layout(layout.units, iteration_ns(job, layout.units))] = None
+            found[Allocation(layout.units, iteration_ns(job, layout.units))] = None
     if usual := rigid(job):
         found[usual] = None
     return rerank(job, tuple(found), work)[:keep]

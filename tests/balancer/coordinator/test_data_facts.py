@@ -221,7 +221,7 @@ def test_a_rank_that_has_had_a_part_tells_the_next_balancer_how_many_samples_the
     session.handle(UnknownPeer())
     assert [m.samples for m in session.new_requests() if isinstance(m, StartRun)] == [-1]
     weights = Weights(1, 0, 1, 0, 1, 0)
-    session.handle(Batch(0, 0, 0, 0, 2, weights, (1,), START, (), (), (), ()))
+    session.handle(Batch(0, 0, 0, 0, 2, weights, (1,), (0,), START, (), (), (), ()))
     session.handle(UnknownPeer())
     assert [m.samples for m in session.new_requests() if isinstance(m, StartRun)] == [20]
     session.handle(Ready(13, "stale"))

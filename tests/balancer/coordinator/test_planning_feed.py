@@ -6,7 +6,8 @@ import pytest
 from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.planning_feed import PlanningFeed
 from counterpoise.balancer.planning.planner import Planner
-from counterpoise.balancer.planning.problem.config import OversizeError, PlanConfig
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.costs import OversizeError
 from counterpoise.balancer.protocol.parts import EpochPosition, Probed
 from tests.balancer.coordinator.cluster import tracker
 

@@ -250,10 +250,11 @@ def test_a_key_pair_s_secret_is_for_ranks_only():
 
 def test_where_the_balancer_has_keys_nobody_serves_without():
     assert new_credentials(b"", has_keys=True) is None
-    public, _ = new_credentials(b"a key", has_keys=True)
-    assert public
-    public, password = new_credentials(b"", has_keys=False)
-    assert (public, len(password)) == (b"", 32)
+    pair, plain = new_credentials(b"a key", has_keys=True), new_credentials(b"", has_keys=False)
+    assert pair is not None
+    assert pair[0]
+    assert plain is not None
+    assert (plain[0], len(plain[1])) == (b"", 32)
     job = Job(credentials=lambda _: None)
     assert not job.told(ServePayloads)
     assert set(job.ways().values()) == {

@@ -133,7 +133,9 @@ def take(session):
 
 def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
     weights = Weights(0, 0, 0, 0, 0, 0)
-    return Batch(run, rank, step, microbatch, microbatches, weights, (), START, (), (), holes, ())
+    return Batch(
+        run, rank, step, microbatch, microbatches, weights, (), (), START, (), (), holes, ()
+    )
 
 
 def running(ranks=(0,), prefetch=4, at=START):

@@ -16,6 +16,7 @@ PACKAGES = {
     "counterpoise": "What a training script imports: `import counterpoise as cp`.",
     "counterpoise.loader": "What runs in the trainer.",
     "counterpoise.workers": "Sources of samples, and transforms.",
+    "counterpoise.workers.media": "Video and audio for transforms, also as `cp.media`.",
     "counterpoise.balancer": "Planning, without torch.",
     "counterpoise.sched": "Pipeline schedules, without torch.",
 }

@@ -1,6 +1,10 @@
-"""What a reader of docs/data.md has: a data set, its lengths, a tokenizer of transformers'."""
+"""What a reader of docs/data.md has: a data set, its lengths, tokenizer and processor."""
 
 from types import SimpleNamespace
+
+from tests.workers.hf_processor.families import make
+
+processor = make("qwen2_5_vl")
 
 dataset = ["a short text", "a text that is a little longer", ""]
 lengths = [len(text) for text in dataset]

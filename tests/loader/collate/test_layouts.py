@@ -9,17 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.balancer.planning.problem.layout import BUILT_IN
 from counterpoise.balancer.planning.problem.options import LAYOUTS
-from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT, collate_packed, collate_padded
+from counterpoise.loader.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.arena.worker import Beginning, this_worker
 from counterpoise.workers.sources.labels import count_label_tokens
 from tests.workers.arena.test_queue import in_child
 
 SIDE = 2
+COLLATE = {"padded": collate_padded, "packed": collate_packed}
 CollateFn = Callable[..., dict[str, Any]]
-both = pytest.mark.parametrize(
-    "layout", list(COLLATE_BY_LAYOUT.values()), ids=list(COLLATE_BY_LAYOUT)
-)
+both = pytest.mark.parametrize("layout", list(COLLATE.values()), ids=list(COLLATE))
 
 
 def make_sample(length: int, tiles: list[int], first: int = 1) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def test_samples_that_do_not_fit_are_refused(
 
 
 def test_every_layout_but_torchs_has_its_collate_function() -> None:
-    assert {"torch", *COLLATE_BY_LAYOUT} == set(LAYOUTS)
+    assert {"torch", *BUILT_IN} == {"torch", *COLLATE} == set(LAYOUTS)
 
 
 @both

@@ -31,7 +31,7 @@ def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> 
     made = tuple((*place, 3) if place else (0, 0, 0) for place in handles)
     used = {token for token, *_ in made}
     return Batch(
-        run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
+        run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(), padding=(),
         after=EpochPosition(0, 0, 1, 0, ""), holes=(), step_holes=(),
         items=tuple(BatchItem(n, f"k{n}", b"h", *place) for n, place in enumerate(made)),
         servers=tuple(server(token) for token in servers if token in used),

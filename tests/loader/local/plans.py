@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader.local.contents import plain_contents
@@ -59,7 +60,7 @@ def seen(step: PlannedStep) -> Any:
 def describe(plan: PlanConfig, played: tuple[int, ...] = (0, 1)) -> Any:
     """Return what describes the contents of a step."""
     return partial(
-        plain_contents, played=played, label=-1, padded=(),
+        plain_contents, played=played, label=-1, sizing=Sizing(),
         may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
     )  # fmt: skip
 

@@ -224,7 +224,7 @@ def _draw_work(
             balance[name] = choose(tuple(values))
     has_tiles = costs not in ("array", "none")
     if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
-        balance |= {"align": "tiles", "partition": "multi_resource", "work": "packed"}
+        balance |= {"all_or_none": "tiles", "partition": "multi_resource", "work": "packed"}
     elif chance() < 0.15:
         pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
         balance |= {"ordering": choose(ORDERINGS), "pipeline": pipeline}

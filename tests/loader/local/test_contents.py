@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.loader.local.contents import contents_of, fill_empty, usable_cells
 from tests.loader.local.plans import costs_of, feed, plans, take, values
 
@@ -52,7 +53,7 @@ def test_weights_are_of_usable_samples(
         holes = {*step.refused, *data.draw(st.sets(st.sampled_from(everything)))}
         cells = usable_cells(step, holes, True)
         assert cells is not None
-        found = contents_of(step, cells, range(plan.ranks), label=0, padded=())
+        found = contents_of(step, cells, range(plan.ranks), label=0, sizing=Sizing())
         usable = [each for each in everything if each not in holes]
         assert sorted(chain(*(each.ordinals for each in found.values()))) == usable
         tokens = step.costs_of(usable)[:, 0].sum() if usable else 0

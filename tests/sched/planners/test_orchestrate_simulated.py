@@ -4,7 +4,7 @@ import pytest
 
 from counterpoise.sched import check, simulate
 from counterpoise.sched.planners.orchestration.models import preset, read_modules
-from counterpoise.sched.planners.orchestration.search import Layout, orchestrate
+from counterpoise.sched.planners.orchestration.search import Allocation, orchestrate
 from counterpoise.sched.planners.orchestration.simulated import (
     layout_program,
     plan_layouts,
@@ -31,8 +31,8 @@ SHAPES = [
 ]
 
 
-def a_layout(units: tuple[Unit, ...]) -> Layout:
-    return Layout(units, iteration_ns(JOB, units))
+def a_layout(units: tuple[Unit, ...]) -> Allocation:
+    return Allocation(units, iteration_ns(JOB, units))
 
 
 @pytest.mark.parametrize("units", SHAPES)

@@ -207,10 +207,34 @@ class Uncosted:
         return [0] * (1 + index * index % 97)
 
 
+class Equal(Uncosted):
+    """A dataset in which nothing could cost anything."""
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [index] * 7
+
+
+def test_settings_of_found_costs_are_those_of_a_loader_that_balances_by_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = f"{__name__}:Uncosted", tmp_path / "out"
+    report = analyze(capsys, source, "--out", out, "--ranks", 2, "--jobs", 1)
+    assert report["costs_found"] == "elements"
+    pasted = report["recommended"]["settings"].replace("num_workers=8, ", "collate_fn=list, ")
+    pasted = pasted.replace('layout="packed"', 'layout="torch"')
+    names: dict[str, Any] = {"dataset": Uncosted()}
+    exec(pasted, names)
+    steps = list(names["loader"].steps())
+    for batch, info in zip(steps[0].microbatches, steps[0].infos, strict=True):
+        assert info.costs == {"elements": sum(map(len, batch))}
+    few = analyze(capsys, source, "--out", out, "--sample", 99, "--ranks", 2, "--jobs", 1)
+    assert "# not all were measured: give DataLoader a cost=" in few["recommended"]["settings"]
+
+
 def test_a_dataset_without_costs_is_told_to_name_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = f"{__name__}:Uncosted"
+    source = f"{__name__}:Equal"
     text = " ".join(shown(capsys, source, "--out", tmp_path / "out").split())
     assert "No sample's cost is known" in text
     assert "--cost MODULE:NAME" in text

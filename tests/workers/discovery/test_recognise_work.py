@@ -191,6 +191,12 @@ def test_samples_stay_as_they_are_though_collate_fn_changes_them() -> None:
     assert samples == TOKENS
 
 
+def test_lists_that_some_samples_have_empty_are_no_field_that_is_missing() -> None:
+    lengths = np.random.default_rng(0).integers(1, 300, 40).tolist()
+    samples = [{"input_ids": [1] * n, "images": [np.zeros((n, 4))] * (n % 2)} for n in lengths]
+    assert _work(samples, list).packed == ("tokens", "images")
+
+
 def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() -> None:
     with pytest.raises(ValueError, match="collate_fn raised RuntimeError: stack exp") as caught:
         _work(samples_of("a tuple of a tensor and a class"), torch.utils.data.default_collate)

@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-import counterpoise.workers
 from counterpoise.workers.sources import registry
 from counterpoise.workers.sources.registry import (
     TRANSFORM_GROUP,
@@ -98,4 +97,4 @@ def test_what_is_built_in_travels_under_its_public_name(name):
     made = build({"name": name, "args": {}}, TRANSFORMS)
     assert name_of(type(made)) == name
     assert spec_of(made)["name"] == name
-    assert getattr(counterpoise.workers, name.partition(":")[2]) is type(made)
+    assert registry.find_name(name) is type(made)

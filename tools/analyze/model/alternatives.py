@@ -1,16 +1,18 @@
-"""Forecasts other values of Balance: images that travel, rows that are aligned, padded work."""
+"""Forecasts other values of Balance: images that travel, all_or_none, padded work, shapes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.partition.aligned import mixed_rows
+from ....balancer.planning.partition.all_or_none import mixed_rows
 from ....balancer.planning.planner import make_planner
 from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig, Window
-from ....balancer.planning.problem.options import ENCODER, NO_WORK, Counts
+from ....balancer.planning.problem.options import ENCODER, LLM, NO_WORK, Counts
+from ....balancer.planning.problem.shapes import Sizing, resolve_shapes
 from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.problem.work import padded_loads
 from ...inputs.cost_tables import CostTable, encoder_and_llm
@@ -65,11 +67,11 @@ def _dispatched(found: MicroSteps, slowest: Int64) -> dict[str, float]:
     }
 
 
-ALIGNED = "tiles"
+ENTERED = "tiles"
 
 
-def alignment_figures(forecast: Forecast) -> dict[str, Any] | None:
-    """Return the figures of the plan as it is and aligned; None where all samples have images.
+def all_or_none_figures(forecast: Forecast) -> dict[str, Any] | None:
+    """Return the figures of the plan without and with all_or_none; None if all samples have images.
 
     A row, the microbatches that run side by side, is mixed where some ranks have images and others
     have none: with a sharded encoder (FSDP) such a step hangs, unless batches get a dummy tile.
@@ -77,16 +79,16 @@ def alignment_figures(forecast: Forecast) -> dict[str, Any] | None:
     the plan that `waits` of the settings asks for.
     """
     table, plan = forecast.table, forecast.plan
-    if ALIGNED not in table.resources:
+    if ENTERED not in table.resources:
         return None
-    column = table.resources.index(ALIGNED)
+    column = table.resources.index(ENTERED)
     has = table.costs[:, column] > 0
     if has.all() or not has.any():
         return None
-    aligned = micro_steps("balanced", table, replace(plan, align=ALIGNED))
+    matched = micro_steps("balanced", table, replace(plan, all_or_none=ENTERED))
     return {
         "given": _mixed(forecast.steps["balanced"], column),
-        "aligned": _mixed(aligned, column),
+        "matched": _mixed(matched, column),
     }
 
 
@@ -96,6 +98,56 @@ def _mixed(found: MicroSteps, column: int) -> dict[str, float]:
         "mixed": len(mixed_rows(has.T)) / len(has),
         "microbatch": found.waiting,
         "step": found.waiting_once,
+    }
+
+
+# What a shape asks for, as an option of Balance and as arguments of resolve_shapes.
+SHAPES: tuple[tuple[str, Mapping[str, int], int, int | None, bool], ...] = (
+    ('align={"tokens": 16}', {LLM: 16}, 1, None, False),
+    ("cp=16", {}, 16, None, False),
+    ("max_shapes=8", {}, 1, 8, False),
+    ("fixed=True", {}, 1, None, True),
+)
+
+
+def shape_figures(forecast: Forecast) -> dict[str, dict[str, float]] | None:
+    """Return what padding samples or microbatches costs; None without tokens and their budget.
+
+    Of each option {"padding": share of token places that hold no sample's, "efficiency": the
+    samples' work over the time of ranks that wait in every microbatch}; "" is the plan as it is.
+    """
+    table, plan = forecast.table, forecast.plan
+    budgets = dict(zip(table.resources, plan.budgets, strict=bool(plan.budgets)))
+    most = budgets.get(LLM)
+    if most is None:
+        return None
+    found = {"": _shaped(forecast.steps["balanced"], Sizing(), table, plan)}
+    column = table.resources.index(LLM)
+    for name, align, cp, shapes, fixed in SHAPES:
+        made = resolve_shapes(align, cp, {}, shapes, fixed, {LLM: most})
+        sizing = Sizing(
+            multiples=tuple((column, each) for each in made.multiples.values()),
+            buckets=tuple((column, each) for each in made.buckets.values()),
+        )
+        padded = replace(table, costs=sizing.rounded(table.costs))
+        steps = micro_steps("balanced", padded, replace(plan, buckets=tuple(made.buckets.items())))
+        found[name] = _shaped(steps, sizing, table, plan)
+    return found
+
+
+def _shaped(steps: MicroSteps, sizing: Sizing, table: CostTable, plan: Plan) -> dict[str, float]:
+    """Return padding and efficiency of planned steps, whose loads are of samples as padded."""
+    used = np.array([sample for group in steps.groups for sample in group], np.int64)
+    tiles, real = (int(part.sum()) for part in encoder_and_llm(table.resources, table.costs[used]))
+    held = sizing.bucketed(steps.loads.reshape(-1, steps.loads.shape[2]))
+    encoder, llm = (
+        part.reshape(steps.counts.shape) for part in encoder_and_llm(table.resources, held)
+    )
+    time = int(encoder.max(axis=1).sum()) * plan.tile_tokens + int(llm.max(axis=1).sum())
+    work = tiles * plan.tile_tokens + real
+    return {
+        "padding": 1 - real / max(1, int(llm.sum())),
+        "efficiency": work / max(1, time * steps.counts.shape[1]),
     }
 
 

@@ -12,7 +12,12 @@ from ....balancer.planning.problem.balance import DEFAULTS, Balance
 from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
 from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
-from .alternatives import alignment_figures, dispatch_figures, padded_figures
+from .alternatives import (
+    all_or_none_figures,
+    dispatch_figures,
+    padded_figures,
+    shape_figures,
+)
 from .budgets import budget_figures, every_kth, search
 from .counts import data_figures, heaviest, over_budget
 from .forecast import (
@@ -134,7 +139,8 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
         **gains(forecast),
         "waits": waits_figures(forecast),
         "dispatch": dispatch_figures(forecast),
-        "alignment": alignment_figures(forecast),
+        "all_or_none": all_or_none_figures(forecast),
+        "shapes": shape_figures(forecast),
         "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {

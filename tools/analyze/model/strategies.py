@@ -57,7 +57,8 @@ class Plan:
     waits: Waits = DEFAULTS.resolved_waits
     work: Work = DEFAULTS.resolved_work
     dispatch: Dispatch = DEFAULTS.dispatch
-    align: str | None = DEFAULTS.align
+    all_or_none: str | None = DEFAULTS.all_or_none
+    buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def samples_per_step(self) -> int:
@@ -218,7 +219,10 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
     apart = dispatched_of(plan.dispatch, table.resources)
     pairs = zip(table.resources, whole.budgets, strict=True)
     budgets = tuple(None if name in apart else most for name, most in pairs)
-    whole = replace(whole, waits=plan.waits, budgets=budgets, dispatched=apart, align=plan.align)
+    whole = replace(
+        whole, waits=plan.waits, budgets=budgets, dispatched=apart, all_or_none=plan.all_or_none,
+        buckets=plan.buckets,
+    )  # fmt: skip
     # Where only what travels had budgets, none is left to fill microbatches by.
     if plan.mode == "exact" or (apart and not any(budgets)):
         return whole

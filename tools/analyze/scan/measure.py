@@ -22,7 +22,7 @@ from ....workers.sources.interface import Probe, Source, checked_probe
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import ScanOptions, ScanTask, cost_function, make_transform, open_dataset
+from .sources import ScanOptions, ScanTask, open_dataset, open_shard
 
 # Costs that are written to their file at once: a killed scan measures at most 63 samples again.
 WRITE_EVERY = 64
@@ -55,13 +55,6 @@ class ShardDataset(TarDataset):
         about = raw.get("json")
         found = about.get(field) if isinstance(about, Mapping) else None
         return str(found) if found is not None else ""
-
-
-def open_shard(path: Path, options: ScanOptions) -> ShardDataset:
-    """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
-    return ShardDataset(
-        [path], make_transform(options), cache=options.cache or None, cost=cost_function(options)
-    )
 
 
 def shard_series(path: Path) -> str:
@@ -125,7 +118,7 @@ def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
     counts = []
     for path in task.paths:
         try:
-            counts.append(len(open_shard(Path(path), options)))
+            counts.append(len(open_shard(Path(path), options, ShardDataset)))
         except ValueError:
             counts.append(-1)
     return tuple(counts)
@@ -133,7 +126,7 @@ def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
 
 def _measure_shard(path: Path, chosen: Sequence[int] | None, options: ScanOptions) -> Rows:
     try:
-        dataset = open_shard(path, options)
+        dataset = open_shard(path, options, ShardDataset)
     except ValueError as error:
         return no_rows(broken_shard(path, str(error)))
     series = shard_series(path)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....workers.sources.data_identity import KnownData
 from ....workers.sources.fingerprint import digest, library_versions
 from ...console.signals import stop_on_signal
 from .measure import count_samples, measure_task
@@ -216,11 +217,14 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
     """Return a hash of all that a task's rows depend on: files, options, code and libraries."""
     code: Any = ""
     if task.kind == "dataset":
-        code = open_dataset(task.paths[0], options).fingerprint()
+        source: Any = open_dataset(task.paths[0], options)
+        dataset = getattr(source, "dataset", source)
+        code = [source.fingerprint(), KnownData(dataset, len(source)).looked_at().identity]
     elif hasattr(transform := make_transform(options), "fingerprint"):
         code = transform.fingerprint()
     chosen = [options.transform_path, options.cost_path, options.decode, options.source_field]
-    return digest([FORMAT, task.fingerprint(), *chosen, code, library_versions()])
+    found = None if options.found is None else options.found.to_dict()
+    return digest([FORMAT, task.fingerprint(), *chosen, found, code, library_versions()])
 
 
 def _draw(total: int, sample: int, seed: int) -> Int64:

@@ -7,25 +7,37 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import numpy as np
+
+from ....balancer.planning.problem.shuffle import permutation
+from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
+from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
-from ....workers.sources.interface import Source, as_source
+from ....workers.sources.interface import Source, as_source, says_costs
+from ....workers.tar.dataset import TarDataset
 from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, is_table
+
+Shard = TypeVar("Shard", bound=TarDataset)
+# First samples that are held whatever their size: as many as a loader collates at batch size 4.
+LEAST_HELD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """The settings of a scan: plain values only, since they travel to other machines.
+    """The settings of a scan: values only, since they travel to other machines.
 
     transform: arguments of VisionLanguage, used unless transform_path names another transform;
     cost_path: import path of a function from a loaded sample to its cost; resources: the costs to
-    keep, all by default; cache: folder for indexes and costs, beside the shards by default.
+    keep, all by default; cache: folder for indexes and costs, beside the shards by default; found:
+    what samples cost, where the data do not say it (`with_found_costs`).
     """
 
     transform: tuple[tuple[str, Any], ...] = ()
@@ -35,6 +47,7 @@ class ScanOptions:
     decode: bool = False
     source_field: str = "source"
     cache: str = ""
+    found: FoundCosts | None = None
 
 
 @lru_cache(maxsize=4)
@@ -58,12 +71,58 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     """Return the map-style dataset at package.module:name; a class or function is called first."""
     found = import_object(path)
     is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    return as_source(found if is_dataset else found(), cost=cost_function(options))
+    dataset = found if is_dataset else found()
+    source = as_source(dataset, cost=cost_function(options))
+    if options.found is None or says_costs(source):
+        return source
+    return FoundSource(dataset, options.found, None)
+
+
+def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
+    """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
+    transform = make_transform(options)
+    cost = cost_function(options)
+    if cost is None and options.found is not None and not hasattr(transform, "probe"):
+        cost = options.found.measure
+    return kind([path], transform, cache=options.cache or None, cost=cost)
 
 
 def cost_function(options: ScanOptions) -> Any:
     """Return the function at cost_path, None if none is named."""
     return import_object(options.cost_path) if options.cost_path else None
+
+
+def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanOptions:
+    """Return the options with what samples cost, where a data set or a transform does not say it.
+
+    It is found in the samples that balance="auto" looks at, so it is the same. Options that name a
+    cost, and data that say theirs or whose samples are all of one size, are left as they are.
+    """
+    unknown = list[Source]()
+    for task in () if options.cost_path else tasks:
+        if task.kind == "dataset":
+            unknown += [open_dataset(path, options) for path in task.paths]
+        elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
+            for path in task.paths:
+                with suppress(ValueError):  # the scan says which shards are broken, and why
+                    unknown.append(open_shard(Path(path), options, TarDataset))
+    unknown = [source for source in unknown if not says_costs(source)]
+    samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
+    found = find_costs(samples) if samples else None
+    return replace(options, found=found) if found is not None and found.found else options
+
+
+def _first_samples(sources: Sequence[Source]) -> Iterator[Any]:
+    """Yield the samples that balance="auto" looks at in a ConcatDataset; broken ones left out."""
+    ends = np.cumsum([len(source) for source in sources])
+    for index in permutation(int(ends[-1]), 0, 0)[:FIRST].tolist():
+        part = int(np.searchsorted(ends, index, side="right"))
+        source = sources[part]
+        try:
+            yield source.load(index - int(ends[part]) + len(source), epoch=0, seed=0)
+        except Exception as error:
+            if kind_of(error) == "io":
+                raise
 
 
 def import_object(path: str) -> Any:

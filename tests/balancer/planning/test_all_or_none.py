@@ -1,4 +1,4 @@
-"""Alignment: at each microbatch index all ranks have images, or none has."""
+"""All or none: at each microbatch index all ranks have images, or none has."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.partition.aligned import mixed_rows
+from counterpoise.balancer.planning.partition.all_or_none import mixed_rows
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
@@ -23,7 +23,12 @@ def samples(count: int, images: int, seed: int = 0) -> np.ndarray:
 
 
 def plan(costs: np.ndarray, ranks: int, accumulate: Accumulate, **more: Any) -> GlobalBatch:
-    given = {"resources": ("tiles", "tokens"), "budgets": (None, None), "align": "tiles", **more}
+    given = {
+        "resources": ("tiles", "tokens"),
+        "budgets": (None, None),
+        "all_or_none": "tiles",
+        **more,
+    }
     config = PlanConfig(ranks, len(costs), accumulate, **given)
     (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
     return batch
@@ -71,7 +76,7 @@ def test_budgets_hold_and_no_more_rows_are_mixed_than_without(
     batch = plan(costs, ranks, "auto", **more)
     loads = loads_of(batch, costs)
     assert loads[:, :, 0].max() <= tiles
-    plain = plan(costs, ranks, "auto", align=None, **more)
+    plain = plan(costs, ranks, "auto", all_or_none=None, **more)
     assert len(mixed(batch, costs)) <= max(1, len(mixed(plain, costs)))
 
 
@@ -97,9 +102,9 @@ def test_ranks_wait_hardly_longer_for_it(waits: str) -> None:
         tops = work.max(axis=0).sum() if waits == "microbatch" else work.sum(axis=1).max()
         return int(tops)
 
-    assert mixed(plan(costs, 64, 4, waits=waits, align=None), costs)
+    assert mixed(plan(costs, 64, 4, waits=waits, all_or_none=None), costs)
     assert not mixed(plan(costs, 64, 4, waits=waits), costs)
-    assert slowest() <= 1.01 * slowest(align=None)
+    assert slowest() <= 1.01 * slowest(all_or_none=None)
 
 
 def test_fewer_images_than_ranks_leave_one_row_mixed() -> None:
@@ -113,11 +118,11 @@ def test_one_sample_with_images_in_each_microbatch_cannot_be_spared() -> None:
     assert mixed(plan(costs, 2, 2), costs) == [1]
 
 
-def test_steps_of_windows_and_epochs_are_aligned() -> None:
+def test_steps_of_windows_and_epochs_match() -> None:
     costs = samples(4 * 2 * 8 * 6, 150)
     for mode in ("window", "epoch"):
         config = PlanConfig(
-            4, 64, 2, ("tiles", "tokens"), (None, 4_000), mode=mode, align="tiles"
+            4, 64, 2, ("tiles", "tokens"), (None, 4_000), mode=mode, all_or_none="tiles"
         )  # fmt: skip
         batches = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
         assert len(batches) > 1
@@ -128,21 +133,21 @@ def test_steps_of_windows_and_epochs_are_aligned() -> None:
 
 def test_without_it_plans_and_digests_stay_as_they_were() -> None:
     config = PlanConfig(4, 64, 2, ("tiles", "tokens"), (None, None))
-    aligned = PlanConfig(4, 64, 2, ("tiles", "tokens"), (None, None), align="tiles")
+    matched = PlanConfig(4, 64, 2, ("tiles", "tokens"), (None, None), all_or_none="tiles")
     assert config.digest() == "9566a1d319f8a021b8c291f8c4868cea"
-    assert aligned.digest() != config.digest()
+    assert matched.digest() != config.digest()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"align": ""}, "align is '', allowed is the name of a resource"),
-        ({"align": 3}, "align is 3, allowed is the name of a resource"),
-        ({"align": "tiles", "grouping": "fixed"}, "needs grouping 'balanced'"),
-        ({"align": "tiles", "partition": "greedy"}, "needs partition 'multi_resource'"),
-        ({"align": "tiles", "work": "padded"}, "work is 'padded'"),
-        ({"align": "tiles", "grouping": "auto"}, "needs grouping 'balanced'"),
-        ({"align": "tiles", "dispatch": "images"}, "travels to other ranks"),
+        ({"all_or_none": ""}, "all_or_none is '', allowed is the name of a resource"),
+        ({"all_or_none": 3}, "all_or_none is 3, allowed is the name of a resource"),
+        ({"all_or_none": "tiles", "grouping": "fixed"}, "needs grouping 'balanced'"),
+        ({"all_or_none": "tiles", "partition": "greedy"}, "needs partition 'multi_resource'"),
+        ({"all_or_none": "tiles", "work": "padded"}, "work is 'padded'"),
+        ({"all_or_none": "tiles", "grouping": "auto"}, "needs grouping 'balanced'"),
+        ({"all_or_none": "tiles", "dispatch": "images"}, "travels to other ranks"),
     ],
 )
 def test_what_it_contradicts_is_refused(options: dict[str, Any], message: str) -> None:
@@ -151,5 +156,5 @@ def test_what_it_contradicts_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_a_resource_that_samples_do_not_cost_is_refused() -> None:
-    with pytest.raises(ValueError, match="align names audio, but samples cost tiles, tokens"):
-        PlanConfig(2, 8, 1, ("tiles", "tokens"), (None, None), align="audio")
+    with pytest.raises(ValueError, match="all_or_none names audio, but samples cost tiles, tokens"):
+        PlanConfig(2, 8, 1, ("tiles", "tokens"), (None, None), all_or_none="audio")

@@ -1,10 +1,10 @@
-"""Alignment: at each microbatch index all ranks have images, or none has.
+"""All or none: at each microbatch index all ranks have images, or none has.
 
 Where some ranks run the image encoder and others do not, sharded training (FSDP) hangs, or every
 rank without images runs an encoder for nothing. `rows_by_presence` puts microbatches with images
 side by side. What that and levelling leave are a few mixed rows (a row: the microbatches that run
-side by side, one on each rank). `align` mends them by exchanging samples: each microbatch without
-images gets one that another can spare, or all images of the row go where images are already.
+side by side, one on each rank). `match_rows` mends them by exchanging samples: each microbatch
+without images gets one that another can spare, or all images of the row go where there are some.
 """
 
 import msgspec
@@ -50,7 +50,7 @@ def mixed_rows(has: Mask) -> Int64:
     return np.flatnonzero(has.any(axis=0) & ~has.all(axis=0))
 
 
-def align(
+def match_rows(
     config: PlanConfig, costs: Int64, has: Mask, group_of: Int64, cells: list[Int64]
 ) -> Int64:
     """Return group_of (n,) after exchanges within each step that leave no mixed row, if possible.

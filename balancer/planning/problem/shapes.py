@@ -1,0 +1,208 @@
+"""Shapes: samples padded to a multiple, and microbatches padded to one of a few sizes.
+
+Some kernels want each sample's length to be a multiple (of 16 in FP8, of 2 x cp under context
+parallelism); compilers and CUDA graphs want few shapes. Padding is computed like anything else, so
+it is work: a sample costs its length rounded up, and a microbatch costs the bucket it is padded to.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from .layout import Layout, LayoutName, as_layout
+
+# The resource that max_shapes and cp are about, and that layouts can pad.
+TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """How samples and microbatches are padded, by resource.
+
+    multiples: each sample is padded to a multiple of so much. buckets: each microbatch is padded to
+    the first of these sizes, ascending, that holds it.
+    """
+
+    multiples: Mapping[str, int] = field(default_factory=dict)
+    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def of_tokens(self) -> dict[str, Any]:
+        """Return the arguments align and length of collate_packed and collate_padded.
+
+        >>> Shapes({"tokens": 16}, {"tokens": (32, 64)}).of_tokens()
+        {'align': 16, 'length': (32, 64)}
+        """
+        named = {"align": self.multiples.get(TOKENS), "length": self.buckets.get(TOKENS)}
+        return {name: value for name, value in named.items() if value}
+
+
+class Sizing(NamedTuple):
+    """How the costs of a microbatch follow from its samples', by column.
+
+    padded: columns of which it costs count x largest. multiples, buckets: pairs of a column and
+    what Shapes has of it.
+
+    >>> Sizing(multiples=((0, 8),), buckets=((0, (16, 32)),)).total(np.array([[3], [9]]))
+    ((32,), (20,))
+    >>> Sizing(padded=(0,)).total(np.array([(5, 1), (3, 2)]))
+    ((10, 3), (2, 0))
+    """
+
+    padded: tuple[int, ...] = ()
+    multiples: tuple[tuple[int, int], ...] = ()
+    buckets: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def total(self, rows: Int64) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what a microbatch of samples (n, resources) costs, and what of it is padding."""
+        real = rows.sum(axis=0)
+        if not any(self):  # most plans: it is asked for each microbatch
+            return tuple(real.tolist()), (0,) * len(real)
+        rows = self.rounded(rows)
+        sums = rows.sum(axis=0) if self.multiples else real.copy()
+        for column in self.padded if len(rows) else ():
+            sums[column] = len(rows) * rows[:, column].max()
+        sums = self.bucketed(sums[None])[0]
+        return tuple(sums.tolist()), tuple((sums - real).tolist())
+
+    def rounded(self, costs: Int64) -> Int64:
+        """Return costs (n, resources) rounded up to multiples: the same array if there are none."""
+        if self.multiples:
+            costs = costs.copy()
+        for column, multiple in self.multiples:
+            costs[:, column] += -costs[:, column] % multiple
+        return costs
+
+    def bucketed(self, loads: Int64) -> Int64:
+        """Return sums (groups, resources) with the bucket of each; the same array without buckets.
+
+        What holds nothing stays 0, and what is above the largest bucket as it is.
+        """
+        if self.buckets:
+            loads = loads.copy()
+        for column, borders in self.buckets:
+            sums = loads[:, column]
+            next_one = np.append(borders, 0)[np.searchsorted(borders, sums)]
+            loads[:, column] = np.where(sums > 0, np.maximum(sums, next_one), 0)
+        return loads
+
+
+def resolve_shapes(
+    align: Mapping[str, int], cp: int, buckets: Mapping[str, Sequence[int]], max_shapes: int | None,
+    fixed: bool, budgets: Mapping[str, int],
+) -> Shapes:  # fmt: skip
+    """Return the multiples and buckets that the options of a Balance ask for.
+
+    max_shapes: tokens have so many buckets, evenly spaced up to their budget; fixed: each budget is
+    the only bucket. Raises ValueError for options that exclude each other, for sizes that are no
+    multiple of what samples are padded to, and for budgets other than the largest bucket.
+
+    >>> resolve_shapes({"tokens": 16}, 4, {}, 4, False, {"tokens": 4096})
+    Shapes(multiples={'tokens': 16}, buckets={'tokens': (1024, 2048, 3072, 4096)})
+    """
+    given = {"buckets": bool(buckets), "max_shapes": max_shapes is not None, "fixed": fixed}
+    if sum(given.values()) > 1:
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        raise ValueError(f"{names} each say how long microbatches are: give one of them")
+    multiples = dict(align)
+    if cp > 1:
+        multiples[TOKENS] = math.lcm(2 * cp, multiples.get(TOKENS, 1))
+    if max_shapes is not None and TOKENS not in budgets:
+        raise ValueError(
+            f"max_shapes is {max_shapes}, lengths of up to the budget of tokens, and there is "
+            "none: give budgets={'tokens': 4096}, or buckets"
+        )
+    if fixed and not budgets:
+        raise ValueError(
+            "fixed pads microbatches to their budgets, and there are none: give "
+            "budgets={'tokens': 4096}"
+        )
+    sizes = {name: tuple(sorted(set(some))) for name, some in buckets.items()}
+    if max_shapes is not None:
+        sizes[TOKENS] = _evenly(budgets[TOKENS], max_shapes, multiples.get(TOKENS, 1))
+    if fixed:
+        sizes = {name: (most,) for name, most in budgets.items()}
+    for name, some in sizes.items():
+        _check_sizes(name, some, multiples.get(name, 1), budgets.get(name))
+    return Shapes(multiples, sizes)
+
+
+def check_shapes(
+    shapes: Shapes, layout: LayoutName | Layout, grouping: str, oversize: str, padded: bool,
+    counts: bool,
+) -> None:  # fmt: skip
+    """Raise ValueError where other options of a Balance contradict its shapes.
+
+    padded: whether work is. counts: whether grouping counts samples.
+    """
+    by = as_layout(layout)
+    for what, names in (("align", shapes.multiples), ("buckets", shapes.buckets)):
+        others = [name for name in names if by is not None and not (by.base and name == TOKENS)]
+        if others:
+            raise ValueError(
+                f"{what} pads {others[0]}, and layout {by.name if by else ''!r} pads "
+                f"{'tokens alone' if by and by.base else 'nothing, as it has no base'}: "
+                + (
+                    f"leave {others[0]} out"
+                    if what == "align"
+                    else f"give buckets={{{TOKENS!r}: [4096, 8192]}} (one for a fixed length) in "
+                    "place of fixed, and budgets for the rest"
+                )
+            )
+    if not shapes.buckets:
+        return
+    if padded or (by is not None and by.base != "packed"):
+        raise ValueError(
+            "buckets, max_shapes and fixed are of microbatches whose samples are concatenated, and "
+            "work or layout is 'padded', where both rows and their length vary: use layout "
+            "'packed', or align={'tokens': 128}, which leaves few lengths"
+        )
+    if counts or grouping == "auto":
+        raise ValueError(
+            f"buckets, max_shapes and fixed are of microbatches that fill budgets, and grouping is "
+            f"{grouping!r}: use grouping 'balanced'"
+        )
+    if oversize == "alone":
+        raise ValueError(
+            "oversize is 'alone', and a sample over budget would have a shape of its own beside "
+            "buckets, max_shapes or fixed: use oversize 'refuse' or 'error'"
+        )
+
+
+def of_columns(resources: Sequence[str], what: str, by_name: Mapping[str, object]) -> list[int]:
+    """Return the columns of the resources that shapes name; ValueError for those without one.
+
+    >>> of_columns(("tiles", "tokens"), "align", {"tokens": 16})
+    [1]
+    """
+    if unknown := [name for name in by_name if name not in resources]:
+        raise ValueError(
+            f"{what} names {', '.join(unknown)}, but samples cost {', '.join(resources)}: let cost "
+            "count what is padded under that name"
+        )
+    return [resources.index(name) for name in by_name]
+
+
+def _evenly(budget: int, shapes: int, multiple: int) -> tuple[int, ...]:
+    """Return at most `shapes` sizes up to a budget, evenly spaced, each a multiple."""
+    inner = {budget * k // shapes // multiple * multiple for k in range(1, shapes)}
+    return tuple(sorted((inner - {0}) | {budget}))
+
+
+def _check_sizes(name: str, sizes: tuple[int, ...], multiple: int, budget: int | None) -> None:
+    if budget is not None and sizes[-1] != budget:
+        raise ValueError(
+            f"the largest bucket of {name} is {sizes[-1]}, and its budget {budget}: microbatches "
+            "are padded to the one and may not exceed the other; leave the budget out"
+        )
+    for size in sizes:
+        if size % multiple:
+            below = size // multiple * multiple
+            raise ValueError(
+                f"microbatches are padded to {size} {name}, and samples to multiples of "
+                f"{multiple} (align, 2 x cp): use {f'{below} or ' if below else ''}"
+                f"{below + multiple}"
+            )

@@ -1,0 +1,175 @@
+"""Collates what images and videos are to an encoder: tiles, patches with their grid, or images.
+
+    pixel_values         with            belongs to
+    (tiles, 3, S, S)     tiles_per_image integer (images,): image k has the next of them
+    (patches, dim)       image_grid_thw  integer (images, 3): image k has the next t x h x w
+    (images, ..)         neither         each is an image; its axes are filled up with 0 to the
+                                         largest where a field beside it says what is real (SIZES),
+                                         and may be (patches, dim) only there
+
+pixel_values_videos (patches, dim) go with video_grid_thw. Samples may lack all of these. A batch
+has them concatenated, and images_per_sample and videos_per_sample int32 (B,).
+"""
+
+from collections.abc import Container, Mapping, Sequence
+
+import numpy as np
+
+from .fields import (
+    EVERY,
+    Array,
+    Batch,
+    Sample,
+    array_of,
+    concatenated,
+    filled_tensor,
+)
+
+GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
+COUNTS = {"pixel_values": "images_per_sample", "pixel_values_videos": "videos_per_sample"}
+TILES = "tiles_per_image"
+IMAGE_FIELDS = frozenset({*GRIDS, *GRIDS.values(), TILES})
+# Of an image's pixels these say which are its own.
+SIZES = (
+    "image_sizes", "pixel_attention_mask", "pixel_mask", "aspect_ratio_ids", "spatial_shapes",
+    "image_position_ids",
+)  # fmt: skip
+
+
+def collate_images(
+    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
+) -> Batch:
+    """Return all images and videos in one array each, and their owners; empty for data without.
+
+    fields: the names of what is wanted of it; nothing else is copied. Raises ValueError where
+    numbers of tiles or patches do not fit, and for pixels that can be either.
+    """
+    batch: Batch = {}
+    has_grid = {pixels: any(grid in each for each in samples) for pixels, grid in GRIDS.items()}
+    pixels = _held(samples, "pixel_values")
+    if has_grid["pixel_values"]:
+        _refuse_both(samples)
+        batch |= _patches(samples, "pixel_values", fields)
+    elif any(map(len, pixels.values())) and not any(TILES in sample for sample in samples):
+        batch |= _images(samples, pixels, fields)
+    elif pixels or dummy_tile or not samples:
+        batch |= _tiles(samples, pixels, dummy_tile, fields)
+    if has_grid["pixel_values_videos"] or any("pixel_values_videos" in each for each in samples):
+        batch |= _patches(samples, "pixel_values_videos", fields)
+    return batch
+
+
+def _held(samples: Sequence[Sample], name: str) -> dict[int, Array]:
+    """Return the arrays of a field by the place of their sample."""
+    held = {p: array_of(s[name], p, name) for p, s in enumerate(samples) if name in s}
+    for place, array in held.items():
+        if not array.ndim:
+            raise ValueError(f"sample {place} has {name} of shape (); use an array of tiles")
+    return held
+
+
+def _tiles(
+    samples: Sequence[Sample],
+    tiles: Mapping[int, Array],
+    dummy_tile: int,
+    fields: Container[str],
+) -> Batch:
+    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+    held = {place: array for place, array in tiles.items() if len(array)}
+    batch: Batch = {}
+    if "pixel_values" in fields and held:
+        batch["pixel_values"] = concatenated("pixel_values", held)
+    elif "pixel_values" in fields:
+        # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
+        none = next((t for t in tiles.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8))
+        if dummy_tile:
+            none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
+        batch["pixel_values"] = filled_tensor(none, none.dtype)
+    if TILES in fields:
+        batch[TILES] = filled_tensor(np.concatenate([*owners, ()]), np.int32)
+    return batch | _counts("images_per_sample", [*map(len, owners)], fields)
+
+
+def _counts(name: str, counts: list[int], fields: Container[str]) -> Batch:
+    return {name: filled_tensor(counts or [0], np.int32)} if name in fields else {}
+
+
+def _tiles_per_image(place: int, sample: Sample) -> Array:
+    """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
+    owned = array_of(sample.get(TILES, ()), place, TILES)
+    pixels = array_of(sample.get("pixel_values", ()), place, "pixel_values")
+    if owned.ndim != 1 or (owned.size and owned.dtype.kind not in "iu"):
+        raise ValueError(
+            f"sample {place} has tiles_per_image {owned.dtype} {owned.shape} and pixel_values of "
+            f"shape {pixels.shape}; use whole numbers (images,) and an array (tiles, 3, S, S)"
+        )
+    if len(pixels) != owned.sum() or owned.min(initial=0) < 0:
+        raise ValueError(
+            f"sample {place} has {len(pixels)} tiles in pixel_values, but its tiles_per_image "
+            f"{owned.tolist()} makes {int(owned.sum())}; give one entry per image"
+        )
+    return owned
+
+
+def _patches(samples: Sequence[Sample], name: str, fields: Container[str]) -> Batch:
+    """Return patches concatenated, and the grids that own them."""
+    grids = [_grid(place, sample, name) for place, sample in enumerate(samples)]
+    pixels = _held(samples, name)
+    held = {p: array for p, array in pixels.items() if len(array)} or dict([*pixels.items()][:1])
+    batch: Batch = {}
+    if name in fields and held:
+        batch[name] = concatenated(name, held)
+    if GRIDS[name] in fields:
+        batch[GRIDS[name]] = filled_tensor(np.concatenate(grids), np.int64)
+    return batch | _counts(COUNTS[name], [*map(len, grids)], fields)
+
+
+def _grid(place: int, sample: Sample, name: str) -> Array:
+    """Return a sample's grids (images, 3); ValueError where they make another number of patches."""
+    grid = array_of(sample.get(GRIDS[name], np.zeros((0, 3), int)), place, GRIDS[name])
+    pixels = array_of(sample.get(name, ()), place, name)
+    if grid.shape == (0,):
+        grid = grid.reshape(0, 3).astype(int)
+    if grid.ndim != 2 or grid.shape[1] != 3 or grid.dtype.kind not in "iu" or (grid < 1).any():
+        raise ValueError(
+            f"sample {place} has {GRIDS[name]} {grid.dtype} {grid.shape}: use whole numbers from 1 "
+            "(images, 3), how many patches each has in time, height and width"
+        )
+    wanted = int(grid.prod(axis=1).sum())
+    if len(pixels) != wanted:
+        raise ValueError(
+            f"sample {place} has {len(pixels)} patches in {name}, of shape {pixels.shape}, but its "
+            f"{GRIDS[name]} {grid.tolist()} makes {wanted}: give a row [t, h, w] for each image, "
+            "and t x h x w patches for it"
+        )
+    return grid
+
+
+def _images(
+    samples: Sequence[Sample], pixels: Mapping[int, Array], fields: Container[str]
+) -> Batch:
+    held = {place: array for place, array in pixels.items() if len(array)}
+    says = any(name in sample for name in SIZES for sample in samples)
+    for place, array in held.items():
+        if array.ndim not in ((3, 4, 5) if says else (4, 5)):
+            raise ValueError(
+                f"sample {place} has pixel_values {array.dtype} of shape {array.shape}, and neither"
+                " image_grid_thw nor tiles_per_image: give image_grid_thw (images, 3) beside "
+                "patches (patches, dim), tiles_per_image (images,) beside tiles (tiles, 3, S, S), "
+                "or images (images, 3, H, W) or (images, tiles, 3, H, W), or a rule of your own: "
+                "cp.Layout('mine', {'pixel_values': 'concatenate, optional'}, base=...)"
+            )
+    batch: Batch = {}
+    if "pixel_values" in fields:
+        batch["pixel_values"] = concatenated("pixel_values", held, 0 if says else None)
+    counts = [len(pixels.get(place, ())) for place in range(len(samples))]
+    return batch | _counts("images_per_sample", counts, fields)
+
+
+def _refuse_both(samples: Sequence[Sample]) -> None:
+    for place, sample in enumerate(samples):
+        if TILES in sample:
+            raise ValueError(
+                f"sample {place} has tiles_per_image, and samples of its microbatch have "
+                "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
+            )

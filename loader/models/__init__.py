@@ -1,0 +1,1 @@
+"""What Hugging Face models are told of packed samples, and whether they keep them apart then."""

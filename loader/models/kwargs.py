@@ -1,0 +1,228 @@
+"""`hf_kwargs`: what a Hugging Face model's forward() is told of a packed batch.
+
+Read in transformers 5.23. masking_utils.py finds where samples begin from positions (1, tokens)
+that restart at 0, where there is no attention mask and no cache. Models with M-RoPE take positions
+(3, 1, tokens) of time, height and width, which may repeat and jump inside a sample, so that nothing
+can be found in them; given positions (1, tokens), some of them make three equal rows and no mask:
+samples attend across their borders. All of them take a fourth row in front, the positions of the
+text, and make the mask of it. Kernels of state-space models and short convolutions take seq_idx,
+the number of each token's sample; their fallbacks in torch refuse it, and mix samples without it.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+NEEDED = ("position_ids", "cu_seq_lens", "max_length")
+# What wraps a model and forwards to it, by the package of its class.
+WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo", "deepspeed", "accelerate")
+# (tokens' type in mm_token_type_ids, the config's names of such a token, the batch's field)
+VISION = (
+    (1, ("image_token_id", "image_token_index"), "image_grid_thw"),
+    (2, ("video_token_id", "video_token_index"), "video_grid_thw"),
+)
+
+# What has_short_convolution has found: a walk over all modules is not for every batch.
+_CONVOLVES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
+    """Return what keeps the samples of a packed batch apart in a Hugging Face model's forward().
+
+        model(input_ids=batch["input_ids"], labels=batch["labels"], **cp.hf_kwargs(batch, model))
+
+    position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
+    cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
+    use_cache=False: models keep a cache by default, in training too, and with one they take
+    positions that restart for one sequence and attend across. No attention mask may be given beside
+    them.
+
+    model: the model, wrapped or not; what its family needs is given then. For M-RoPE (Qwen2-VL,
+    Qwen2.5-VL, Qwen3-VL and others) position_ids (4, 1, tokens): the text's, and those that the
+    model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
+    tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
+    (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
+    made of the config's image_token_id. The batch may be on any device.
+
+    Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
+    grids that are not as many as the image tokens of the samples.
+    """
+    missing = [name for name in NEEDED if name not in batch]
+    if missing:
+        raise ValueError(
+            f"the batch has no {', '.join(missing)}, only {', '.join(map(str, batch))[:200]}: give "
+            "one of layout 'packed' (Balance(layout='packed') or collate_packed); a padded batch "
+            "goes to the model with its attention_mask instead"
+        )
+    # padding between samples, for kernels that take gaps, belongs to the sample before it here
+    ends, longest = batch.get("cu_seq_lens_padded", batch["cu_seq_lens"]), batch["max_length"]
+    told = {
+        "position_ids": batch["position_ids"],
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
+    inner = unwrapped(model)
+    if inner is None and any(name in batch for *_, name in VISION):
+        raise ValueError(
+            "the batch has grids of images, and models with M-RoPE make places of them, without "
+            "which samples attend to each other: give hf_kwargs(batch, model)"
+        )
+    if inner is None:
+        return told
+    if (owner := rope_owner(inner)) is not None or "mrope_position_ids" in batch:
+        told["position_ids"] = _four_rows(batch, inner, owner, ends.tolist())
+    if has_short_convolution(inner):
+        lengths = ends.diff().to(batch["position_ids"].device)
+        numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
+        told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
+    return told | _types_told(batch, inner)
+
+
+def is_packed(batch: Any) -> bool:
+    """Return whether a batch is what layout "packed" makes."""
+    return isinstance(batch, Mapping) and all(name in batch for name in NEEDED)
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside DDP, FSDP, DeepSpeed, torch.compile and adapters of peft."""
+    model = without_parallelism(model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def without_parallelism(model: Any) -> Any:
+    """Return the model inside DDP, FSDP, DeepSpeed and torch.compile; its adapters stay."""
+    while type(model).__module__.startswith(WRAPPERS):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            break
+        model = inner
+    return model
+
+
+def rope_owner(model: Any) -> Any:
+    """Return the part of a model that has get_rope_index, None if it has no M-RoPE."""
+    inside = (model, getattr(model, "model", None), getattr(model, "thinker", None))
+    return next((each for each in inside if hasattr(each, "get_rope_index")), None)
+
+
+def has_short_convolution(model: Any) -> bool:
+    """Return whether the layers of a language model mix neighbours by a depthwise convolution.
+
+    So do Mamba, Mamba 2, gated delta nets and LFM: what they mix across a border of samples only
+    their kernels keep apart, by seq_idx.
+    """
+    if model not in _CONVOLVES:
+        _CONVOLVES[model] = any(
+            isinstance(each, nn.Conv1d) and each.groups == each.in_channels > 1
+            for each in text_model(model).modules()
+        )
+    return _CONVOLVES[model]
+
+
+def text_model(model: Any) -> Any:
+    """Return the part of a model that takes tokens; the model where it has no such part."""
+    for parent in (getattr(model, "model", None), model):
+        found = getattr(parent, "language_model", None) or getattr(parent, "text_model", None)
+        if isinstance(found, nn.Module):
+            return found
+    return model
+
+
+def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]) -> Tensor:
+    """Return positions (4, 1, tokens): of the text, and of time, height and width."""
+    text: Tensor = batch["position_ids"]
+    if "mrope_position_ids" in batch:
+        axes = batch["mrope_position_ids"]
+    else:
+        axes = torch.cat([*_axes_by_sample(batch, model, owner, ends)], -1)
+    return torch.cat([text[None], axes.to(text)]) if axes.ndim == 3 else text
+
+
+def _axes_by_sample(
+    batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]
+) -> Iterator[Tensor]:
+    """Yield each sample's positions (axes, 1, its tokens), by the model's get_rope_index."""
+    ids = batch["input_ids"]
+    types = token_types(batch, model)
+    taken = inspect.signature(owner.get_rope_index).parameters
+    grids = {name: iter(batch[name].tolist()) for *_, name in VISION if batch.get(name) is not None}
+    merged = merge_size(model) ** 2
+    seconds = batch.get("second_per_grid_ts")
+    for begin, end in pairwise(ends):
+        own, own_types = ids[:, begin:end], types[:, begin:end]
+        if not own_types.any() and "mm_token_type_ids" in taken:
+            # what get_rope_index makes of text alone, where it takes it at all
+            own_types = torch.zeros_like(own)
+        given: dict[str, Any] = {"input_ids": own, "mm_token_type_ids": own_types}
+        given["attention_mask"] = torch.ones_like(own)
+        for kind, _, name in VISION:
+            count = int((own_types == kind).sum()) * merged
+            if found := [*_grids_of(count, grids.get(name), name, len(own[0]))]:
+                given[name] = torch.tensor(found, device=ids.device)
+                if name == "video_grid_thw" and seconds is not None:
+                    given["second_per_grid_ts"] = seconds[: len(found)]
+                    seconds = seconds[len(found) :]
+        axes, _ = owner.get_rope_index(**{k: v for k, v in given.items() if k in taken})
+        yield axes
+
+
+def _grids_of(patches: int, grids: Any, name: str, tokens: int) -> Iterator[list[int]]:
+    """Yield the next grids until they hold a number of patches."""
+    left = patches
+    while left > 0:
+        grid = next(grids, None) if grids is not None else None
+        if grid is None:
+            break
+        left -= grid[0] * grid[1] * grid[2]
+        yield grid
+    if left:
+        raise ValueError(
+            f"a sample of {tokens} tokens has placeholders for {patches} patches, and {name} does "
+            "not divide so: give one row (t, h, w) for each image or video, in the order of the "
+            "samples, and one placeholder token for each patch of the merged grid"
+        )
+
+
+def token_types(batch: Mapping[str, Any], model: Any) -> Tensor:
+    """Return int64 (1, tokens): 0 for text, 1 for tokens of images, 2 for those of videos."""
+    ids: Tensor = batch["input_ids"]
+    given = batch.get("mm_token_type_ids")
+    if given is not None:
+        return given.reshape(1, -1).to(ids)  # type: ignore[no-any-return]
+    types = torch.zeros_like(ids)
+    config = getattr(model, "config", None)
+    for kind, names, _ in VISION:
+        token = next((t for each in names if (t := getattr(config, each, None))), None)
+        if token is not None:
+            types[ids == token] = kind
+    return types
+
+
+def merge_size(model: Any) -> int:
+    """Return how many patches a side are merged to one token of the language model."""
+    vision = getattr(model.config, "vision_config", model.config)
+    for config in (vision, model.config):
+        if size := getattr(config, "spatial_merge_size", None):
+            return int(size)
+    return 1
+
+
+def _types_told(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+    """Return the types of tokens, (1, tokens), under the names by which a model takes them."""
+    taken = inspect.signature(model.forward).parameters
+    told = {
+        name: batch[name].reshape(1, -1)
+        for name in ("mm_token_type_ids", "token_type_ids")
+        if name in taken and name in batch
+    }
+    if "mm_token_type_ids" in taken:
+        told["mm_token_type_ids"] = token_types(batch, model)
+    return told

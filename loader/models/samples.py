@@ -1,0 +1,180 @@
+"""Short samples that a model takes: tokens that mean nothing else to it, and perhaps an image."""
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...workers.sources.labels import IGNORED
+from .copies import TOKENS, configurations
+from .kwargs import merge_size, token_types, unwrapped
+
+LENGTHS = (9, 7)
+# Image tokens that are too many for large models on a CPU, and what is large there.
+MANY_TOKENS, LARGE = 64, 50_000_000
+PER_TOKEN = ("input_ids", "token_type_ids")
+Fields = dict[str, Any]
+
+
+def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
+    """Return two samples, and the first with other tokens: fields of a batch of one row.
+
+    model: a copy, which get_image_features is called of. Raises ValueError for a model that takes
+    no images of a known form.
+    """
+    inner = unwrapped(model)
+    ids = _ordinary_tokens(inner)
+    if len(ids) < 2:
+        raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
+    places = torch.arange(sum(LENGTHS), device=ids.device)
+    tokens = ids[places % len(ids)]
+    samples = [
+        tokens[: LENGTHS[0]],
+        tokens[LENGTHS[0] :],
+        ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)],
+    ]
+    found = [
+        _with_image(inner, each, place) if images else {"input_ids": each[None]}
+        for place, each in enumerate(samples)
+    ]
+    if "token_type_ids" in inspect.signature(inner.forward).parameters:
+        # a field of the samples, which their processor gives: Gemma 3 trains with it only
+        found = [{**each, "token_type_ids": token_types(each, inner)} for each in found]
+    return found[0], found[1], found[2]
+
+
+def packed(samples: Sequence[Fields]) -> Fields:
+    """Return samples as a packed batch: concatenated, images too, in the contract's form."""
+    lengths = [each["input_ids"].shape[1] for each in samples]
+    device = samples[0]["input_ids"].device
+    batch = {
+        "position_ids": torch.cat([torch.arange(n, device=device) for n in lengths])[None],
+        "cu_seq_lens": torch.tensor([*accumulate(lengths, initial=0)], device=device).int(),
+        "max_length": max(lengths),
+    }
+    for name in samples[0]:
+        batch[name] = torch.cat([each[name] for each in samples], dim=int(name in PER_TOKEN))
+    return batch
+
+
+def alone(model: Any, sample: Fields) -> Fields:
+    """Return what a processor would give the model for one sample."""
+    inner, given = unwrapped(model), dict(sample)
+    if "mm_token_type_ids" in inspect.signature(inner.forward).parameters:
+        given["mm_token_type_ids"] = token_types(sample, inner)
+    mask = torch.ones_like(given["input_ids"])
+    return given | accepted(inner, {"attention_mask": mask, "use_cache": False})
+
+
+def accepted(model: Any, given: Mapping[str, Any]) -> Fields:
+    """Return those of some arguments that a forward() takes, by name or all that there are."""
+    taken = inspect.signature(model.forward).parameters
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    return {name: value for name, value in given.items() if takes_all or name in taken}
+
+
+def labelled(model: Any, ids: Tensor, where: slice) -> Fields:
+    """Return labels for the tokens of one sample, where a forward() cannot do without any."""
+    taken = inspect.signature(unwrapped(model).forward).parameters.get("labels")
+    if taken is None or (where == slice(None) and taken.default is not taken.empty):
+        return {}
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, where] = ids[:, where]
+    return {"labels": labels}
+
+
+def named(output: Any, name: str) -> Any:
+    """Return what a model's output has under a name, None without."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+def _ordinary_tokens(model: Any) -> Tensor:
+    """Return token ids of a model's vocabulary that its configuration does not mention."""
+    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    config = getattr(model, "config", None)
+    if embedding is None:
+        embedding = next((m for m in model.modules() if isinstance(m, torch.nn.Embedding)), None)
+    size = getattr(embedding, "num_embeddings", None) or next(
+        (n for each in configurations(config) if (n := getattr(each, "vocab_size", None))), 0
+    )
+    meant: set[int] = set()
+    for each in configurations(config):
+        for name, value in vars(each).items():
+            if name.endswith(("token_id", "token_index", "token_ids")):
+                meant |= set(value) if isinstance(value, list | tuple) else {value}
+    ids = [each for each in range(3, min(int(size), TOKENS)) if each not in meant]
+    step = max(len(ids) // (2 * sum(LENGTHS)), 1)
+    return torch.tensor(ids[::step], device=next(model.parameters()).device)
+
+
+def _with_image(model: Any, ids: Tensor, place: int) -> Fields:
+    """Return a sample of these tokens with an image after the second."""
+    token = getattr(model.config, "image_token_id", None)
+    token = getattr(model.config, "image_token_index", None) if token is None else token
+    if token is None or not hasattr(model, "get_image_features"):
+        raise ValueError("it has no image token, or no get_image_features()")
+    fields, count = _image(model, place)
+    size = sum(each.numel() for each in model.parameters())
+    if count > MANY_TOKENS and size > LARGE and ids.device.type == "cpu":
+        raise ValueError(f"an image is {count} tokens, too many for a CPU and {size} parameters")
+    start = getattr(model.config, "vision_start_token_id", None)
+    before = ids[:2] if start is None else torch.cat([ids[:2], ids.new_tensor([start])])
+    held = torch.cat([before, ids.new_full((count,), token), ids[2:]])
+    return {"input_ids": held[None], **fields}
+
+
+def _image(model: Any, place: int) -> tuple[Fields, int]:
+    """Return an image's fields and the number of its tokens, by the first form that is taken."""
+    errors = []
+    for fields in _forms(model, place):
+        taken = inspect.signature(model.get_image_features).parameters
+        given = {name: value for name, value in fields.items() if name in taken}
+        try:
+            features = model.get_image_features(**given)
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+            continue
+        return fields, _rows(getattr(features, "pooler_output", features))
+    raise ValueError(f"its images have no known form: {'; '.join(errors)[:200]}")
+
+
+def _rows(features: Any) -> int:
+    if isinstance(features, list | tuple):
+        return sum(map(_rows, features))
+    return int(features.numel() // features.shape[-1])
+
+
+def _forms(model: Any, place: int) -> Iterator[Fields]:
+    """Yield the fields of an image in each form that is known: patches with a grid, tiles."""
+    vision = getattr(model.config, "vision_config", model.config)
+    taken = inspect.signature(model.forward).parameters
+    first = next(model.parameters())
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", None) or 3
+    patch = getattr(vision, "patch_size", None) or 14
+
+    def pixels(*shape: int) -> Tensor:
+        # no generator is drawn from, and images differ
+        values = torch.arange(math.prod(shape), dtype=torch.float32) * (0.37 + place)
+        return values.sin().reshape(shape).to(first.device, first.dtype)
+
+    if "image_grid_thw" in taken:
+        merged = merge_size(model)
+        grid = (1, 2 * merged, (2 + place % 2) * merged)
+        patches, depth = math.prod(grid), getattr(vision, "temporal_patch_size", 1) or 1
+        grids = torch.tensor([grid], device=first.device)
+        for shape in ((channels * depth * patch * patch,), (channels, patch, patch)):
+            yield {"pixel_values": pixels(patches, *shape), "image_grid_thw": grids}
+        return
+    size = getattr(vision, "image_size", None) or getattr(model.config, "image_size", None) or 224
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    # one tile; with a dimension of the tiles of an image; with its size; a base tile and two others
+    sized = {"image_sizes": torch.tensor([sides], device=first.device)}
+    for tiles in ((1,), (1, 1), (1, 2), (1, 3)):
+        fields = {"pixel_values": pixels(*tiles, channels, *sides)}
+        yield fields
+        if "image_sizes" in taken:
+            yield {**fields, **sized}

@@ -1,0 +1,1 @@
+"""Balanced loops over streams: each rank packs its own stream, online, in its workers."""

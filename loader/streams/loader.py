@@ -1,0 +1,133 @@
+"""The core of a balanced loop over a stream: its microbatches in order, and this rank's ledger."""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+
+from ...balancer.protocol.parts import EpochPosition
+from ...workers.sources.labels import IGNORED
+from ..balanced.arrivals import Fetched, Kept
+from ..balanced.microbatches import BalancedLoader
+from ..balanced.step_infos import info_of
+from ..plain.state import read_position
+from ..resume.balanced_position import ResumePosition
+from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
+from ..step.info import StepInfo
+from .loop import STREAM_START, StreamPosition, at_step
+from .pack_loader import PackLoader, StreamPlace
+from .reader import Pack
+
+NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamLoader(BalancedLoader):
+    """Microbatches of one rank's stream. packs: gives them, one at a time."""
+
+    # Each rank has a ledger of its own.
+    ledger_per_rank: ClassVar[bool] = True
+
+    packs: PackLoader
+    start_of_epoch: ResumePosition = STREAM_START
+    position: ResumePosition = STREAM_START
+
+    @property
+    def why_no_steps(self) -> str:
+        """Why the number of steps in an epoch is not known."""
+        return NOT_KNOWN
+
+    def count(self) -> int:
+        """Raise TypeError: nobody knows."""
+        raise TypeError(NOT_KNOWN)
+
+    def begin(self) -> int:
+        """Begin an iteration; see BalancedLoader.begin."""
+        generation = BalancedLoader.begin(self)
+        source: Any = self.open()
+        if isinstance(self.position, StreamPosition) and self.position.stream is None:
+            self.position = replace(self.position, stream=source.place)
+        return generation
+
+    def _tell_what_will_be_left_out(self) -> None:
+        """Do nothing: nobody knows."""
+
+    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
+        """Return this rank's ledger of what has been handed out; see BalancedLoader.state_dict."""
+        position, epoch = self._resume or self.position, self.epoch
+        if after is not None:
+            position, epoch = after.after, after.epoch  # type: ignore[assignment]
+        if not isinstance(position, StreamPosition):
+            raise ValueError(
+                "after is a StepInfo that no loader handed out with a batch: give one that "
+                "loader.with_info(), loader.steps() or loader.step_info gave"
+            )
+        stream, data = position.stream, self.data()
+        ledger = StreamLedger(
+            seed=self.plan.seed,
+            samples=None,
+            data=data.identity,
+            epoch=epoch,
+            digest=self.plan.digest(),
+            rank=self.ranks[0],
+            ranks=self.plan.ranks,
+            workers=self.packs.num_workers,
+            step=position.place.step,
+            microbatch=position.place.microbatch,
+            left_out=0 if stream is None else stream.left_out,
+            stream=self.packs.ledger(stream),
+        )
+        return write_ledger(ledger)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at this rank's ledger; ValueError if it is another's, or was of other workers.
+
+        Running iterators end.
+        """
+        ledger = read_ledger(state, StreamLedger)
+        own = {"rank": self.ranks[0], "ranks": self.plan.ranks, "workers": self.packs.num_workers}
+        _check_readers(ledger, own)
+        check_same(ledger, {"digest": self.plan.digest()})
+        check_same_data(ledger, self.data())
+        read_position(self.packs, ledger.stream)
+        self._leave("load_state_dict() was called")
+        place = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out)
+        here: EpochPosition = at_step(ledger.step, ledger.microbatch)
+        self.epoch = ledger.epoch
+        self._resume = StreamPosition(here, 0, tuple(range(ledger.left_out)), place)
+        self.packs.tell_read_again(ledger.stream)
+
+    def _passes_over(self, batch: Any) -> bool:
+        return not batch.weights.step_samples
+
+    def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
+        facts: Any = kept.arrival.batch
+        pack: Pack = self._made(kept, facts).batch
+        info = info_of(
+            replace(facts, costs=tuple(pack.costs.get(name, 0) for name in self.job.resources)),
+            self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
+        )  # fmt: skip
+        has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
+        costs, padding = MappingProxyType(dict(pack.costs)), MappingProxyType(dict(pack.padding))
+        info = replace(info, costs=costs, padding=padding, images=has_images)
+        batch = pack.batch
+        labels = batch.get("labels") if isinstance(batch, dict) and not info.keys else None
+        if isinstance(labels, torch.Tensor) and not self.compares_batches:
+            # A framework counts the labels of batches, and this one weighs nothing.
+            batch["labels"] = torch.full_like(labels, IGNORED)
+        return Fetched(self.batches.finished(batch, info), info, after)
+
+
+def _check_readers(ledger: StreamLedger, own: dict[str, int]) -> None:
+    """Raise ValueError for a ledger of another rank, or of other numbers of ranks or workers."""
+    other = [name for name, value in own.items() if getattr(ledger, name) != value]
+    if other:
+        pairs = "; ".join(
+            f"{name} was {getattr(ledger, name)} and is {own[name]}" for name in other
+        )
+        raise ValueError(
+            f"a stream's ledger is of one rank and its workers, each of which was at a place of "
+            f"its own ({pairs}): save state_dict() on every rank, and resume each with its own, "
+            "the same number of ranks and num_workers; or begin the epoch again"
+        )

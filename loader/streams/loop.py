@@ -1,0 +1,363 @@
+"""The steps of a loop over streams: each rank's packs, and what ranks agree on for each step.
+
+A rank takes a step's packs from its workers, says through the store of the process group what they
+hold, and waits until all ranks have: so each knows the step's samples and label tokens before it
+hands out the first microbatch, and all end at the same step. Who has fewer packs than a step has
+microbatches gets some that weigh nothing. No collective is entered.
+"""
+
+import copy
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.protocol.parts import EpochPosition, Hole, Weights
+from ...workers.batches.planned_reader import Made
+from ..balanced.arrivals import LocalArrival, MicrobatchFacts
+from ..local.starts import LOST_S, MEET_S, pack_start, why_apart
+from ..resume.balanced_position import ResumePosition, RunStart
+from ..step.errors import LoaderError
+from ..step.ranks import Place, has_process_group
+from ..step.waiting import WaitLog
+from .pack_loader import PackLoader, StreamPlace
+from .reader import Pack
+
+if TYPE_CHECKING:
+    from ..peers.exchange import Peers
+
+logger = logging.getLogger(__name__)
+# Ranks are at a step at about the same time: what they say of it is looked for this soon.
+LOOK_S = 2e-4
+
+
+class StreamStart(NamedTuple):
+    """The beginning of a run, and of this rank's stream; None: the stream's next epoch."""
+
+    epoch: int
+    at: EpochPosition
+    holes: tuple[int, ...] = ()
+    stream: StreamPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition(ResumePosition):
+    """A place in the epoch, where each rank has a stream of its own.
+
+    stream: where that was before the place's step; None at the beginning of an epoch.
+    """
+
+    stream: StreamPlace | None = None
+
+    def start(self, epoch: int, costs: str, samples: int = -1) -> Any:  # noqa: ARG002
+        """Return the beginning of a run here."""
+        return StreamStart(epoch, self.place, self.holes, self.stream)
+
+    def after(self, batch: Any, holes: tuple[int, ...], ranks: tuple[int, ...]) -> ResumePosition:  # noqa: ARG002
+        """Return the position after a microbatch."""
+        before, following = batch.after
+        if batch.microbatch + 1 == batch.microbatches:
+            return StreamPosition(at_step(batch.step + 1), 0, holes, following)
+        return StreamPosition(at_step(batch.step, batch.microbatch + 1), 0, holes, before)
+
+
+def at_step(step: int, microbatch: int = 0) -> EpochPosition:
+    """Return the position of a microbatch: nothing was planned ahead."""
+    return EpochPosition(0, step, step, microbatch, "")
+
+
+STREAM_START = StreamPosition(at_step(0))
+
+
+class Share(NamedTuple):
+    """What a rank has of a step.
+
+    holes: samples left out. can_fill: it has, if need be, what a microbatch is made of that weighs
+    nothing. marks: of the first samples of its readers, where their first packs are in this step.
+    """
+
+    packs: int
+    samples: int
+    label_tokens: int
+    holes: int
+    can_fill: bool
+    marks: tuple[str, ...]
+
+
+class StreamLoop:
+    """Gives this rank's microbatches in order: what StreamLoader needs of a MicrobatchSource.
+
+    An exception may leave `next` at any moment. Where that was in the middle of taking a pack, the
+    run goes on from the place before the step, where the same packs come again.
+    """
+
+    left_out = 0
+
+    def __init__(
+        self,
+        job: JobSpec,
+        packs: PackLoader,
+        place: Place,
+        collate: Callable[[list[Any]], Any] | None,
+        name: str = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Start nothing, and meet nobody, before the first run.
+
+        packs: gives this rank's packs. collate: makes a batch of no samples, None where it cannot.
+        name: the loader's, for other ranks; timeout_s: how long those may take.
+        """
+        self._job, self._packs, self._collate, self._name = job, packs, collate, name
+        self._seat, self._timeout_s = place, timeout_s
+        self._accumulate = int(job.plan.accumulate)
+        self._peers: Peers | None = None
+        self._iterator: Any = None
+        self._runs, self._owner = 0, os.getpid()
+        # The place in the step where the run has begun.
+        self._began = at_step(0)
+        # This rank's values under keys of the run, and those of all ranks: said and heard once.
+        self._said: set[str] = set()
+        self._heard: dict[str, tuple[bytes, ...]] = {}
+        self._is_torn = self._has_all = self._is_over = self._is_first = True
+        # A batch of one sample that was in a pack before, from the end of a reader.
+        self._spare: Any = None
+        self._clear(StreamPlace(), 0)
+
+    def _clear(self, place: StreamPlace, step: int) -> None:
+        """Begin a step at a place, of which nothing is there yet."""
+        # `place`: before the step that comes next, or is being handed out.
+        self.place, self._step = place, step
+        self._taken: list[Pack] = []
+        self._late_holes: list[Any] = []
+        self._ready: deque[LocalArrival] = deque()
+
+    def begin(self, start: StreamStart) -> None:
+        """Start the next run, and its workers."""
+        self._end_run()
+        if self._peers is None and not self._seat.is_alone:
+            self._peers = self._meet()
+        self._runs, self._said, self._heard = self._runs + 1, set(), {}
+        self._say("start", pack_start(RunStart(start.epoch, start.at)))
+        self._begin_packs(start)
+
+    def recover(self, start: StreamStart) -> None:
+        """Begin again at a position if an exception has left something half done.
+
+        What was agreed with other ranks stays.
+        """
+        if self._owner != os.getpid():
+            raise LoaderError(
+                f"this loader's workers belong to process {self._owner}, and a forked child cannot "
+                "use them: make a new DataLoader in the child"
+            )
+        if not self._runs:
+            self.begin(start)
+        elif self._is_torn:
+            self._packs.check_way_back(start.stream)
+            self._begin_packs(start)
+
+    def _begin_packs(self, start: StreamStart) -> None:
+        place, self._iterator = start.stream, None
+        self._iterator, self._owner = self._packs.begin(place), os.getpid()
+        self._has_all = self._is_over = False
+        self._began, self._is_first = start.at, True
+        self._clear(self._packs.place(0 if place is None else place.left_out), start.at.step)
+        self._is_torn = False
+
+    def next(self, timeout_s: float | None = None) -> LocalArrival | None:
+        """Return the next microbatch, the same until it is released; None at the end of the run.
+
+        Raises what a worker and torch's iterator raise, LoaderError when the run cannot go on, and
+        TimeoutError after `timeout_s`.
+        """
+        while not self._ready and not self._is_over:
+            self._take_packs()
+            ready = self._made(self._agreed(timeout_s))
+            is_begun = self._step == self._began.step  # its first ones have been handed out
+            self._ready = deque(ready[self._began.microbatch if is_begun else 0 :])
+            self._is_over = not ready
+        return self._ready[0] if self._ready else None
+
+    def release(self, arrival: Any) -> None:
+        """Go on to the microbatches after this one; does nothing the second time."""
+        facts = arrival.batch
+        head = self._ready[0].batch if self._ready and not self._is_torn else None
+        if head is None or (head.step, head.microbatch) != (facts.step, facts.microbatch):
+            return
+        self._is_first = False
+        if len(self._ready) > 1:
+            self._ready.popleft()
+            return
+        key = f"step/{self._step}"
+        self._heard.pop(key, None)
+        self._said.discard(key)
+        self._clear(facts.after[1], self._step + 1)
+
+    def finish(self) -> None:
+        """End the run's workers, unless they are persistent."""
+        if self._owner == os.getpid():
+            self._end_run()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end_run()
+        self._packs.end()
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
+
+    def _end_run(self) -> None:
+        if self._peers is not None and self._runs:
+            self._peers.end(str(self._runs))
+        if self._iterator is not None and not self._has_all:
+            self._packs.leave()
+        self._iterator = self._spare = None
+        self._clear(StreamPlace(), 0)
+        self._is_over = self._is_torn = True
+
+    # --- a step
+
+    def _take_packs(self) -> None:
+        """Take this rank's packs of the step from its workers."""
+        self._is_torn = True
+        while len(self._taken) < self._accumulate and not self._has_all:
+            pack: Pack | None = next(self._iterator, None)
+            if pack is None:
+                self._has_all = True
+            elif pack.error is not None:
+                self._is_torn = False
+                raise pack.error if isinstance(pack.error, Exception) else pack.error.reraise()
+            elif pack.is_end:
+                self._late_holes += pack.holes
+                self._spare = self._spare if pack.batch is None else pack.batch
+            else:
+                self._taken.append(pack)
+        self._is_torn = False
+
+    def _agreed(self, timeout_s: float | None) -> list[Share]:
+        """Return what all ranks have of the step."""
+        packs = self._taken
+        is_whole, has_filling = len(packs) == self._accumulate, self._collate or self._spare
+        mine = Share(
+            len(packs),
+            sum(len(each.keys) for each in packs),
+            sum(each.label_tokens for each in packs),
+            sum(len(each.holes) for each in packs) + len(self._late_holes),
+            is_whole or has_filling is not None,
+            tuple(each.mark for each in packs if each.mark),
+        )
+        key, shares = f"step/{self._step}", [mine]
+        if self._peers is not None:
+            self._say(key, json.dumps(mine).encode())
+            if self._is_first and (why := why_apart(self._hear("start", timeout_s))):
+                raise LoaderError(why)
+            shares = [Share(*json.loads(each)) for each in self._hear(key, timeout_s)]
+        if self._is_first:
+            _tell_same_data(shares)
+        return shares
+
+    def _made(self, shares: list[Share]) -> list[LocalArrival]:
+        """Return the step's microbatches of this rank; none where the run is over."""
+        n_holes, n_packs = sum(each.holes for each in shares), sum(each.packs for each in shares)
+        is_short = min(each.packs for each in shares) < self._accumulate
+        if not (n_packs or n_holes) or (is_short and self._job.plan.drop_last):
+            return []
+        starved = [str(rank) for rank, each in enumerate(shares) if not each.can_fill]
+        if n_packs and starved:
+            raise LoaderError(
+                f"rank {', '.join(starved)} has no sample in its stream, others have, and "
+                "collate_fn cannot make a batch of no samples: give each rank samples, a layout, "
+                "or a collate_fn that takes []"
+            )
+        before, (rank,) = self.place, self._seat.played
+        after: Any = before, self._packs.place(before.left_out + n_holes)
+        mine = shares[rank if len(shares) > 1 else 0]
+        whole = sum(each.samples for each in shares), sum(each.label_tokens for each in shares)
+        packs = [*self._taken]
+        packs += [self._weightless() for _ in range(self._accumulate - len(packs))]
+        packs[-1] = packs[-1]._replace(holes=(*packs[-1].holes, *self._late_holes))
+        ready = []
+        for number, pack in enumerate(packs):
+            weights = len(pack.keys), pack.label_tokens, mine.samples, mine.label_tokens, *whole
+            facts = MicrobatchFacts(
+                rank=rank,
+                step=self._step,
+                microbatch=number,
+                microbatches=self._accumulate,
+                weights=Weights(*weights),
+                costs=(),
+                padding=(),
+                after=after,
+                keys=tuple(pack.keys),
+                holes=tuple(Hole(0, each.key, each.reason, each.source) for each in pack.holes),
+                step_holes=tuple(range(before.left_out, before.left_out + n_holes)),
+            )
+            ready.append(LocalArrival(facts, Made(pack)))
+        return ready
+
+    def _weightless(self) -> Pack:
+        """Return a microbatch without samples; the caller may change what it gets."""
+        batch = self._collate([]) if self._collate is not None else copy.deepcopy(self._spare)
+        return Pack(batch, (), {}, {}, 0, ())
+
+    # --- other ranks
+
+    def _meet(self) -> "Peers":
+        if not has_process_group():
+            raise ValueError(
+                "several ranks without torch.distributed cannot find each other, to end their "
+                "streams together: call init_process_group()"
+            )
+        from ..peers.joining import meet  # here: a loop on its own meets nobody
+
+        facts = {"configuration": to_json(self._job)}
+        return meet(self._seat, self._name, facts, self._timeout_s or MEET_S)
+
+    def _say(self, key: str, value: bytes) -> None:
+        if self._peers is not None and key not in self._said:
+            self._said.add(key)
+            self._peers.post(f"{self._runs}/{key}", value)
+
+    def _hear(self, key: str, timeout_s: float | None) -> tuple[bytes, ...]:
+        """Return all ranks' values, once all have said theirs; LoaderError if that will not be."""
+        peers, name = self._peers, f"{self._runs}/{key}"
+        since, log, limit_s = time.monotonic(), WaitLog(self._is_first), timeout_s or MEET_S
+        while peers is not None and key not in self._heard:
+            if (found := peers.gather(name)) is not None:
+                self._heard[key] = found
+                break
+            waited = time.monotonic() - since
+            if waited > LOST_S and (why := peers.why_lost(name)):
+                raise LoaderError(f"other ranks will say nothing more: {why}")
+            if waited > limit_s or log.is_due(waited):
+                missing = peers.why_missing(name)
+                what = f"what other ranks say of step {self._step}: {missing}"
+                if waited > limit_s:
+                    raise TimeoutError(f"no batch within {limit_s:g} s: waits for {what}")
+                logger.warning(
+                    "rank %d has waited %.0f s for %s; still missing: %s",
+                    self._seat.played[0], waited, log.what, what,
+                )  # fmt: skip
+            # Others of this host post in memory, where to look costs little.
+            time.sleep(min(peers.pause_s(), max(LOOK_S, waited / 8)))
+        return self._heard[key]
+
+
+def _tell_same_data(shares: list[Share]) -> None:
+    """Log that ranks, or workers, read the same data, where their streams begin alike."""
+    marks = [mark for share in shares for mark in share.marks]
+    if len({*marks}) == len(marks):
+        return
+    own = [len({*share.marks}) < len(share.marks) for share in shares]
+    logger.warning(
+        "the streams of %s begin with the same sample: if they read the same data, each sample is "
+        "trained on several times. Give each rank and worker a part of its own: "
+        "datasets.distributed.split_dataset_by_node(data, rank, world_size) for Hugging Face's, "
+        "nodesplitter=wds.split_by_node for webdataset, every n-th sample in an __iter__ of yours",
+        "workers of a rank" if any(own) else "ranks",
+    )

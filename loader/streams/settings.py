@@ -1,0 +1,185 @@
+"""Makes the balanced loop over a stream of a DataLoader's arguments, and refuses what has none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ...balancer.planning.problem.balance import DEFAULTS, Balance
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import Waits
+from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
+from ...workers.sources.data_identity import KnownData
+from ...workers.sources.failures import checked_path
+from ...workers.sources.interface import source_name
+from ..collate.chosen import BatchMaker
+from ..step.ranks import Place
+from .loader import StreamLoader
+from .loop import StreamLoop
+from .pack_loader import PackLoader
+from .packing import Limits
+from .reader import PackedStream, PackSettings
+
+# The options of a Balance that mean something for a stream; seed: of nothing, as its order is its
+# own, but sweeps and frameworks give one to every loader.
+OPTIONS = (
+    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "fixed", "oversize",
+    "layout", "pad_id", "dummy_tile", "label_tokens", "seed",
+)  # fmt: skip
+EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
+
+
+# Arguments of a DataLoader that have no meaning for one, and their defaults.
+WITHOUT_MEANING = {
+    "balancer": None, "keys": None, "key": None, "growing_data": False, "decode_threads": 1,
+}  # fmt: skip
+
+
+def checked_balance(
+    balance: Balance, batch_size: int | None, shuffle: bool | None, others: Mapping[str, Any]
+) -> Balance:
+    """Return a Balance by which a stream can be packed; ValueError where more is asked for.
+
+    others: a DataLoader's arguments that torch's does not have.
+    """
+    if not balance.budgets:
+        raise ValueError(
+            "a stream is packed within budgets, as samples that have not come yet cannot be "
+            f"planned with, and balance has none: give {EXAMPLE}, or a map-style dataset (for "
+            'shards of webdataset cp.TarDataset("shards/*.tar", transform)), or leave balance'
+        )
+    if balance.accumulate == "auto":
+        raise ValueError(
+            "accumulate is 'auto', and a stream does not say how many samples a step has: give "
+            "the number of packs that each rank has in a step, Balance(accumulate=4), say"
+        )
+    if batch_size not in (None, 1):
+        raise ValueError(
+            f"batch_size is {batch_size}, and budgets decide how many samples of a stream a "
+            "microbatch has: leave batch_size; Balance(accumulate=...) says how many microbatches "
+            "a step has"
+        )
+    if shuffle:
+        raise ValueError(
+            "shuffle=True, and a stream has an order of its own: leave shuffle, and let the stream "
+            "shuffle (data.shuffle(buffer_size=...) of Hugging Face and webdataset)"
+        )
+    given = {each.name: getattr(balance, each.name) for each in fields(Balance)}
+    meant = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
+    meant = {name: value for name, value in meant.items() if name not in OPTIONS}
+    if balance.counts == "free":  # as it is
+        del meant["counts"]
+    meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
+    for name, value in meant.items():
+        raise ValueError(
+            f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "
+            f"workers: leave {name}, or give a map-style dataset (options of a Balance that a "
+            f"stream has: {', '.join(OPTIONS)})"
+        )
+    return balance
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """All that a balanced loop over a stream is made of, but its ranks.
+
+    given: the DataLoader's arguments that torch's does not have. collate: makes a batch of no
+    samples, None where it cannot.
+    """
+
+    given: Any
+    dataset: Any
+    packs: PackLoader
+    batches: BatchMaker
+    collate: Callable[[list[Any]], Any] | None
+    drop_last: bool
+    timeout_s: float | None
+
+    def choose_epoch(self, epoch: int) -> None:
+        """Choose the stream's epoch, if it has any."""
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(epoch)
+
+    def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
+        """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""
+        given, balance = self.given, self.given.balance
+        if len(place.played) > 1 or place.sharers > 1:
+            raise ValueError(
+                f"this process is {place}, and each rank has a stream of its own: leave "
+                "virtual_ranks, and dimensions other than data parallelism in topology"
+            )
+        plan = _plan_of(balance, place.ranks, self.drop_last)
+        job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="")
+        connect: Any = partial(
+            StreamLoop, job, self.packs, place, self.collate, given.name, self.timeout_s
+        )
+        return StreamLoader(
+            job=job,
+            ranks=place.played,
+            connect=connect,
+            batches=self.batches,
+            data=partial(KnownData, self.dataset, None),
+            timeout_s=self.timeout_s,
+            dead_letter=given.dead_letter,
+            max_errors=given.max_errors,
+            name=source_name(self.dataset),
+            packs=self.packs,
+        )
+
+
+def settings_of_stream(
+    loader: TorchDataLoader[Any], given: Any, takes_nothing: bool
+) -> StreamSettings:
+    """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be.
+
+    takes_nothing: whether collate_fn makes a batch of no samples.
+    """
+    balance: Balance = given.balance
+    checked_path(given.dead_letter)
+    if given.cost is not None and not callable(given.cost):
+        raise ValueError(
+            f"cost is a {type(given.cost).__name__}, and samples of a stream have no index in a "
+            "table: give a function from a sample to its costs"
+        )
+    if isinstance(given.max_errors, float):
+        raise ValueError(
+            f"max_errors={given.max_errors} is a part of the samples, and a stream does not say "
+            "how many it has: give a count"
+        )
+    takes_nothing = takes_nothing or balance.layout != "torch"
+    batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
+    sizing = _plan_of(balance, 1, loader.drop_last).sizing
+    padded = tuple(column in sizing.padded for column in range(len(resources)))
+    settings = PackSettings(
+        limits=Limits(tuple(balance.budgets.values()), padded),
+        sizing=sizing,
+        resources=resources,
+        cost=given.cost,
+        collate=batches.in_worker,
+        takes_empty=takes_nothing,
+        oversize=balance.oversize,
+        label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
+        on_error=given.on_error,
+        most_bytes=given.buffer_bytes // max(1, loader.num_workers),
+    )
+    stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
+    return StreamSettings(
+        given=given,
+        dataset=loader.dataset,
+        packs=PackLoader(stream, loader, given.transport, accumulate),
+        batches=batches,
+        collate=batches.in_worker if takes_nothing else None,
+        drop_last=loader.drop_last,
+        timeout_s=loader.timeout or None,
+    )
+
+
+def _plan_of(balance: Balance, ranks: int, drop_last: bool) -> PlanConfig:
+    """Return what all ranks must have alike; nothing is planned with it."""
+    accumulate = int(balance.accumulate)
+    return PlanConfig.from_balance(
+        balance, ranks=ranks, resources=tuple(balance.budgets),
+        samples_per_step=ranks * accumulate, drop_last=drop_last,
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Streams and collate functions. Imported by name, here and in worker processes."""
+
+import os
+import signal
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from counterpoise.workers.sources.interface import SampleError
+
+COUNT = 120
+LENGTHS = np.random.default_rng(5).integers(4, 60, COUNT).tolist()
+
+
+def sample(number):
+    ids = torch.full((LENGTHS[number],), number)
+    return {"input_ids": ids, "labels": ids}
+
+
+class Plain(IterableDataset):
+    """Shares its samples out between ranks and workers; it has no state."""
+
+    def __init__(self, count=COUNT, rank=0, ranks=1):
+        self.count, self.rank, self.ranks = count, rank, ranks
+
+    def share(self):
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return range(self.rank * workers + worker, self.count, self.ranks * workers)
+
+    def __iter__(self):
+        for number in self.share():
+            yield sample(number)
+
+
+class Stateful(Plain):
+    """Says where it is, and draws noise from a generator of its own."""
+
+    at, epoch = 0, 0
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.generator = torch.Generator().manual_seed(3)
+        self.read = []
+
+    def __iter__(self):
+        share = self.share()
+        while self.at < len(share):
+            self.at += 1
+            number = share[self.at - 1]
+            self.read.append(number)
+            noise = torch.randint(1000, (), generator=self.generator)
+            yield {**sample(number), "noise": noise}
+        self.at = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def state_dict(self):
+        return {"at": self.at, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+        self.generator.set_state(state["generator"])
+
+
+class Broken(Plain):
+    """Some samples cannot be used."""
+
+    def __iter__(self):
+        for number in self.share():
+            yield SampleError(f"s{number}", "is broken") if number % 10 == 3 else sample(number)
+
+
+class Deadly(Plain):
+    """A sample kills its worker."""
+
+    def __iter__(self):
+        for number in self.share():
+            if number == COUNT - 10:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield sample(number)
+
+
+class Shows(Plain):
+    """Says what get_worker_info() shows."""
+
+    mark = 0
+
+    def __iter__(self):
+        for number in self.share():
+            info = get_worker_info()
+            is_own = info is not None and type(info.dataset) is Shows and info.dataset.mark == 7
+            yield {**sample(number), "is_own": int(is_own)}
+
+
+def mark(_number):
+    get_worker_info().dataset.mark = 7
+
+
+def joined(samples):
+    """Collate one after the other; raises for no samples."""
+    return {name: torch.cat([each[name] for each in samples]) for name in ("input_ids", "labels")}

@@ -1,0 +1,442 @@
+"""HFProcessor, by tiny processors of every family: costs, samples, errors, and where it runs."""
+
+import io
+import json
+import logging
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+
+import counterpoise as cp
+from counterpoise.workers import SampleError, TarDataset
+from tests.workers.hf_processor.families import FAMILIES, make, tokenizer
+
+TEXT = {
+    "messages": [
+        {"role": "user", "content": "How many apples?"},
+        {"role": "assistant", "content": "12 apples"},
+        {"role": "user", "content": "And now?"},
+        {"role": "assistant", "content": "5 of them"},
+    ]
+}
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(1, 256, (40, 90, 3), np.uint8))
+SEEN = {**TEXT, "images": [PICTURE]}
+
+
+def outcome(action: Any, *given: Any) -> Any:
+    """What an action returns, or the text of the SampleError that it raises."""
+    try:
+        return action(*given)
+    except SampleError as error:
+        return str(error)
+
+
+def assert_probed_as_loaded(family: str, real: TarDataset, indices: Any) -> None:
+    hf = cp.HFProcessor(make(family))
+    assert hf.probes_by_size
+    refused = 0
+    for index in indices:
+        probed = outcome(lambda: hf.probe(real.raw(index, headers=True)).cost)  # noqa: B023
+        loaded = outcome(lambda: hf.cost(hf(real.raw(index))))  # noqa: B023
+        assert probed == loaded
+        refused += isinstance(probed, str)
+    # PaliGemma takes no sample without an image.
+    assert refused == 0 or (family == "paligemma" and refused < len(indices))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_probe_says_what_loading_gives(family: str, real: TarDataset) -> None:
+    assert_probed_as_loaded(family, real, range(7, len(real), len(real) // 30))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_probe_says_what_loading_gives_of_all_real_samples(family: str, real: TarDataset) -> None:
+    assert len(real) >= 1000
+    assert_probed_as_loaded(family, real, range(len(real)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_probe_says_what_loading_gives_of_images_of_any_size(family: str) -> None:
+    # Long and tiny images are where resizing and grids round.
+    hf, draw = cp.HFProcessor(make(family)), np.random.default_rng(1)
+    for _ in range(6):
+        sizes = draw.integers(1, 200, (draw.integers(1, 4), 2)).tolist()
+        if family.startswith("qwen"):
+            sizes = [(max(a, b // 20), max(b, a // 20)) for a, b in sizes]
+        record = {**TEXT, "images": [Image.new("RGB", (a, b), (9, 9, 9)) for a, b in sizes]}
+        assert hf.probe(record).cost == hf.cost(hf(record))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sample_has_no_batch_axis_and_labels_of_the_assistant_alone(family: str) -> None:
+    processor = make(family)
+    sample = cp.HFProcessor(processor)(SEEN)
+    ids, labels = sample["input_ids"], sample["labels"]
+    assert ids.ndim == 1
+    assert ids.dtype == labels.dtype == np.int64
+    for name in ("token_type_ids", "mm_token_type_ids", "labels"):
+        assert sample.get(name, ids).shape == ids.shape
+    assert "attention_mask" not in sample
+    learned = processor.tokenizer.decode(ids[labels != -100])
+    if family == "paligemma":
+        assert learned == "5 of them<|im_end|>"
+    else:
+        assert learned == "12 apples<|im_end|>\n5 of them<|im_end|>\n"
+    assert (labels[labels != -100] == ids[labels != -100]).all()
+    if family not in ("pixtral", "mistral3") and "image_grid_thw" not in sample:
+        assert sample["pixel_values"].ndim == 4
+
+
+# PaliGemma has no template, and takes no sample without an image.
+TEMPLATED = [name for name in FAMILIES if name != "paligemma"]
+
+
+@pytest.mark.parametrize("family", TEMPLATED)
+def test_a_sample_without_images_has_the_same_fields_without_rows(family: str) -> None:
+    hf = cp.HFProcessor(make(family))
+    seen, unseen = hf(SEEN), hf(TEXT)
+    assert seen.keys() == unseen.keys()
+    for name in seen.keys() - {"input_ids", "labels", "token_type_ids", "mm_token_type_ids"}:
+        assert unseen[name].size == 0 or unseen[name].ndim == 0
+        assert unseen[name].dtype == seen[name].dtype
+
+
+@pytest.mark.parametrize("family", TEMPLATED)
+def test_what_a_sample_has_is_what_the_processor_returns(family: str) -> None:
+    processor = make(family)
+    hf = cp.HFProcessor(processor)
+    parts = [{"type": "image", "image": PICTURE}, {"type": "text", "text": "How many?"}]
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [{"type": "text", "text": "12"}]},
+    ]
+    theirs = processor.apply_chat_template(
+        messages, tokenize=True, return_dict=True, return_tensors=None
+    )
+    ours = hf({"messages": messages})
+    assert ours["input_ids"].tolist() == theirs["input_ids"][0]
+    for name in ("token_type_ids", "mm_token_type_ids"):
+        assert (name in theirs) == (name in ours)
+        if name in theirs:
+            assert ours[name].tolist() == list(theirs[name][0])
+    pixels = np.asarray(theirs["pixel_values"])
+    assert np.array_equal(ours["pixel_values"], pixels.reshape(ours["pixel_values"].shape))
+    for name in ("image_grid_thw", "image_sizes"):
+        assert (name in theirs) == (name in ours)
+        if name in theirs:
+            assert np.array_equal(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("family", TEMPLATED)
+def test_pixels_that_torch_has_made_are_the_same(family: str, monkeypatch: Any) -> None:
+    # torchvision's image processors, which are the default where it is installed, give tensors.
+    processor = make(family)
+    expected = cp.HFProcessor(processor)(SEEN)
+    kind = type(processor.image_processor)
+    call = kind.__call__
+
+    def with_tensors(self: Any, *given: Any, **named: Any) -> Any:
+        made = call(self, *given, **named)
+        for name in ("pixel_values", "image_grid_thw", "pixel_attention_mask"):
+            if name in made and isinstance(made[name], list):
+                made[name] = [torch.from_numpy(np.ascontiguousarray(v)) for v in made[name]]
+            elif name in made:
+                made[name] = torch.from_numpy(np.ascontiguousarray(made[name]))
+        return made
+
+    monkeypatch.setattr(kind, "__call__", with_tensors)
+    sample = cp.HFProcessor(processor)(SEEN)
+    assert sample.keys() == expected.keys()
+    for name, value in sample.items():
+        assert isinstance(value, np.ndarray)
+        assert np.array_equal(value, expected[name])
+
+
+def test_tiles_that_fill_an_image_up_are_left_out() -> None:
+    images = [Image.new("RGB", size, (200, 10, 10)) for size in ((50, 50), (120, 20))]
+    sample = cp.HFProcessor(make("llava_next"))({**TEXT, "images": images})
+    assert sample["image_sizes"].tolist() == [[50, 50], [20, 120]]
+    assert len(sample["pixel_values"]) == (2 * 2 + 1) + (3 + 1)
+
+
+def test_pali_gemma_sees_all_before_the_last_answer_at_once() -> None:
+    sample = cp.HFProcessor(make("paligemma"))(SEEN)
+    assert np.array_equal(sample["token_type_ids"] == 1, sample["labels"] != -100)
+
+
+# Lengths and errors
+
+
+def test_what_is_over_max_length_is_refused_or_cut() -> None:
+    words = tokenizer()
+    whole = cp.HFProcessor(words)(TEXT)
+    most = len(whole["input_ids"]) - 3
+    with pytest.raises(SampleError, match=rf"'p7': {most + 3} tokens are over max_length={most}"):
+        cp.HFProcessor(words, max_length=most)({"id": "p7", **TEXT})
+    cut = cp.HFProcessor(words, max_length=most, overlong="cut")
+    for name in ("input_ids", "labels"):
+        assert cut(TEXT)[name].tolist() == whole[name][:most].tolist()
+    assert cut.probe(TEXT).cost == cut.cost(cut(TEXT))
+    with pytest.raises(SampleError, match="nothing is learned: no label in 5 tokens"):
+        cp.HFProcessor(words, max_length=5, overlong="cut")(TEXT)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_are_never_cut(family: str) -> None:
+    processor = make(family)
+    whole = cp.HFProcessor(processor)(SEEN)
+    for most in range(1, len(whole["input_ids"]), 7):
+        hf = cp.HFProcessor(processor, max_length=most, overlong="cut")
+        probed = outcome(lambda: hf.probe(SEEN).cost)  # noqa: B023
+        found = outcome(lambda: hf(SEEN))  # noqa: B023
+        if isinstance(found, str):
+            assert "images are not cut" in found or "nothing is learned" in found
+            assert probed == found
+            continue
+        assert probed == hf.cost(found)
+        assert np.array_equal(found["pixel_values"], whole["pixel_values"])
+        assert found["input_ids"].tolist() == whole["input_ids"][:most].tolist()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"messages": []}, "needed is a list of at least one turn"),
+        ({**TEXT, "images": [b"none"]}, "UnidentifiedImageError"),
+        ({**TEXT, "images": ["http://a.org/b.jpg"]}, "nothing is fetched"),
+        (
+            {"messages": [{"role": "user", "content": "a <|image_pad|>"}, TEXT["messages"][1]]},
+            "1 <|image_pad|> tokens in the text but no images",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said_with_its_name(record: Any, message: str) -> None:
+    hf = cp.HFProcessor(make("qwen2_vl"))
+    for action in (hf, hf.probe):
+        assert message in str(outcome(action, {"id": "p7", **record}))
+        assert "sample 'p7'" in str(outcome(action, {"id": "p7", **record}))
+
+
+def test_what_the_template_refuses_is_said_with_the_name() -> None:
+    hf = cp.HFProcessor(tokenizer(), chat_template="{{ raise_exception('must alternate') }}")
+    with pytest.raises(SampleError, match=r"'p7': the chat template refuses .* must alternate"):
+        hf({"id": "p7", **TEXT})
+
+
+def test_a_text_model_takes_no_images() -> None:
+    with pytest.raises(SampleError, match=r"1 images, and .* takes none"):
+        cp.HFProcessor(tokenizer())(SEEN)
+
+
+def test_wrong_arguments_say_what_is_allowed() -> None:
+    words = tokenizer()
+    for given, message in (
+        ({"processor": 3}, "give an AutoProcessor or a tokenizer"),
+        ({"overlong": "drop"}, "overlong is 'drop'; use one of refuse, cut"),
+        ({"max_length": 0}, "at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cp.HFProcessor(**{"processor": words, **given})
+    words.chat_template = None
+    with pytest.raises(TypeError, match="has no chat template: give chat_template="):
+        cp.HFProcessor(words)(TEXT)
+
+
+def test_what_has_no_rule_is_loaded_to_be_measured_and_says_so(caplog: Any) -> None:
+    processor = make("llava")
+    processor.image_processor.do_resize = False
+    hf = cp.HFProcessor(processor)
+    assert not hf.probes_by_size
+    with caplog.at_level(logging.WARNING):
+        costs = [hf.probe(SEEN).cost for _ in range(2)]
+    assert costs == [hf.cost(hf(SEEN))] * 2
+    assert [each.getMessage() for each in caplog.records] == [
+        "LlavaProcessor: no rule says what an image becomes (LlavaImageProcessorPil): each sample "
+        "is loaded to be measured"
+    ]
+
+
+def test_settings_that_no_rule_fits_are_loaded_to_be_measured(caplog: Any) -> None:
+    processor = make("llava")
+    processor.image_processor.do_center_crop = False
+    hf = cp.HFProcessor(processor)
+    assert hf(SEEN)["pixel_values"].shape == (1, 3, 28, 63)
+    with caplog.at_level(logging.WARNING):
+        assert hf.probe(SEEN).cost == hf.cost(hf(SEEN))
+    assert "images keep their shape: do_center_crop is off" in caplog.text
+
+
+# Where it runs
+
+
+def test_it_is_light_until_it_is_used(tmp_path: Path) -> None:
+    code = (
+        "import sys, pickle, counterpoise as cp; hf = cp.HFProcessor('gone'); pickle.dumps(hf); "
+        "hf.spec(); sys.exit('transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+
+
+def test_a_spawned_worker_makes_the_same() -> None:
+    hf = cp.HFProcessor(tokenizer())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(hf, (TEXT,))["labels"].tolist() == hf(TEXT)["labels"].tolist()
+
+
+def test_a_copy_makes_the_same() -> None:
+    for family in FAMILIES:
+        hf = cp.HFProcessor(make(family))
+        copied = pickle.loads(pickle.dumps(hf))
+        assert copied(SEEN)["input_ids"].tolist() == hf(SEEN)["input_ids"].tolist()
+        assert copied.fingerprint() == hf.fingerprint()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A processor as AutoProcessor loads it."""
+    path = tmp_path / "llava"
+    make("llava").save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    """A tar of six records with an image each."""
+    file = io.BytesIO()
+    PICTURE.save(file, "PNG")
+    path = tmp_path / "few.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(6):
+            said = [{"from": "human", "value": f"<image>{'how ' * number}?"}]
+            said.append({"from": "gpt", "value": "so " * (number + 1)})
+            body = json.dumps({"conversations": said}).encode()
+            for name, data in ((f"k{number}.json", body), (f"k{number}.png", file.getvalue())):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+def test_a_worker_elsewhere_makes_the_same_from_a_name(folder: str, shard: str) -> None:
+    here = TarDataset(shard, cp.HFProcessor(folder, max_length=400))
+    spec = json.loads(json.dumps(here.spec()))
+    assert spec["transform"]["name"] == "counterpoise:HFProcessor"
+    with pytest.raises(ValueError, match="no such transform: 'counterpoise:HFProcessor'"):
+        TarDataset.from_spec(spec, None)  # it reads folders that a job names
+    there = TarDataset.from_spec(spec, None, ["counterpoise:HFProcessor"])
+    assert there.probe(3) == here.probe(3)
+    assert there[3]["input_ids"].tolist() == here[3]["input_ids"].tolist()
+    assert there.fingerprint() == here.fingerprint()
+    with pytest.raises(ValueError, match=r"save_pretrained\(folder\)"):
+        cp.HFProcessor(tokenizer()).spec()
+    assert there.transform.max_length == 400
+
+
+def test_costs_are_kept_by_what_decides_them(folder: str) -> None:
+    prints = {
+        cp.HFProcessor(folder).fingerprint(),
+        cp.HFProcessor(folder, max_length=9).fingerprint(),
+        cp.HFProcessor(folder, chat_template="{{ messages }}").fingerprint(),
+        cp.HFProcessor(make("llava_next")).fingerprint(),
+        cp.HFProcessor(tokenizer()).fingerprint(),
+    }
+    assert len(prints) == 5
+    assert cp.HFProcessor(make("llava")).fingerprint() == cp.HFProcessor(folder).fingerprint()
+
+
+ROWS: Any = [
+    {"messages": [
+        {"role": "user", "content": "how " * (number % 7 + 1)},
+        {"role": "assistant", "content": "so " * (number % 5 + 1)},
+    ], "images": [PICTURE] * (number % 3)}
+    for number in range(24)
+]  # fmt: skip
+
+
+def test_rows_of_a_data_set_are_samples_with_costs(monkeypatch: Any) -> None:
+    hf = cp.HFProcessor(make("llava"))
+    source = hf.over(Dataset.from_list(ROWS[:4]))
+    assert len(source) == 4
+    samples = [source[n] for n in range(4)]
+    for row, sample in zip(ROWS, samples, strict=False):
+        assert np.array_equal(sample["pixel_values"], hf(row)["pixel_values"])
+    # no pixel is decoded to find costs
+    monkeypatch.setattr(Image.Image, "load", None)
+    assert [source.probe(n).cost for n in range(4)] == [hf.cost(each) for each in samples]
+
+
+def test_a_wrong_row_has_the_index_as_its_name() -> None:
+    bad = cp.HFProcessor(tokenizer()).over([{"messages": []}])
+    with pytest.raises(SampleError, match="sample '0': messages is"):
+        bad.probe(0)
+
+
+def test_a_batch_is_what_its_model_takes() -> None:
+    for family in ("llava", "llava_next", "internvl", "idefics3"):
+        hf = cp.HFProcessor(make(family))
+        batch, unseen = hf(ROWS[:3]), hf(ROWS[:1])
+        named = {*batch} - {"image_sizes", "pixel_attention_mask"}
+        assert named == {"input_ids", "labels", "attention_mask", "pixel_values"}
+        assert {*unseen} == {"input_ids", "labels", "attention_mask"}
+        assert batch["pixel_values"].ndim == (5 if family == "idefics3" else 4)
+
+
+def test_as_collate_fn_it_makes_a_padded_batch() -> None:
+    hf = cp.HFProcessor(make("llava"))
+    (batch,) = torch.utils.data.DataLoader(ROWS[:3], batch_size=3, collate_fn=hf)
+    samples = [hf(row) for row in ROWS[:3]]
+    assert batch["attention_mask"].sum(1).tolist() == [len(each["input_ids"]) for each in samples]
+    for row, each in zip(batch["labels"], samples, strict=True):
+        assert row[: len(each["labels"])].tolist() == each["labels"].tolist()
+    assert len(batch["pixel_values"]) == 0 + 1 + 2
+
+
+@pytest.mark.parametrize("way", ["collate_fn", "source"])
+def test_a_balanced_loader_plans_by_the_probed_costs(way: str) -> None:
+    hf = cp.HFProcessor(make("llava"))
+    balance = cp.Balance(budgets={"tokens": 200}, samples_per_step=8, accumulate="auto")
+    given: Any = {"dataset": ROWS, "collate_fn": hf}
+    if way == "source":
+        given = {"dataset": hf.over(ROWS), "collate_fn": hf.collate_samples}
+    loader = cp.DataLoader(shuffle=True, balance=balance, num_workers=1, **given)
+    seen, costs = 0, [hf.cost(hf(row)) for row in ROWS]
+    for batch, info in loader.with_info():
+        here = [costs[int(key)] for key in info.keys]
+        assert info.costs["tokens"] == sum(each["tokens"] for each in here)
+        assert info.label_tokens == sum(each["label_tokens"] for each in here)
+        assert int(batch["attention_mask"].sum()) == info.costs["tokens"]
+        seen += len(here)
+    assert seen == len(ROWS)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_a_plan_says_which_microbatches_have_images(family: str) -> None:
+    hf = cp.HFProcessor(make(family))
+    loader = cp.DataLoader(
+        hf.over(ROWS), batch_size=1, collate_fn=list, shuffle=True, balance=cp.Balance("fixed")
+    )
+    told = set()
+    for samples, info in loader.with_info():
+        assert info.images == any(len(each["pixel_values"]) for each in samples)
+        told.add(info.images)
+    assert told == {True, False}
+
+
+def test_auto_finds_the_probed_costs(shard: str) -> None:
+    data = TarDataset(shard, cp.HFProcessor(make("llava")))
+    hf: Any = data.transform
+    loader = cp.DataLoader(
+        data, batch_size=2, shuffle=True, balance="auto", collate_fn=hf.collate_samples
+    )
+    assert sum(info.samples for _, info in loader.with_info()) == 6

@@ -1,0 +1,1 @@
+"""Chat records to samples by processors of Hugging Face, with costs from sizes and texts."""

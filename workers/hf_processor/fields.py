@@ -1,0 +1,80 @@
+"""Fields of a sample from what a processor returns: arrays without a batch axis.
+
+Fields of tokens are (n,). Of images all tiles of a sample stand one after another, whatever the
+processor made of it: Idefics' have a batch axis, LLaVA-NeXT's images are padded to the tiles of the
+largest. A sample without images has the fields of images too, of no rows, so that batches of both
+kinds have the same fields.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Fields = dict[str, Any]
+PER_TOKEN = ("input_ids", "labels", "token_type_ids", "mm_token_type_ids")
+TILES = "tiles_per_image"
+_NESTED = ("Idefics2", "Idefics3", "SmolVLM")
+_PADDED = ("LlavaNext", "LlavaOnevision")
+
+
+def token_fields(made: Mapping[str, Any]) -> Fields:
+    """Return what a processor returns of one text, fields of tokens as int64 (n,)."""
+    return {
+        name: np.asarray(value[0], np.int64) if name in PER_TOKEN else value
+        for name, value in made.items()
+        if name != "attention_mask"  # of one sample all is attended to
+    }
+
+
+def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> Fields:
+    """Return the fields of a sample with images; tiles: how many each is, None if that is unknown.
+
+    Raises RuntimeError where there are more or fewer.
+    """
+    tokens = {name: value for name, value in made.items() if name in PER_TOKEN}
+    found = _image_fields(made, processor.image_processor)
+    if tiles is None:
+        return {**tokens, **found}
+    kind = type(processor.image_processor).__name__
+    pixels = found["pixel_values"]
+    padded = [len(each) for each in pixels] if kind.startswith(_PADDED) else None
+    if len(pixels) != (sum(tiles) if padded is None else len(tiles)) or (
+        padded and max(padded) != max(tiles)
+    ):
+        raise RuntimeError(
+            f"{kind} made pixel_values of shape {pixels.shape} of images that are known to be "
+            f"{[*tiles]} tiles: its rule in workers/hf_processor/sizes.py is that of transformers "
+            "5.23, and this is another version"
+        )
+    if padded:
+        each = zip(pixels, tiles, strict=True)
+        found["pixel_values"] = np.concatenate([image[:count] for image, count in each])
+    return {**tokens, **found, TILES: np.array(tiles, np.int64)}
+
+
+def blank_fields(sample: Fields) -> Fields:
+    """Return the fields of a sample with images as they are of one without: of no rows."""
+    found = {name: value for name, value in sample.items() if name not in PER_TOKEN}
+    return {name: each[:0] if each.ndim else np.zeros_like(each) for name, each in found.items()}
+
+
+def is_nested_by(processor: Any) -> bool:
+    """Return whether a processor gives images an axis of the batch, as its model takes them."""
+    return type(processor.image_processor).__name__.startswith(_NESTED)
+
+
+def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
+    found = {name: value for name, value in made.items() if name not in PER_TOKEN}
+    if type(image_processor).__name__.startswith(_NESTED):
+        found = {name: value[0] for name, value in found.items()}
+    if "batch_num_images" in found:
+        found["batch_num_images"] = found["batch_num_images"][0]
+    return {name: _array(value) for name, value in found.items()}
+
+
+def _array(value: Any) -> Any:
+    """Return a processor's value as an array: numpy's, torch's or a list of either."""
+    if isinstance(value, list | tuple) and value and hasattr(value[0], "numpy"):
+        return np.stack([each.numpy() for each in value])
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)

@@ -1,0 +1,118 @@
+"""Renders a chat by its template, and finds the characters that are learned: the assistant's.
+
+Where the template marks them with {% generation %}, they are what it marks, as in TRL's
+`assistant_only_loss`. Else they are what a turn of the assistant adds to the text: where it begins
+shows when the turns before it are rendered, with the prompt for a generation, and where it ends
+when it is rendered too. Spaces at its end are left out, since a tokenizer puts them to the next
+word; line ends are not, as in TRL's own templates for training.
+"""
+
+import bisect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Span = tuple[int, int]
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+def has_marks(template: str) -> bool:
+    """Return whether a template marks what the assistant says.
+
+    >>> has_marks("{%- generation -%}{{ text }}{%- endgeneration -%}"), has_marks("{{ text }}")
+    (True, False)
+    """
+    return _MARK.search(template) is not None
+
+
+def template_of(processor: Any, given: str | None) -> str | None:
+    """Return the chat template to use: given, or the processor's, or its tokenizer's."""
+    holders = (processor, getattr(processor, "tokenizer", None))
+    for found in (given, *(getattr(holder, "chat_template", None) for holder in holders)):
+        if isinstance(found, Mapping):
+            found = found.get("default")
+        if found:
+            return str(found)
+    return None
+
+
+def render(
+    template: str, messages: Sequence[Mapping[str, Any]], words: Any, options: Mapping[str, Any]
+) -> tuple[str, list[Span]]:
+    """Return the text of a chat, and the spans of characters that are learned.
+
+    words: the tokenizer, whose special tokens the template may name; options: its other variables.
+    Raises ValueError where neither marks nor turns show what the assistant says.
+    """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def rendered(some: Sequence[Mapping[str, Any]], **asked: bool) -> tuple[str, list[Span]]:
+        texts, spans = render_jinja_template(
+            conversations=[list(some)], chat_template=template,
+            **{**words.special_tokens_map, **options}, **asked,
+        )  # fmt: skip
+        return texts[0], [(int(start), int(end)) for start, end in (spans[0] if spans else ())]
+
+    if has_marks(template):
+        return rendered(messages, return_assistant_tokens_mask=True)
+    whole, _ = rendered(messages)
+    spans = []
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before, _ = rendered(messages[:place], add_generation_prompt=True)
+        after, _ = rendered(messages[: place + 1])
+        if not (after.startswith(before) and whole.startswith(after)):
+            raise ValueError(
+                f"turn {place} of the assistant cannot be found in the text, since the template "
+                "renders it otherwise where turns follow or precede: give chat_template= with "
+                "{% generation %} and {% endgeneration %} around what the assistant says"
+            )
+        spans.append((len(before), len(after.rstrip(" "))))
+    return whole, spans
+
+
+def moved(spans: Sequence[Span], replaced: Sequence[Mapping[str, Any]]) -> list[Span]:
+    """Return spans of a text as they are after placeholders in it were replaced.
+
+    replaced: `span` of each placeholder, and `new_span` of what stands there, as processors say.
+
+    >>> moved([(0, 2), (4, 6)], [{"span": (2, 3), "new_span": (2, 8)}])
+    [(0, 2), (9, 11)]
+    """
+    ends = [each["span"][1] for each in replaced]
+    gained = [0, *(each["new_span"][1] - each["span"][1] for each in replaced)]
+    return [(_moved(start, ends, gained), _moved(end, ends, gained)) for start, end in spans]
+
+
+def _moved(at: int, ends: Sequence[int], gained: Sequence[int]) -> int:
+    return at + gained[bisect.bisect_right(ends, at)]
+
+
+def learned(offsets: Sequence[Span], spans: Sequence[Span], left_out: Sequence[Span]) -> list[bool]:
+    """Return for each token whether it is learned: it has a character of `spans`.
+
+    offsets: the characters of each token; those in `left_out`, where images stand, are not learned.
+
+    >>> learned([(0, 0), (0, 3), (3, 5), (5, 9)], [(4, 9)], [(5, 9)])
+    [False, False, True, False]
+    """
+    found = within(offsets, spans)
+    for place, is_left_out in enumerate(within(offsets, left_out)):
+        found[place] &= not is_left_out
+    return found
+
+
+def within(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
+    """Return for each token whether it has a character of some spans."""
+    found = [False] * len(offsets)
+    starts = [start for start, _ in offsets]
+    for low, high in spans:
+        # Tokens stand in the order of their characters; those added by the tokenizer are (0, 0).
+        for place in range(max(0, bisect.bisect_left(starts, low) - 1), len(offsets)):
+            start, end = offsets[place]
+            if start >= high:
+                break
+            if start < high and end > low:
+                found[place] = True
+    return found

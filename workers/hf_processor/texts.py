@@ -1,0 +1,171 @@
+"""Gives a chat's text to a processor or tokenizer, and labels the tokens of what is learned.
+
+Two families do to the text what none else does. PaliGemma takes the answer as a suffix, before
+which all is seen at once; so of its chats only the last answer is learned. Idefics2 does not say
+where it has put images; its rule is here again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..sources.labels import IGNORED
+from .fields import Fields, token_fields
+from .records import Chat
+from .rendering import Span, learned, moved, render, within
+
+
+class Text(NamedTuple):
+    """A chat's text, with a placeholder for each image, and the characters that are learned."""
+
+    text: str
+    spans: list[Span]
+
+
+class Tokens(NamedTuple):
+    """What a processor returned, with labels, and where the last image's tokens end."""
+
+    fields: Fields
+    images_end: int
+
+
+def is_pali_gemma(processor: Any) -> bool:
+    """Return whether a processor takes the answer as a suffix."""
+    return type(processor).__name__.endswith("PaliGemmaProcessor")
+
+
+def mark_of(processor: Any) -> str:
+    """Return the text that stands for an image before a processor replaces it; "" if there is none.
+
+    Gemma 3 has another for its model.
+    """
+    return getattr(processor, "boi_token", None) or getattr(processor, "image_token", None) or ""
+
+
+def text_of(
+    chat: Chat, processor: Any, words: Any, template: str | None, options: Mapping[str, Any]
+) -> Text:
+    """Return the text of a chat; a document is its own text, all of it learned.
+
+    words: the tokenizer. Raises TypeError where there is no template to render a chat by, and
+    ValueError where the template refuses the chat.
+    """
+    from jinja2 import TemplateError
+
+    mark = mark_of(processor)
+    if chat.is_document and is_pali_gemma(processor):
+        return _after(mark * len(chat.images), _said(chat.messages[0], ""))
+    if chat.is_document:
+        whole = _said(chat.messages[0], mark) + (words.eos_token or "")
+        return Text(whole, [(0, len(whole))])
+    if template is None and is_pali_gemma(processor):
+        last = max(n for n, each in enumerate(chat.messages) if each["role"] == "assistant")
+        before = "\n".join(_said(each, "") for each in chat.messages[:last])
+        return _after(mark * len(chat.images) + before, _said(chat.messages[last], ""))
+    if template is None:
+        raise TypeError(
+            f"{type(processor).__name__} has no chat template: give chat_template=, or set it on "
+            "the processor"
+        )
+    has_images = processor is not words
+    messages = [_as_rendered(each, has_images) for each in chat.messages]
+    try:
+        return Text(*render(template, messages, words, {**options, "tools": chat.tools}))
+    except TemplateError as error:
+        raise ValueError(f"the chat template refuses the conversation: {error}") from error
+
+
+def _after(before: str, learned_text: str) -> Text:
+    whole = before + learned_text
+    return Text(whole, [(len(before), len(whole))])
+
+
+def _said(message: Mapping[str, Any], mark: str) -> str:
+    return "".join(part.get("text", mark) for part in message["content"])
+
+
+def _as_rendered(message: Mapping[str, Any], has_images: bool) -> dict[str, Any]:
+    """Return a message as templates take it: of processors with parts, of tokenizers with text."""
+    others = {name: value for name, value in message.items() if name != "content"}
+    if not message["content"]:  # a call of a tool alone
+        return others
+    return {**others, "content": message["content"] if has_images else _said(message, "")}
+
+
+def tokenized(
+    processor: Any, words: Any, text: Text, pictures: Sequence[Any], given: Mapping[str, Any]
+) -> Tokens:
+    """Return the tokens, labels and whatever else a processor makes of a text and its images.
+
+    Raises TypeError for a tokenizer that does not say where its tokens are in the text.
+    """
+    if is_pali_gemma(processor):
+        return _with_suffix(processor, words, text, pictures, given)
+    if not getattr(words, "is_fast", False):
+        raise TypeError(
+            f"{type(words).__name__} is a slow tokenizer, which does not say where tokens are in "
+            "the text: use its fast form (use_fast=True)"
+        )
+    given = {"return_offsets_mapping": True, **given}
+    if processor is words:
+        # A template has the special tokens, and no tokenizer adds them to what it rendered.
+        made = words([text.text], **{"add_special_tokens": False, **given})
+    else:
+        if words.bos_token and text.text.startswith(words.bos_token):
+            given = {"add_special_tokens": False, **given}
+        made = processor(
+            text=[text.text], images=[[*pictures]] if pictures else None,
+            return_text_replacement_offsets=True, **given,
+        )  # fmt: skip
+    made = dict(made)
+    offsets = made.pop("offset_mapping")[0]
+    replaced = (made.pop("text_replacement_offsets", None) or [[]])[0]
+    if type(processor).__name__.endswith("Idefics2Processor"):
+        replaced = idefics2_replaced(processor, text.text)
+    places = [each["new_span"] for each in replaced]
+    fields = token_fields(made)
+    ids = fields["input_ids"]
+    is_learned = learned(offsets, moved(text.spans, replaced), places)
+    fields["labels"] = np.where(is_learned, ids, IGNORED)
+    last = np.flatnonzero(within(offsets, places))
+    return Tokens(fields, int(last[-1]) + 1 if last.size else 0)
+
+
+def _with_suffix(
+    processor: Any, words: Any, text: Text, pictures: Sequence[Any], given: Mapping[str, Any]
+) -> Tokens:
+    """Return PaliGemma's tokens: it adds bos, a line end before the suffix, and eos after it."""
+    if not pictures:
+        raise ValueError("no image: PaliGemma takes none of the samples without")
+    start, end = text.spans[-1]
+    suffix = text.text[start:end].removesuffix(words.eos_token)
+    made = processor(text=[text.text[:start]], images=[[*pictures]], suffix=[suffix], **given)
+    fields = token_fields(made)
+    last = np.flatnonzero(fields["input_ids"] == processor.image_token_id)
+    return Tokens(fields, int(last[-1]) + 1 if last.size else 0)
+
+
+def idefics2_replaced(processor: Any, text: str) -> list[dict[str, Span]]:
+    """Return where Idefics2Processor (transformers 5.23) puts the images of a text's placeholders.
+
+    Each is several tokens between two marks, of which two that meet become one; a word that follows
+    a mark at once gets a space before it.
+    """
+    image, fake = processor.image_token, processor.fake_image_token
+    each = f"{fake}{image * processor.image_seq_len}{fake}"
+    each *= 5 if processor.image_processor.do_image_splitting else 1
+    closing = re.compile(rf"{re.escape(fake)}(?=[^\s<])")
+
+    def expanded(part: str) -> int:
+        whole = part.replace(image, each).replace(f"{fake}{fake}", fake)
+        return len(closing.sub(f"{fake} ", whole))
+
+    found = []
+    for place in re.finditer(re.escape(image), text):
+        start, end = place.span()
+        following = text[end : end + 1]  # which decides whether there is a space
+        new = expanded(text[:start]), expanded(text[:end] + following) - len(following)
+        found.append({"span": (start, end), "new_span": new})
+    return found

@@ -1,0 +1,290 @@
+"""`RecordProcessor`: samples of records by a processor of Hugging Face, and costs without pixels.
+
+One way serves both. A record is read as a chat (records.py), rendered to text with the spans that
+are learned (rendering.py), and given to the family's own processor: with the images, or, for a
+probe, with a stand-in that knows their sizes alone (sizes.py). So what a probe says of tokens and
+labels is what loading gives, whatever the family does to the text.
+"""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from PIL import Image
+
+from ..images.decode import MAX_PIXELS
+from ..sources.fingerprint import digest, library_versions
+from ..sources.interface import Probe, SampleError
+from ..sources.labels import IGNORED, count_label_tokens
+from ..sources.registry import name_of
+from .fields import PER_TOKEN, Fields, blank_fields, is_nested_by, sample_fields
+from .images import open_pixels, read_size
+from .records import Chat, key_of, read_record
+from .rendering import template_of
+from .sizes import NoRuleError, SizedImages, has_tiles, patches_of_sizes, rule_of, unit_of
+from .texts import Tokens, text_of, tokenized
+
+Overlong = Literal["refuse", "cut"]
+PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
+logger = logging.getLogger(__name__)
+# An image that has a size and no pixels to speak of.
+_DOT = Image.new("RGB", (1, 1))
+
+
+class RecordProcessor:
+    """Makes samples of chat records; see `HFProcessor`, which is this with a collate function."""
+
+    deterministic = True
+
+    def __init__(
+        self,
+        processor: Any,
+        *,
+        chat_template: str | None = None,
+        max_length: int | None = None,
+        overlong: Overlong = "refuse",
+        image_root: str | Path | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        if not isinstance(processor, str | Path) and not callable(processor):
+            raise ValueError(
+                f"processor is a {type(processor).__name__}: give an AutoProcessor or a tokenizer, "
+                "or the folder or name that one is loaded from"
+            )
+        if overlong not in get_args(Overlong):
+            raise ValueError(
+                f"overlong is {overlong!r}; use one of {', '.join(get_args(Overlong))}"
+            )
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {max_length}")
+        self.max_length, self.overlong, self.max_pixels = max_length, overlong, max_pixels
+        self.chat_template = chat_template
+        self.image_root = None if image_root is None else Path(image_root)
+        self.processor_kwargs = dict(processor_kwargs or {})
+        self.template_kwargs = dict(template_kwargs or {})
+        self._path = str(processor) if isinstance(processor, str | Path) else None
+        self._processor = None if self._path is not None else processor
+        self._blank: Fields | None = None
+        self._fingerprint = ""
+        self._told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes; a processor that was loaded from a path is loaded again."""
+        state = {**self.__dict__, "_blank": None}
+        return state if self._path is None else {**state, "_processor": None}
+
+    @property
+    def processor(self) -> Any:
+        """The processor or tokenizer; one that was named is loaded now."""
+        if self._processor is None:
+            from transformers import AutoProcessor
+
+            # Never with trust_remote_code: what others send by name must not run code.
+            self._processor = AutoProcessor.from_pretrained(self._path)
+        return self._processor
+
+    @property
+    def tokenizer(self) -> Any:
+        """The processor's tokenizer, or the tokenizer that was given."""
+        return getattr(self.processor, "tokenizer", self.processor)
+
+    @property
+    def probes_by_size(self) -> bool:
+        """Whether costs are found from sizes and texts; else samples are loaded to be measured."""
+        return not self._has_images or rule_of(self.processor) is not None
+
+    def __call__(self, record: Any) -> Any:
+        """Return a record's sample: arrays without a batch axis. SampleError if there is none."""
+        chat = read_record(record)
+        try:
+            pictures = [
+                open_pixels(each, record, self.image_root, self.max_pixels) for each in chat.images
+            ]
+            if pictures and self._has_images:
+                return self._cut(self._seen(chat, pictures))
+            made = self._cut(self._tokens(self.processor, chat, pictures))
+            return {**made, **self._blank_fields()} if self._has_images else made
+        except ValueError as error:
+            raise _of_sample(chat.key, error) from error
+
+    def probe(self, record: Any) -> Probe:
+        """Return what a record costs: tokens, label_tokens, and tiles or patches of its images.
+
+        Images are read no further than their sizes; where the family has no rule for that (see
+        `probes_by_size`) the record is loaded.
+        """
+        rule = rule_of(self.processor) if self._has_images else None
+        if self._has_images and rule is None:
+            return self._loaded_cost(record, type(self.processor.image_processor).__name__)
+        chat = read_record(record)
+        try:
+            sizes = [
+                read_size(each, record, self.image_root, self.max_pixels) for each in chat.images
+            ]
+            if rule is None:
+                made = self._cut(self._tokens(self.processor, chat, sizes))
+                return Probe(chat.key, self._cost(made, 0))
+            upright = [(height, width) for width, height in sizes]
+            stand_in = copy.copy(self.processor)
+            stand_in.image_processor = SizedImages(self.processor.image_processor, rule, upright)
+            made = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes)))
+            return Probe(chat.key, self._cost(made, sum(stand_in.image_processor.units)))
+        except NoRuleError as error:
+            return self._loaded_cost(record, str(error))
+        except ValueError as error:
+            raise _of_sample(chat.key, error) from error
+
+    def _loaded_cost(self, record: Any, why: str) -> Probe:
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%s: no rule says what an image becomes (%s): each sample is loaded to be measured",
+                type(self.processor).__name__, why,
+            )  # fmt: skip
+        return Probe(key_of(record), self.cost(self(record)))
+
+    def cost(self, sample: Mapping[str, Any]) -> dict[str, int]:
+        """Return what a loaded sample costs: what `probe` says of its record."""
+        if not self._has_images:
+            return self._cost(sample, 0)
+        if self._unit == "patches" and "image_grid_thw" in sample:
+            units = int(np.asarray(sample["image_grid_thw"]).prod(-1).sum())
+        elif self._unit == "patches":
+            side = self.processor.image_processor.patch_size
+            side = side if isinstance(side, int) else side["height"]
+            units = sum(patches_of_sizes(sample["image_sizes"], side))
+        else:
+            found = next((sample[name] for name in PIXELS if name in sample), np.zeros((0, 0, 0)))
+            units = int(np.prod(np.shape(found)[:-3]))
+        return self._cost(sample, units)
+
+    def spec(self) -> dict[str, Any]:
+        """Return name and JSON arguments for a remote worker; ValueError without a path."""
+        if self._path is None:
+            raise ValueError(
+                "a processor that was given as an object has no name that workers elsewhere know: "
+                "save it (processor.save_pretrained(folder)), and give the folder"
+            )
+        return {"name": name_of(type(self)), "args": self._settings(self._path)}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the settings, the processor's and the tokenizer's."""
+        if not self._fingerprint:
+            facts = {
+                "class": type(self.processor).__name__,
+                "vocabulary": _words_of(self.tokenizer),
+            }
+            if self.processor is not self.tokenizer:
+                facts["processor"] = self.processor.to_json_string()
+            versions = library_versions("transformers", "tokenizers", "torchvision")
+            template = template_of(self.processor, self.chat_template)
+            self._fingerprint = digest([self._settings(""), template, facts, versions])
+        return self._fingerprint
+
+    def _settings(self, processor: str) -> dict[str, Any]:
+        return {
+            "processor": processor,
+            "chat_template": self.chat_template,
+            "max_length": self.max_length,
+            "overlong": self.overlong,
+            "image_root": None if self.image_root is None else str(self.image_root),
+            "processor_kwargs": self.processor_kwargs,
+            "template_kwargs": self.template_kwargs,
+            "max_pixels": self.max_pixels,
+        }
+
+    @property
+    def _has_images(self) -> bool:
+        return getattr(self.processor, "image_processor", None) is not None
+
+    @property
+    def image_fields(self) -> set[str]:
+        """The names of a sample's fields that are of images; none for a tokenizer."""
+        return {*self._blank_fields()} if self._has_images else set()
+
+    @property
+    def nested_fields(self) -> set[str]:
+        """The names of fields of images for which a model wants an axis of the batch, too."""
+        is_nested = self._has_images and is_nested_by(self.processor)
+        return {"pixel_values", "pixel_attention_mask"} if is_nested else set()
+
+    @property
+    def _unit(self) -> str:
+        return unit_of(self.processor)
+
+    def _cost(self, made: Mapping[str, Any], units: int) -> dict[str, int]:
+        cost = {"tokens": len(made["input_ids"])}
+        if self._has_images:
+            cost[self._unit] = units
+        return {**cost, "label_tokens": count_label_tokens(made["labels"])}
+
+    def _seen(self, chat: Chat, pictures: Sequence[Image.Image]) -> Tokens:
+        """Return the sample of a chat with images, whole."""
+        rule, tiles = rule_of(self.processor), None
+        if rule is None or not has_tiles(self.processor):
+            made = self._tokens(self.processor, chat, pictures)
+        else:
+            sizes = [(each.height, each.width) for each in pictures]
+            real = self.processor.image_processor
+            watched = copy.copy(self.processor)
+            watched.image_processor = SizedImages(real, rule, sizes, makes_pixels=True)
+            made = self._tokens(watched, chat, pictures)
+            tiles = watched.image_processor.units
+        return Tokens(sample_fields(made.fields, self.processor, tiles), made.images_end)
+
+    def _blank_fields(self) -> Fields:
+        """Return the fields of images as they are in a sample without any: of no rows."""
+        if self._blank is None:
+            picture = Image.new("RGB", (64, 64))
+            parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+            chat = Chat("", ({"role": "document", "content": parts},), (picture,))
+            self._blank = blank_fields(self._seen(chat, [picture]).fields)
+        return self._blank
+
+    def _tokens(self, processor: Any, chat: Chat, pictures: Sequence[Any]) -> Tokens:
+        """Return what a processor makes of a chat, with labels.
+
+        Fields of tokens have no batch axis, those of images are as they come.
+        """
+        if pictures and not self._has_images:
+            raise ValueError(f"{len(pictures)} images, and {type(processor).__name__} takes none")
+        template = template_of(processor, self.chat_template)
+        text = text_of(chat, processor, self.tokenizer, template, self.template_kwargs)
+        given = {**self.processor_kwargs, "return_tensors": None}
+        return tokenized(processor, self.tokenizer, text, pictures, given)
+
+    def _cut(self, tokens: Tokens) -> Fields:
+        """Return the fields within max_length; ValueError where that may not be done."""
+        made, images_end = tokens
+        count, most = len(made["input_ids"]), self.max_length
+        if most is not None and count > most:
+            if self.overlong == "refuse":
+                raise ValueError(
+                    f"{count} tokens are over max_length={most}: raise it, or cut samples with "
+                    'overlong="cut"'
+                )
+            if images_end > most:
+                raise ValueError(
+                    f"the last image ends at token {images_end}, beyond max_length={most}: images "
+                    "are not cut"
+                )
+            made = {n: value[:most] if n in PER_TOKEN else value for n, value in made.items()}
+        if not count_label_tokens(made["labels"]):
+            raise ValueError(f"nothing is learned: no label in {len(made['input_ids'])} tokens")
+        made["labels"][0] = IGNORED  # nothing comes before it
+        return made
+
+
+def _of_sample(key: str, error: ValueError) -> SampleError:
+    return error if isinstance(error, SampleError) else SampleError(key, str(error))
+
+
+def _words_of(tokenizer: Any) -> str:
+    """Return a hash of a tokenizer: the fast ones say all of themselves."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return digest(backend.to_str() if backend is not None else sorted(tokenizer.get_vocab()))
