@@ -9,8 +9,8 @@ and ready, and leases samples to idle workers.
 
 The coordinator is one object in a few files, each a class that is built on the one before:
 `CoordinatorState` has the data and walks the table, `RunControl` starts and stops the run and looks
-after ranks that others wait for, `WorkerHandlers` and `RankHandlers` have a method for
-each action, and `Coordinator` takes events in. `EpochRun` is one run.
+after ranks that others wait for, `WorkerHandlers` and `RankHandlers` have a method for each action,
+and `Coordinator` takes events in. `EpochRun` is one run.
 """
 
 import math

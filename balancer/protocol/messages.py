@@ -1,4 +1,4 @@
-"""Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
+"""Defines the protocol's messages, frozen records, and lists all kinds by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
 worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
