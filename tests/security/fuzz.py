@@ -36,7 +36,7 @@ def state_size(coordinator):
         state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
         state.requests._since, state.launches.launch_of, state.launches.replaced,
     ]  # fmt: skip
-    tables += [run.delivery.planned.samples, run.leases, run.delivery.steps] if run else []
+    tables += [run.delivery.planned.samples, [*run.leases], run.delivery.steps] if run else []
     return sum(map(len, tables))
 
 
