@@ -62,11 +62,6 @@ class JobSpec:
         _check_depth(self.mixture)
 
     @property
-    def ranks(self) -> int:
-        """Data-parallel ranks that the job serves."""
-        return self.plan.ranks
-
-    @property
     def resources(self) -> tuple[str, ...]:
         """Names of the costs' columns."""
         return self.plan.resources
