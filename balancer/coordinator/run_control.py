@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..planning.kernels.arrays import Int64
-from ..planning.mixing.recipe import Recipe
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Pong, RunFailed, StartRun, UnknownPeer
@@ -78,53 +77,25 @@ class RunControl(CoordinatorState):
 
         Raises ValueError if it cannot be started.
         """
-<<<<<<< HEAD
-        state = self.state
-        count, fingerprint = state.facts.count, state.facts.fingerprint
-=======
         count, fingerprint = self.facts.count, self.facts.fingerprint
-        first = start.start.start
-        if not 0 <= first <= count:
-            raise ValueError(
-                f"the ledger is at sample {first}, but the data set has {count}: the ledger "
-                "belongs to another data set; resume with its own"
-            )
->>>>>>> main
         try:
             order = _order(job, count, start.epoch)
         except MemoryError as error:
             reason = f"the balancer has no memory for an order of {count}: {error}"
             raise ValueError(reason) from error
-<<<<<<< HEAD
         first, samples = start.start.start, len(order)
         if not 0 <= first <= samples:
             raise ValueError(
                 f"the ledger is at sample {first}, but the data set has {samples}: the ledger "
-                "belongs to another data set; resume with its own",
+                "belongs to another data set; resume with its own"
             )
-        planner = self._planner(job, start)
-        # Holes are reported by their names, which are not kept.
-        state.costs.note_failed(order[[each for each in holes if each < samples]].tolist())
-        # What this machine's own workers send is not doubted: they are this trainer's processes.
-        check = state.check_layout if job.source else None
-        whole, believed = plans_whole_epoch(planner), check is None
-        known = state.costs.known_to(job, count, fingerprint, whole, believed)
-        run = EpochRun(start, job, order, planner, known, check, state.pool.note, state.kept)
-        run.leases.last = state.last_lease
-        return run
-
-    def _planner(self, job: JobSpec, start: StartRun) -> WindowPlanner:
-        if not start.costs:
-            return self.state.plan_with(job.plan)
-=======
->>>>>>> main
         try:
             pipeline = start.costs or job.plan.pipeline
             planner = self.plan_with(replace(job.plan, pipeline=pipeline))
         except ValueError as error:
             raise ValueError(f"the costs that a pipeline has measured: {error}") from error
         # Holes are reported by their names, which are not kept.
-        self.costs.note_failed(order[[each for each in holes if each < count]].tolist())
+        self.costs.note_failed(order[[each for each in holes if each < samples]].tolist())
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = self.check_layout if job.source else None
         whole, believed = plans_whole_epoch(planner), check is None
@@ -225,21 +196,6 @@ class RunControl(CoordinatorState):
 
     def finish(self, peer: bytes, last: RunFailed | EpochEnd) -> None:
         """Send a rank the end of its run."""
-<<<<<<< HEAD
-        self.state.send(peer, last)
-        if peer in self.state.ranks:
-            self.state.ranks[peer].finished = True
-
-
-def _order(job: JobSpec, count: int, epoch: int) -> Int64:
-    """Return the order of an epoch, of data of so many samples, or rows of a mixture."""
-    if not job.mixture:
-        return permutation(count, job.plan.seed, epoch, shuffle=job.shuffle)
-    recipe = Recipe.of_facts(job.mixture)
-    if (rows := int(recipe.first_rows[-1])) != count:
-        raise ValueError(f"the mixture has {rows} rows, and the workers have {count} samples")
-    return recipe.order(job.plan.seed, epoch, job.shuffle)
-=======
         self.send(peer, last)
         if peer in self.ranks:
             self.ranks[peer].finished = True
@@ -352,4 +308,16 @@ def _order(job: JobSpec, count: int, epoch: int) -> Int64:
                     f"data-parallel rank {number} with others, has ended or cannot be reached: "
                     "restart all ranks from the last ledger"
                 )
->>>>>>> main
+
+
+def _order(job: JobSpec, count: int, epoch: int) -> Int64:
+    """Return the order of an epoch, of data of so many samples, or rows of a mixture."""
+    if not job.mixture:
+        return permutation(count, job.plan.seed, epoch, shuffle=job.shuffle)
+    from ..planning.mixing.recipe import Recipe  # here: other data need nothing of it
+
+    recipe = Recipe.of_facts(job.mixture)
+    most = recipe.epoch if isinstance(recipe.epoch, int) else 0
+    if most > count or (most := int(recipe.first_rows[-1])) != count:
+        raise ValueError(f"the mixture has {most} rows, and the workers have {count} samples")
+    return recipe.order(job.plan.seed, epoch, job.shuffle)

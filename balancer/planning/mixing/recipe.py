@@ -15,7 +15,7 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.shuffle import derive_seed, permutation
-from .shares import Floats, Jobs, Targets, due_times, earliest_due, make_targets
+from .shares import Floats, Jobs, DueShares, due_times, earliest_due, make_targets
 
 FIRST, ALL = "first", "all"
 # More samples than an epoch is expected to have, among which its order is looked for at first.
@@ -121,7 +121,7 @@ class Recipe:
             return int(ends[self.names.index(str(self.epoch))])
         return int(ends.min() if self.epoch == FIRST else ends.max())
 
-    def _targets(self, until: float = np.inf) -> Targets:
+    def _targets(self, until: float = np.inf) -> DueShares:
         """Return the targets up to a total; by default of an epoch."""
         dropped = [name not in self.repeats for name in self.names]
         sizes, last = self.totals, self.epoch
@@ -155,7 +155,7 @@ class Recipe:
         return 2.0 * max(int(column.max()) for column in self.costs or ())
 
     @cached_property
-    def _longest(self) -> tuple[float, Targets]:
+    def _longest(self) -> tuple[float, DueShares]:
         """The total by which an epoch by cost has certainly ended, and targets up to there.
 
         Each source is at most a few of its largest samples off its target.
@@ -205,7 +205,7 @@ class Recipe:
     def of_facts(cls, facts: Mapping[str, Any]) -> "Recipe":
         """Return the recipe by samples that facts() describe; ValueError where they do not."""
         try:
-            return cls(
+            found = cls(
                 tuple(map(str, facts["names"])),
                 tuple(map(int, facts["sizes"])),
                 tuple((int(at), np.array(each, np.float64)) for at, each in facts["schedule"]),
@@ -215,6 +215,17 @@ class Recipe:
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
+        count = len(found.names)
+        weights = [each for _, each in found.schedule]
+        if not (count and len(found.sizes) == count and min(found.sizes) > 0 and weights):
+            raise ValueError("the mixture's description is none: each source has a size above 0")
+        if not all(
+            w.shape == (count,) and np.isfinite(w).all() and (w >= 0).all() for w in weights
+        ):
+            raise ValueError("the mixture's description is none: each source has a weight")
+        if isinstance(found.epoch, str) and found.epoch not in (FIRST, ALL, *found.names):
+            raise ValueError(f"the mixture's epoch is {found.epoch!r:.80}, which nothing ends")
+        return found
 
     def _stands(self, number: int, epoch: int) -> Begun:
         """Return where a source stands before an epoch."""
@@ -268,7 +279,7 @@ class Recipe:
             until *= 2
 
     def _jobs(
-        self, number: int, targets: Targets, until: float, seed: int, epoch: int, shuffle: bool
+        self, number: int, targets: DueShares, until: float, seed: int, epoch: int, shuffle: bool
     ) -> tuple[Int64, Int64, Jobs]:
         """Return the rows, and costs, of a source's samples that may come before a total."""
         assert self.costs is not None

@@ -28,8 +28,8 @@ NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
-    """Targets (k, sources) at the totals `points` (k,), both from 0 on; between them linear."""
+class DueShares:
+    """DueShares (k, sources) at the totals `points` (k,), both from 0 on; between them linear."""
 
     points: Floats
     due: Floats
@@ -68,7 +68,7 @@ def make_targets(
     dropped: Sequence[bool],
     until: float = np.inf,
     is_over: Callable[[Floats], bool] = lambda due: False,  # noqa: ARG005
-) -> Targets:
+) -> DueShares:
     """Return the targets of a schedule of weights, up to a total or to targets where it is over.
 
     schedule: from which total on which weights (sources,) hold, ascending, the first from 0; sizes:
@@ -111,10 +111,10 @@ def make_targets(
         total = at
         points.append(total)
         rows.append(due)
-    return Targets(np.array(points), np.array(rows))
+    return DueShares(np.array(points), np.array(rows))
 
 
-def due_times(targets: Targets, source: int, before: Int64, after: Int64) -> tuple[Int64, Int64]:
+def due_times(targets: DueShares, source: int, before: Int64, after: Int64) -> tuple[Int64, Int64]:
     """Return from which total on each of a source's samples may come, and when it is due (n,).
 
     before, after: what the source has had before and after each.
