@@ -15,7 +15,7 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.shuffle import derive_seed, permutation
-from .shares import Floats, Jobs, DueShares, due_times, earliest_due, make_targets
+from .shares import DueShares, Floats, Jobs, due_times, earliest_due, make_targets
 
 FIRST, ALL = "first", "all"
 # More samples than an epoch is expected to have, among which its order is looked for at first.
