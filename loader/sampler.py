@@ -25,9 +25,10 @@ from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.options import GroupingName
-from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
+from ..workers.mixture.mixture import Mixture
+from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.data_identity import KnownData
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
@@ -51,7 +52,9 @@ KEPT_WINDOWS = 64
 class BalancedBatchSampler(Sampler[list[int]]):
     """Yields, for one rank, the sample numbers of each of its microbatches in turn.
 
-    costs            for every resource the cost of each sample of the dataset, whole numbers
+    costs            for every resource the cost of each sample of the dataset, whole numbers; or a
+                     Mixture of sources with such tables: the loader is of its rows, then,
+                     DataLoader(mixture.rows, batch_sampler=sampler)
     balance          a counterpoise.Balance, or the name of a grouping; without samples_per_step a
                      step has as many samples as the budgets let the ranks hold comfortably
     rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of
@@ -80,7 +83,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     @refuse_moved_arguments
     def __init__(
         self,
-        costs: Mapping[str, Sequence[int] | np.ndarray],
+        costs: Mapping[str, Sequence[int] | np.ndarray] | Mixture,
         balance: Balance | GroupingName = DEFAULTS.grouping,
         *,
         rank: int | None = None,
@@ -96,14 +99,18 @@ class BalancedBatchSampler(Sampler[list[int]]):
         wanted = as_balance(balance)
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
-        columns, names = checked_columns(costs)
+        self._rows = costs.rows if isinstance(costs, Mixture) else None
+        columns, names = checked_columns(
+            costs.rows.table() if isinstance(costs, Mixture) else costs
+        )
         self._loop_costs = LoopCosts(len(columns), names)
         self._loop_costs.store(np.arange(len(columns)), columns)
         everything: Any = slice(None)
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
-        self._data = KnownData(_Costs(self._loop_costs), len(columns))
+        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows)
+        self._data = KnownData(self._rows or _Costs(self._loop_costs), self._samples)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(
             configuration, costs=self._costs, resources=names, batch_size=batch_size,
@@ -206,7 +213,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""
         config = self.config
         if config.mode == "exact" and config.accumulate != "auto":
-            return config.steps_of(len(self._costs)) * config.accumulate
+            return config.steps_of(self._samples) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
             kept, self._windows = self._windows, [(0, 0, 0)]
             count = sum(1 for _ in self._batches(self._order_of_epoch(), []))
@@ -245,6 +252,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
         contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
+        indexes = planned.indexes_of(contents.ordinals)
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -254,9 +262,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
             costs=contents.costs,
             padding=contents.padding,
             after=planned.after,
-            keys=tuple(map(str, planned.indexes_of(contents.ordinals))),
+            keys=tuple(map(self._rows.key if self._rows else str, indexes)),
         )
-        return info_of(facts, self.epoch, self.config.ranks, self._names, self._over_budget, None)
+        ranks, is_mixture = self.config.ranks, self._rows is not None
+        return info_of(facts, self.epoch, ranks, self._names, self._over_budget, None, is_mixture)
 
     def _plan(self, order: Int64, start: int, step: int) -> "_PlannedWindow":
         """Return the plan of the window at an ordinal, made again if it is not kept."""
@@ -272,7 +281,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _order_of_epoch(self) -> Int64:
         if self._order is None or self._order[0] != self.epoch:
-            shuffled = permutation(len(self._costs), self.config.seed, self.epoch, self.shuffle)
+            source = self._rows or self._costs
+            shuffled = epoch_order(source, self.config.seed, self.epoch, self.shuffle)
             self._order = self.epoch, shuffled
         return self._order[1]
 
@@ -288,7 +298,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         start, step, before = [window for window in self._windows if window[2] <= given][-1]
         ledger = SamplerLedger(
             seed=self.config.seed,
-            samples=len(self._costs),
+            samples=self._samples,
             data=self._data.identity,
             planner=PLANNER_VERSION,
             epoch=self.epoch,

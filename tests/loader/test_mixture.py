@@ -1,5 +1,6 @@
 """Mixtures in loops: plain, balanced in every mode, resumed with other ranks or workers."""
 
+import dataclasses
 import io
 import json
 import random
@@ -355,3 +356,32 @@ def write_shard(path: Path, count: int) -> None:
 def test_a_mixture_by_cost_is_local() -> None:
     with pytest.raises(ValueError, match="ordered where its costs are"):
         list(loader(mixture(by="tokens"), ranks=1, balancer="tcp://127.0.0.1:1"))
+
+
+def test_a_batch_sampler_takes_a_mixture() -> None:
+    data, balance = mixture(), cp.Balance(budgets={"tokens": 120}, samples_per_step=24, seed=3)
+    balance = dataclasses.replace(balance, accumulate="auto")
+
+    def made() -> tuple[cp.BalancedBatchSampler, Any]:
+        sampler = cp.BalancedBatchSampler(data, balance, rank=0, ranks=1)
+        rows: Any = data.rows
+        return sampler, torch.utils.data.DataLoader(rows, batch_sampler=sampler, collate_fn=list)
+
+    sampler, batches = made()
+    steps: dict[int, list[str]] = {}
+    for number, batch in enumerate(batches):
+        info = sampler.info(number)
+        steps.setdefault(info.step, []).extend(info.keys)
+        assert [each["id"].partition("-")[0] for each in batch] == [
+            data.source_of(key) for key in info.keys
+        ]
+        assert sum(info.sources.values()) == len(batch)
+    order = expected(data)
+    assert [sorted(keys) for keys in steps.values()] == [
+        sorted(order[at : at + 24]) for at in range(0, 240, 24)
+    ]
+    other, rest = made()
+    other.load_state_dict(sampler.state_dict(delivered=5))
+    assert len(list(rest)) == number - 4
+    with pytest.raises(ValueError, match="costs of all samples"):
+        cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, rank=0, ranks=1)

@@ -133,6 +133,16 @@ class MixtureRows:
             for name in resources
         )
 
+    def table(self) -> dict[str, np.ndarray]:
+        """Return the costs of all rows by resource; ValueError where not all are known."""
+        found = self.known_costs(self.resources)
+        if found is None:
+            raise ValueError(
+                "a sampler needs the costs of all samples, and the mixture's sources have no "
+                "tables: give PlainSource(data, cost={...}), or use counterpoise.DataLoader"
+            )
+        return dict(zip(self.resources, found, strict=True))
+
     @property
     def knows_costs(self) -> bool:
         """Return whether all sources say what their samples cost."""
