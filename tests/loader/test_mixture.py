@@ -385,3 +385,14 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     assert len(list(rest)) == number - 4
     with pytest.raises(ValueError, match="costs of all samples"):
         cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, rank=0, ranks=1)
+
+
+def test_a_mixture_inside_of_other_data_is_refused() -> None:
+    data: Any = mixture()
+    for other in (
+        torch.utils.data.Subset(data, range(100)),
+        torch.utils.data.ConcatDataset([data, data]),
+        PlainSource(data, cost=lambda sample: {"tokens": sample["n"]}),
+    ):
+        with pytest.raises(ValueError, match="a Mixture inside of"):
+            loader(other)

@@ -27,7 +27,18 @@ def epoch_samples(source: Any) -> int:
 
 
 def rows_of(dataset: Any) -> Any:
-    """Return what balanced loops read a data set from: a mixture's rows, else itself."""
+    """Return what balanced loops read a data set from: a mixture's rows, else itself.
+
+    Raises ValueError for a mixture inside of another data set, which would have it in no order.
+    """
+    parts = getattr(dataset, "datasets", ())
+    inside = [getattr(dataset, name, None) for name in ("dataset", "records")]
+    inside += parts if isinstance(parts, list | tuple) else []
+    if any(recipe_of(getattr(each, "rows", None)) is not None for each in inside):
+        raise ValueError(
+            f"a Mixture inside of a {type(dataset).__name__} has no order of its own: wrap its "
+            "sources, as in Mixture({'a': (wrapped(data), 3), ...})"
+        )
     rows = getattr(dataset, "rows", None)
     return dataset if recipe_of(rows) is None else rows
 
@@ -50,6 +61,6 @@ def source_of(key: str) -> str:
 def _mixture_in(source: Any) -> Any:
     """Return the rows of a mixture, also where costs were given for them (PlainSource)."""
     for each in (source, getattr(source, "dataset", None)):
-        if hasattr(each, "epoch_order") and hasattr(each, "epoch_samples"):
+        if isinstance(getattr(each, "recipe", None), Recipe):
             return each
     return None
