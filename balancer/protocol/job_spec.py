@@ -124,7 +124,10 @@ def to_json(job: JobSpec) -> str:
     >>> from_json(to_json(job)) == job
     True
     """
-    return json.dumps(asdict(job), sort_keys=True)
+    values = asdict(job)
+    if not job.mixture:
+        del values["mixture"]
+    return json.dumps(values, sort_keys=True)
 
 
 def from_json(text: str) -> JobSpec:

@@ -94,7 +94,10 @@ def test_torchs_other_samplers_say_shuffle_and_seed() -> None:
         ({"sampler": RandomSampler(DATA, replacement=True)}, "write shuffle=True"),
         ({"sampler": RandomSampler(DATA, num_samples=6)}, "leave replacement and num_samples"),
         ({"sampler": SubsetRandomSampler([1, 2])}, r"data.Subset\(data, indices\), shuffle=True"),
-        ({"sampler": WeightedRandomSampler([1.0] * 24, 24)}, "for weights keep torch's loader"),
+        (
+            {"sampler": WeightedRandomSampler([1.0] * 24, 24)},
+            "weights of sources are those of cp.Mixture",
+        ),
         ({"sampler": SequentialSampler([1])}, "is of 1 samples, and the data set has 24"),
         ({"sampler": SequentialSampler(DATA), "shuffle": True}, "not both"),
         (
