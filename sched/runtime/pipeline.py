@@ -364,8 +364,7 @@ class Pipeline:
             placement=self._arranged.first_program.placement,
         )
         first = programs.compiled(self._arranged.first_count)
-        sharers = sorted(set(self._facts.shared.values()))
-        place = self._place
+        place, sharers = self._place, sorted(set(self._facts.shared.values()))
         groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 

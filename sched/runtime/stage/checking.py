@@ -259,7 +259,10 @@ def _compare_gradients(
     ours: Tensor,
 ) -> None:
     """Raise ValueError that names the first parameter, in backward's order, that differs."""
-    named = {p: n for stage in stages for n, p in stage.named_parameters() if p.requires_grad}
+    named: dict[nn.Parameter, str] = {}
+    for name, parameter in (pair for stage in stages for pair in stage.named_parameters()):
+        if parameter.requires_grad:
+            named.setdefault(parameter, name)
     if not named or not theirs.requires_grad:
         return
     torch_random = torch.Generator().manual_seed(0)
@@ -312,7 +315,9 @@ def _difference(theirs: Tensor | None, ours: Tensor | None, scale: float = 0.0) 
     first, second = theirs.detach().double(), ours.detach().double()
     error = float((first - second).abs().max() / max(float(first.abs().max()), scale, 1e-30))
     kind = theirs.dtype
-    limit = torch.finfo(kind).eps ** 0.5 / 4 if kind.is_floating_point else 0.0
+    # 6e-6 in single precision, 3% in bf16: the same kernels make the same, other ones nearly. In a
+    # model that was never trained, wrong positions change 2e-5.
+    limit = torch.finfo(kind).eps ** 0.75 if kind.is_floating_point else 0.0
     return "" if error <= limit else f"by {error:.2g} of the largest"
 
 
