@@ -1,7 +1,7 @@
 """A job whose ranks have hash seeds of their own: units, lanes and encoders, beside one process.
 
-`seeded.py FILE`, ranks as torchrun gives them; each appends its worst errors to FILE. RANK,
-not torchrun, sets PYTHONHASHSEED: `hash_seed.sh` does.
+`seeded.py FILE`, ranks as torchrun gives them; each appends to FILE its rank, its PYTHONHASHSEED
+and its worst error.
 """
 
 import os
