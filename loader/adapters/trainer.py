@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..models.kwargs import NEEDED, hf_kwargs, is_packed, unwrapped
+from ..models.kwargs import NEEDED, has_no_rows, hf_kwargs, is_packed, unwrapped
 from ..models.proof import check_packing
 from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
@@ -309,10 +309,10 @@ def for_model(batch: Any, model: Any) -> Any:
     if not is_packed(batch):
         return batch
     taken = inspect.signature(unwrapped(model).forward).parameters
-    kept = {
-        name: value
-        for name, value in batch.items()
-        if name in taken
-        or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
-    }
-    return kept | hf_kwargs(batch, model)
+
+    def is_given(name: str) -> bool:
+        if name in taken:
+            return not has_no_rows(batch[name], taken[name])
+        return not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
+
+    return {name: value for name, value in batch.items() if is_given(name)} | hf_kwargs(batch, model)
