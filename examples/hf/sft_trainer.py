@@ -30,6 +30,7 @@ def main() -> None:
     loader = cp.DataLoader(
         cp.TarDataset(args.data, chat), batch_size=args.batch_size, shuffle=True,
         num_workers=args.workers, balance=cp.Balance("auto", layout="packed"),
+        on_error="skip",  # samples that cannot be cut to max_length, and broken ones: the log says
     )
     trainer = Trainer(
         model=model,

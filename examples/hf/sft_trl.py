@@ -42,6 +42,7 @@ def main() -> None:
     loader = cp.DataLoader(
         chat.over(rows), batch_size=args.batch_size, shuffle=True, num_workers=args.workers,
         balance=cp.Balance("auto", layout="packed"),
+        on_error="skip",  # samples that cannot be cut to max_length, and broken ones: the log says
     )
     cp.adapters.attach_trainer(trainer, loader)
     trainer.train()
