@@ -1,10 +1,12 @@
 """Train a language model on texts that are streamed and packed as they come, on several ranks.
 
-Run: torchrun --standalone --nproc-per-node 2 examples/hf/pack_text.py --model HuggingFaceTB/SmolLM2-135M --data '/data/*.jsonl'
+Run: torchrun --standalone --nproc-per-node 2 examples/hf/pack_text.py --model NAME --data '*.jsonl'
+NAME is HuggingFaceTB/SmolLM2-135M, a Llama, or a folder of save_pretrained.
 """
 
 import argparse
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
 from datasets import load_dataset
@@ -23,7 +25,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="JSON lines with a column text, or messages")
     parser.add_argument("--tokens", type=int, default=8192, help="the most in a pack")
     parser.add_argument("--accumulate", type=int, default=4, help="packs of a rank in a step")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=100, help="at most, of one epoch")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
 
@@ -38,7 +40,8 @@ def main() -> None:
         AutoTokenizer.from_pretrained(args.model), max_length=args.tokens, overlong="cut"
     )
     loader = cp.DataLoader(
-        texts.map(samples).select_columns(["input_ids", "labels"]), num_workers=args.workers,
+        texts.map(samples).select_columns(["input_ids", "labels"]),
+        num_workers=args.workers,
         balance=cp.Balance(
             budgets={"tokens": args.tokens}, layout="packed", accumulate=args.accumulate
         ),
@@ -47,7 +50,7 @@ def main() -> None:
         AutoModelForCausalLM.from_pretrained(args.model).to(device).train()
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for step in loader.steps():
+    for step in islice(loader.steps(), args.steps):
         loss, tokens = torch.zeros((), device=device), torch.zeros(ranks, device=device)
         for batch, info in zip(step.microbatches, step.infos, strict=True):
             batch = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()}
@@ -66,8 +69,6 @@ def main() -> None:
         distributed.all_reduce(tokens)
         if rank == 0:
             print(f"step {step.number}: loss {loss:.3f}, tokens of ranks {tokens.int().tolist()}")
-        if step.number + 1 == args.steps:
-            break
     distributed.destroy_process_group()
 
 

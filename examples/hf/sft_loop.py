@@ -1,12 +1,13 @@
 """Fine-tune a vision-language model on conversations with images, in a loop of your own.
 
-Run: torchrun --standalone --nproc-per-node 2 examples/hf/sft_loop.py --model NAME --data '/data/*.tar'
+Run: torchrun --standalone --nproc-per-node 2 examples/hf/sft_loop.py --model NAME --data '*.tar'
 NAME is Qwen/Qwen2.5-VL-3B-Instruct, llava-hf/llava-1.5-7b-hf, or another that keeps packed samples
 apart (docs/frameworks.md has the table), or a folder of save_pretrained.
 """
 
 import argparse
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
 from torch import distributed
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="tar shards of conversations and images")
     parser.add_argument("--tokens", type=int, default=8192, help="the most in a microbatch")
     parser.add_argument("--samples-per-step", type=int, default=64, help="on all ranks together")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=100, help="at most, of one epoch")
     parser.add_argument("--workers", type=int, default=4, help="processes that load, of each rank")
     args = parser.parse_args()
 
@@ -46,7 +47,7 @@ def main() -> None:
     # a pack may have no image, and then the encoder has no gradients
     model = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    for step in loader.steps():
+    for step in islice(loader.steps(), args.steps):
         loss, tokens = torch.zeros((), device=device), torch.zeros(ranks, device=device)
         for batch, info in zip(step.microbatches, step.infos, strict=True):
             batch = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()}
@@ -66,8 +67,6 @@ def main() -> None:
         distributed.all_reduce(tokens)
         if rank == 0:
             print(f"step {step.number}: loss {loss:.3f}, tokens of ranks {tokens.int().tolist()}")
-        if step.number + 1 == args.steps:
-            break
     distributed.destroy_process_group()
 
 

@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a folder of save_pretrained, or a name")
     parser.add_argument("--data", required=True, help="parquet files, columns messages and images")
     parser.add_argument("--output", default="sft-trl", help="the folder of checkpoints")
-    parser.add_argument("--batch-size", type=int, default=8, help="samples of a microbatch, in the mean")
+    parser.add_argument("--batch-size", type=int, default=8, help="samples in a microbatch")
     parser.add_argument("--accumulate", type=int, default=4, help="microbatches of a step")
     parser.add_argument("--max-length", type=int, default=4096, help="the most tokens of a sample")
     parser.add_argument("--steps", type=int, default=100)
@@ -32,15 +32,23 @@ def main() -> None:
     trainer = SFTTrainer(
         model=AutoModelForImageTextToText.from_pretrained(args.model),
         args=SFTConfig(
-            args.output, gradient_accumulation_steps=args.accumulate, max_steps=args.steps,
-            logging_steps=1, learning_rate=1e-5, bf16=torch.cuda.is_available(), report_to=[],
+            args.output,
+            gradient_accumulation_steps=args.accumulate,
+            max_steps=args.steps,
+            logging_steps=1,
+            learning_rate=1e-5,
+            bf16=torch.cuda.is_available(),
+            report_to=[],
         ),
         train_dataset=rows,
         processing_class=processor,
     )
     chat = cp.HFProcessor(processor, max_length=args.max_length, overlong="cut")
     loader = cp.DataLoader(
-        chat.over(rows), batch_size=args.batch_size, shuffle=True, num_workers=args.workers,
+        chat.over(rows),
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
         balance=cp.Balance("auto", layout="packed"),
         on_error="skip",  # samples that cannot be cut to max_length, and broken ones: the log says
     )

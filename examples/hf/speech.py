@@ -1,19 +1,18 @@
 """Train a speech recogniser with CTC on sound files of very different lengths.
 
 Run: python examples/hf/speech.py --model nvidia/parakeet-ctc-1.1b --data '/data/*.tar'
-Shards have members wav (or flac, mp3, ogg) and txt. The model is made new, of the configuration of
---model; its features are log-mel frames as Whisper's. pip install 'counterpoise[media]'
+Shards have members wav and txt. The model is made new, by the configuration of --model: its
+features are Whisper's log-mel frames. Sound needs pip install 'counterpoise[media]'.
 """
 
 import argparse
+from itertools import islice
 
 import torch
 from transformers import AutoConfig, AutoModelForCTC, AutoTokenizer
 
 import counterpoise as cp
 from counterpoise.workers import Probe
-
-SOUNDS = ("wav", "flac", "mp3", "ogg")
 
 
 class Speech:
@@ -22,34 +21,29 @@ class Speech:
     deterministic = True
 
     def __init__(self, tokenizer: str, mels: int) -> None:
-        """Take the name of a tokenizer and the number of mel bins."""
+        """Load the tokenizer; mels is the number of frequencies."""
         self.tokenizer, self.mels = AutoTokenizer.from_pretrained(tokenizer), mels
 
     def __call__(self, raw: dict) -> dict:
         """Return input_features (frames, mels) and labels (tokens,)."""
-        sound = cp.media.decode_audio(sound_of(raw), name=raw["__key__"])
+        mel = cp.media.log_mel(cp.media.decode_audio(raw["wav"]), mels=self.mels)
         ids = self.tokenizer(raw["txt"], add_special_tokens=False).input_ids
-        return {"input_features": cp.media.log_mel(sound, mels=self.mels).T, "labels": ids}
+        return {"input_features": mel.T, "labels": ids}
 
     def probe(self, raw: dict) -> Probe:
-        """Return the sample's cost, without decoding it."""
-        info = cp.media.probe_audio(sound_of(raw), name=raw["__key__"])
-        return Probe(raw["__key__"], {"mel_frames": cp.media.mel_frames(info.samples)})
-
-
-def sound_of(raw: dict) -> bytes:
-    """Return the sound of a tar's sample."""
-    return next(raw[name] for name in SOUNDS if name in raw)
+        """Return the sample's cost; nothing is decoded."""
+        frames = cp.media.mel_frames(cp.media.probe_audio(raw["wav"]).samples)
+        return Probe(raw["__key__"], {"mel_frames": frames})
 
 
 def main() -> None:
-    """Train for some steps; like lengths come together, so little of a batch is padding."""
+    """Train for some steps; like lengths come together, so that little is padding."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the folder or name of a configuration")
     parser.add_argument("--data", required=True, help="tar shards of sounds and texts")
     parser.add_argument("--frames", type=int, default=24_000, help="the most in a microbatch")
     parser.add_argument("--samples-per-step", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=100, help="at most, of one epoch")
     parser.add_argument("--workers", type=int, default=4)
     args = parser.parse_args()
 
@@ -57,33 +51,28 @@ def main() -> None:
     config = AutoConfig.from_pretrained(args.model, ctc_loss_reduction="sum")
     model = AutoModelForCTC.from_config(config).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    fields = {
-        "input_features": "pad 0", "attention_mask": "mask of input_features",
-        "labels": f"pad {config.pad_token_id}",
-    }  # fmt: skip
+    fields = {"input_features": "pad 0", "attention_mask": "mask of input_features"}
+    fields["labels"] = f"pad {config.pad_token_id}"
+    data = cp.TarDataset(args.data, Speech(args.model, config.encoder_config.num_mel_bins))
     loader = cp.DataLoader(
-        cp.TarDataset(args.data, Speech(args.model, config.encoder_config.num_mel_bins)),
-        shuffle=True,
-        num_workers=args.workers,
+        data, shuffle=True, num_workers=args.workers,
         balance=cp.Balance(
             budgets={"mel_frames": args.frames}, samples_per_step=args.samples_per_step,
             accumulate="auto", work="padded", layout=cp.Layout("speech", fields),
         ),
     )  # fmt: skip
-    for step in loader.steps():
-        loss, frames, padding = 0.0, 0, 0
+    for step in islice(loader.steps(), args.steps):
+        loss = 0.0
         for batch, info in zip(step.microbatches, step.infos, strict=True):
             given = {name: batch[name].to(device) for name in fields}
             share = cp.scale_loss(model(**given).loss, info, per="sample")
             share.backward()
             loss += share.item()
-            frames += info.costs["mel_frames"]
-            padding += info.padding["mel_frames"]
         optimizer.step()
         optimizer.zero_grad()
-        print(f"step {step.number}: loss {loss:.3f}, {frames} frames, {padding / frames:.1%} padding")
-        if step.number + 1 == args.steps:
-            break
+        frames = sum(info.costs["mel_frames"] for info in step.infos)
+        padding = sum(info.padding["mel_frames"] for info in step.infos) / frames
+        print(f"step {step.number}: loss {loss:.3f}, {frames} frames, {padding:.0%} padding")
 
 
 if __name__ == "__main__":

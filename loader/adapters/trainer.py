@@ -315,4 +315,5 @@ def for_model(batch: Any, model: Any) -> Any:
             return not has_no_rows(batch[name], taken[name])
         return not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
 
-    return {name: value for name, value in batch.items() if is_given(name)} | hf_kwargs(batch, model)
+    kept = {name: value for name, value in batch.items() if is_given(name)}
+    return kept | hf_kwargs(batch, model)

@@ -276,8 +276,8 @@ class RecordProcessor:
             made = {n: value[:most] if n in PER_TOKEN else value for n, value in made.items()}
         if not count_label_tokens(made["labels"]):
             raise ValueError(
-                f"nothing is learned: no label in {len(made['input_ids'])} tokens; raise max_length "
-                'where that cut the labels off, or leave such samples out with on_error="skip"'
+                f"nothing is learned: no label in {len(made['input_ids'])} tokens; if max_length "
+                'cut them off, raise it, or leave such samples out with on_error="skip"'
             )
         made["labels"][0] = IGNORED  # nothing comes before it
         return made
