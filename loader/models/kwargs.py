@@ -48,7 +48,7 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
     (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
     made of the config's image_token_id. And every other field of the batch that forward() names, as
-    pixel_values; where it has no rows (no sample has an image) it is left out. The batch may be on
+    pixel_values; one that holds nothing (no sample has an image) is left out. The batch may be on
     any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
@@ -138,13 +138,9 @@ def text_model(model: Any) -> Any:
     return model
 
 
-def has_no_rows(value: Any, parameter: inspect.Parameter) -> bool:
-    """Return whether a field is best left out of a call: it has no rows, and need not be given.
-
-    Encoders of transformers fail on no images at all.
-    """
-    is_empty = isinstance(value, Tensor) and value.ndim > 0 and not len(value)
-    return is_empty and parameter.default is not parameter.empty
+def holds_nothing(value: Any) -> bool:
+    """Return whether a field is a tensor of no elements, as those of images where there is none."""
+    return isinstance(value, Tensor) and not value.numel()
 
 
 def _fields_named(batch: Mapping[str, Any], model: Any) -> dict[str, Any]:
@@ -155,7 +151,7 @@ def _fields_named(batch: Mapping[str, Any], model: Any) -> dict[str, Any]:
         for name, value in batch.items()
         if name in taken
         and name not in ("input_ids", "labels", *NEEDED)
-        and not has_no_rows(value, taken[name])
+        and not holds_nothing(value)  # encoders fail on no images
     }
 
 
@@ -163,7 +159,7 @@ def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]
     """Return positions (4, 1, tokens): of the text, and of time, height and width."""
     text: Tensor = batch["position_ids"]
     if "mrope_position_ids" in batch:
-        axes = batch["mrope_position_ids"]
+        axes = batch["mrope_position_ids"].reshape(-1, 1, text.shape[1])
     else:
         axes = torch.cat([*_axes_by_sample(batch, model, owner, ends)], -1)
     return torch.cat([text[None], axes.to(text)]) if axes.ndim == 3 else text

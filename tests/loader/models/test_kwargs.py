@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from counterpoise.loader import collate_packed, collate_padded, hf_kwargs
-from counterpoise.loader.adapters.trainer import for_model
 
 SAMPLES = [
     {"input_ids": np.arange(n), "labels": np.arange(n), "name": f"sample {n}"} for n in (3, 1, 5)
@@ -31,18 +30,15 @@ def test_a_batch_that_is_not_packed_is_refused() -> None:
 
 
 class Seeing(torch.nn.Module):
-    """A model that takes images, and rows of sounds without which it cannot do."""
+    """A model that takes images."""
 
-    def forward(
-        self, input_ids: Any, sounds: Any, pixel_values: Any = None, labels: Any = None
-    ) -> Any:
+    def forward(self, input_ids: Any, pixel_values: Any = None, labels: Any = None) -> Any:
         """Take what a batch has."""
 
 
 def batch_of(images: int) -> Any:
     pixels = np.ones((images, 3, 4, 4), np.float32)
-    sounds = np.zeros((0, 2), np.float32)
-    return collate_packed([{**SAMPLES[0], "pixel_values": pixels, "sounds": sounds}])
+    return collate_packed([{**SAMPLES[0], "pixel_values": pixels}])
 
 
 def test_a_model_gets_the_images_that_there_are() -> None:
@@ -50,12 +46,3 @@ def test_a_model_gets_the_images_that_there_are() -> None:
     assert hf_kwargs(batch_of(2), Seeing())["pixel_values"].shape == (2, 3, 4, 4)
     assert "pixel_values" not in hf_kwargs(batch_of(0), Seeing())
     assert not {"labels", "input_ids", "name"} & hf_kwargs(batch_of(2), Seeing()).keys()
-
-
-def test_what_forward_needs_is_given_without_rows_too() -> None:
-    assert hf_kwargs(batch_of(0), Seeing())["sounds"].shape == (0, 2)
-
-
-def test_trainer_gives_no_images_where_there_are_none() -> None:
-    assert "pixel_values" in for_model(batch_of(1), Seeing())
-    assert "pixel_values" not in for_model(batch_of(0), Seeing())
