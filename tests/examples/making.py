@@ -7,7 +7,7 @@ import importlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> str:
     return str(path)
 
 
-def write_tar(samples: list[Mapping[str, bytes]], path: Path) -> str:
+def write_tar(samples: Sequence[Mapping[str, bytes]], path: Path) -> str:
     """Write samples, each of members by extension, and return the path."""
     with tarfile.open(path, "w") as tar:
         for number, members in enumerate(samples):
