@@ -37,7 +37,7 @@ def main() -> None:
     chat = cp.HFProcessor(processor, max_length=args.tokens, overlong="cut")
     loader = cp.DataLoader(
         cp.TarDataset(args.data, chat), shuffle=True, num_workers=args.workers,
-        on_error="skip",  # samples that cannot be cut to max_length, and broken ones: the log says
+        on_error="skip",  # samples that cannot be cut to max_length, and broken ones
         balance=cp.Balance(
             budgets={"tokens": args.tokens}, samples_per_step=args.samples_per_step,
             accumulate="auto", waits="step", layout="packed",
@@ -67,6 +67,7 @@ def main() -> None:
         distributed.all_reduce(tokens)
         if rank == 0:
             print(f"step {step.number}: loss {loss:.3f}, tokens of ranks {tokens.int().tolist()}")
+    print(f"rank {rank} is at the end; {loader.left_out} samples were left out on all ranks")
     distributed.destroy_process_group()
 
 

@@ -33,7 +33,7 @@ def main() -> None:
         shuffle=True,
         num_workers=args.workers,
         balance=cp.Balance("auto", layout="packed"),
-        on_error="skip",  # samples that cannot be cut to max_length, and broken ones: the log says
+        on_error="skip",  # samples that cannot be cut to max_length, and broken ones
     )
     trainer = Trainer(
         model=model,
@@ -48,6 +48,7 @@ def main() -> None:
     )
     cp.adapters.attach_trainer(trainer, loader)
     trainer.train()
+    print(f"{loader.left_out} samples were left out")
 
 
 if __name__ == "__main__":
