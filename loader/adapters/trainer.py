@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..models.kwargs import NEEDED, hf_kwargs, is_packed, unwrapped
+from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import check_packing
 from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
@@ -315,7 +315,7 @@ def for_model(batch: Any, model: Any) -> Any:
     kept = {
         name: value
         for name, value in batch.items()
-        if not (hasattr(value, "numel") and not value.numel())
+        if not holds_nothing(value)
         and (
             name in taken
             or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})

@@ -287,7 +287,8 @@ class PlanningThread(Planning):
         super().__init__(make, describe, shares, group)
         self._gate = threading.Lock()
         self._stopped = False
-        self._work_there = threading.Event()
+        # No threading.Event: an exception that leaves set() in its middle leaves its lock held.
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tells = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._tells, select.POLLIN)
@@ -298,14 +299,14 @@ class PlanningThread(Planning):
     def start(self) -> None:
         """Start the thread; the processes that are to have no copy of it are forked before."""
         self._thread = threading.Thread(
-            target=_run, args=(weakref.ref(self), self._work_there), daemon=True,
+            target=_run, args=(weakref.ref(self), self._bell), daemon=True,
             name="counterpoise planning",
         )  # fmt: skip
         self._thread.start()
 
     def _post(self, kind: str, given: Any) -> None:
         super()._post(kind, given)
-        self._work_there.set()
+        self._bell.put(None)
 
     def collect(self) -> Collected | None:
         """Return what has come of it, None if nothing has."""
@@ -340,7 +341,7 @@ class PlanningThread(Planning):
     def stop(self) -> None:
         """End the thread, and wait until it has ended."""
         self._stopped = True
-        self._work_there.set()
+        self._bell.put(None)
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(FORK_WAIT_S)
         super().stop()
@@ -354,15 +355,17 @@ class PlanningThread(Planning):
             return True
 
 
-def _run(planning: "weakref.ref[PlanningThread]", work_there: threading.Event) -> None:
+def _run(planning: "weakref.ref[PlanningThread]", bell: "queue.SimpleQueue[None]") -> None:
     """Be the thread: it ends with its planning, which nobody may have stopped."""
     while (mine := planning()) is not None and not mine._stopped and not mine.has_ended:
-        work_there.clear()
+        while not bell.empty():
+            bell.get()
         is_busy = mine._work_once()
         pause_s = mine.pause_s()
         del mine
         if not is_busy:
-            work_there.wait(pause_s)
+            with contextlib.suppress(queue.Empty):
+                bell.get(timeout=pause_s)
 
 
 _running: "weakref.WeakSet[PlanningThread]" = weakref.WeakSet()

@@ -8,8 +8,7 @@ from msgspec import structs
 from rich.markup import escape
 from rich.table import Table
 
-from ...balancer.protocol.messages import StatusReport, WorkerStatus
-from ...balancer.protocol.status_messages import UNKNOWN_US
+from ...balancer.protocol.status_messages import UNKNOWN_US, StatusReport, WorkerStatus
 from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN
 

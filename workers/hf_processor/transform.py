@@ -271,11 +271,14 @@ class RecordProcessor:
             if images_end > most:
                 raise ValueError(
                     f"the last image ends at token {images_end}, beyond max_length={most}: images "
-                    "are not cut"
+                    'are not cut; raise it, or leave such samples out with on_error="skip"'
                 )
             made = {n: value[:most] if n in PER_TOKEN else value for n, value in made.items()}
         if not count_label_tokens(made["labels"]):
-            raise ValueError(f"nothing is learned: no label in {len(made['input_ids'])} tokens")
+            raise ValueError(
+                f"nothing is learned: no label in {len(made['input_ids'])} tokens; if max_length "
+                'cut them off, raise it, or leave such samples out with on_error="skip"'
+            )
         made["labels"][0] = IGNORED  # nothing comes before it
         return made
 

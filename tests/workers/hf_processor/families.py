@@ -252,6 +252,7 @@ class _NoVideos(dict[str, Any]):
 
     model_input_names = ()
     merge_size, temporal_patch_size, num_frames, fps = 2, 2, 8, 1
+    _auto_class = None  # what save_pretrained asks for
 
 
 @functools.cache
