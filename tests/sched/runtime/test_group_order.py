@@ -114,7 +114,7 @@ def reversed_order(rank: int) -> str:
 
     def other(self: UnitPlace, names: Iterable[str]) -> Mapping[str, Sequence[int]]:
         found = right(self, names)
-        return {name: found[name] for name in (reversed(found) if rank == 3 else found)}
+        return {name: found[name] for name in ([*found][::-1] if rank == 3 else found)}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UnitPlace, "communicator_ranks", other)

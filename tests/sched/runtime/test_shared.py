@@ -73,7 +73,7 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
     placed = program.stages_of(own)
     shared: dict[str, nn.Parameter] = {}
     if by_split:
-        plan = split_of([len(stage) for stage in model])
+        plan = split_of(tuple(len(stage) for stage in model))
         stages = split(nn.Sequential(*(m for stage in model for m in stage)), plan, layers="")
         mine: dict[int, Any] = copy.deepcopy({stage: stages[stage] for stage in placed})
     else:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+import transformers
 from torch import Tensor, nn
 from transformers import (
     CohereConfig,
@@ -44,7 +45,6 @@ SIZES: dict[str, Any] = {
 GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
 GPT2 = {"vocab_size": 64, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}
 GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
-# What forward multiplies embeddings and logits with.
 MADE: dict[str, Callable[[bool], nn.Module]] = {
     "llama": lambda tied: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=tied)),
     "granite": lambda tied: GraniteForCausalLM(
@@ -56,6 +56,7 @@ MADE: dict[str, Callable[[bool], nn.Module]] = {
     ),
     "gpt2": lambda tied: GPT2LMHeadModel(GPT2Config(**GPT2, tie_word_embeddings=tied)),
 }
+# What forward multiplies embeddings and logits with.
 SCALES = {"granite": (12.0, 1 / 8), "cohere": (1.0, 0.0625)}
 
 
@@ -262,13 +263,16 @@ def test_the_microbatch_may_be_given_and_the_check_left_out() -> None:
 
 
 def test_a_model_for_which_no_microbatch_can_be_made_asks_for_one() -> None:
-    class Two(nn.Sequential):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return super().forward(x) + y
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 
-    made = Two(nn.Linear(2, 2), nn.Linear(2, 2))
+        def forward(self, x: Tensor, y: Tensor) -> Any:
+            return self.layers(x) + y
+
     with pytest.raises(ValueError, match="forward takes y; give check="):
-        split(made, split_of((2,)), layers="")
+        split(Two(), split_of((2,)))
     with pytest.raises(ValueError, match="begin with a Tanh"):
         split(nn.Sequential(nn.Tanh(), nn.Linear(2, 2)), split_of((2,)), layers="")
 
@@ -342,3 +346,32 @@ def train_family(rank: int, family: str, tied: bool, name: str) -> float:
 @pytest.mark.parametrize("family", MADE)
 def test_two_ranks_train_as_the_models_own_forward_does(pool, family, tied, name) -> None:
     assert max(pool.run(train_family, family, tied, name)) <= 1e-5
+
+
+# Those that docs/runtime.md names.
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "family",
+    [
+        "Llama",
+        "Mistral",
+        "Mixtral",
+        "Qwen2",
+        "Qwen3",
+        "Qwen2Moe",
+        "Qwen3Moe",
+        "Gemma",
+        "Olmo",
+        "Olmo2",
+        "SmolLM3",
+        "Phi3",
+        "StableLm",
+        "Starcoder2",
+    ],
+)
+def test_one_description_fits_many_families(family: str) -> None:
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(
+        getattr(transformers, f"{family}Config")(**SIZES)
+    )
+    assert len(split(model, split_of((1, 2)), **describe("llama", model).given())) == 2

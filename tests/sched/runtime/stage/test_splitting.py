@@ -75,7 +75,7 @@ def test_stages_compute_what_the_model_does(sizes: tuple[int, ...]) -> None:
     stages = split(model, split_of(sizes, [tuple(one) for one in again]), **NAMES)
     assert len(stages) == len(sizes)
     for layer in model.model.get_submodule("layers").children():
-        layer.calls = 0
+        vars(layer)["calls"] = 0  # the check has called them, too
     names = [name for stage in stages for name in stage.state_dict()]
     assert sorted(names) == sorted(expected.state_dict())
 
