@@ -30,7 +30,7 @@ class HFProcessor(RecordProcessor):
     max_length        the most tokens of a sample
     overlong          what one with more is: "refuse", a SampleError; "cut", cut at its end, but
                       not where that is within an image
-    image_root        the folder that the paths of records are in; without it files are refused
+    media_root        the folder that the paths of records are in; without it files are refused
     processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
     template_kwargs   variables of the template
     max_pixels        the most pixels of an image

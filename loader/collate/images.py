@@ -7,8 +7,9 @@
                                          largest where a field beside it says what is real (SIZES),
                                          and may be (patches, dim) only there
 
-pixel_values_videos (patches, dim) go with video_grid_thw. Samples may lack all of these. A batch
-has them concatenated, and images_per_sample and videos_per_sample int32 (B,).
+pixel_values_videos (patches, dim) go with video_grid_thw; without, they are (videos, frames, 3, H,
+W) of one number of frames. Samples may lack all of these. A batch has them concatenated, and
+images_per_sample and videos_per_sample int32 (B,).
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -54,8 +55,10 @@ def collate_images(
         batch |= _images(samples, pixels, fields)
     elif pixels or dummy_tile or not samples:
         batch |= _tiles(samples, pixels, dummy_tile, fields)
-    if has_grid["pixel_values_videos"] or any("pixel_values_videos" in each for each in samples):
+    if has_grid["pixel_values_videos"]:
         batch |= _patches(samples, "pixel_values_videos", fields)
+    elif videos := _held(samples, "pixel_values_videos"):
+        batch |= _videos(samples, videos, fields)
     return batch
 
 
@@ -164,6 +167,24 @@ def _images(
         batch["pixel_values"] = concatenated("pixel_values", held, 0 if says else None)
     counts = [len(pixels.get(place, ())) for place in range(len(samples))]
     return batch | _counts("images_per_sample", counts, fields)
+
+
+def _videos(
+    samples: Sequence[Sample], videos: Mapping[int, Array], fields: Container[str]
+) -> Batch:
+    name = "pixel_values_videos"
+    shapes = {array.shape[1:] for array in videos.values() if len(array)}
+    if len(shapes) > 1 or not all(array.ndim == 5 for array in videos.values()):
+        raise ValueError(
+            f"samples have {name} of shapes {sorted({a.shape for a in videos.values()})}, and no "
+            "video_grid_thw: give video_grid_thw (videos, 3) beside patches (patches, dim), or "
+            "videos (videos, frames, 3, H, W) of one number of frames (cp.media.FrameRule(frames=8))"
+        )
+    batch: Batch = {}
+    if name in fields:
+        batch[name] = concatenated(name, videos)
+    counts = [len(videos.get(place, ())) for place in range(len(samples))]
+    return batch | _counts(COUNTS[name], counts, fields)
 
 
 def _refuse_both(samples: Sequence[Sample]) -> None:
