@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
 # Fields of a packed batch that are for the loop, and no model's unless its forward() names them.
 OF_THE_LOOP = (
-    *NEEDED, "cu_seq_lens_padded", "pad_sequences", "images_per_sample", "tiles_per_image",
-    "mrope_position_ids",
+    *NEEDED, "cu_seq_lens_padded", "pad_sequences", "images_per_sample", "videos_per_sample",
+    "tiles_per_image", "mrope_position_ids",
 )  # fmt: skip
 
 
@@ -305,14 +305,20 @@ def saved_ledger(state: Any, name: str) -> dict[str, Any]:
 
 
 def for_model(batch: Any, model: Any) -> Any:
-    """Return a packed batch as the arguments of a Hugging Face model; any other as it is."""
+    """Return a packed batch as the arguments of a Hugging Face model; any other as it is.
+
+    Fields that hold nothing are left out: an encoder is not run where there are no images.
+    """
     if not is_packed(batch):
         return batch
     taken = inspect.signature(unwrapped(model).forward).parameters
     kept = {
         name: value
         for name, value in batch.items()
-        if name in taken
-        or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
+        if not (hasattr(value, "numel") and not value.numel())
+        and (
+            name in taken
+            or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})
+        )
     }
     return kept | hf_kwargs(batch, model)

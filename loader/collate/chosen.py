@@ -17,7 +17,6 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import as_layout
 from ..step.info import StepInfo
 from .fields import EVERY, kinds_of
-from .layouts import collate_samples
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
@@ -89,6 +88,8 @@ class BatchMaker:
             if self.collate_fn is not None and self.collate_fn is not default_collate:
                 return self.collate_fn
             return partial(_stacked, wanted)
+        from .layouts import collate_samples  # here: layout 'torch' needs nothing of it
+
         return partial(
             collate_samples, layout=balance.layout, pad_id=balance.pad_id,
             dummy_tile=balance.dummy_tile, fields=wanted, **balance.shapes.of_tokens(),

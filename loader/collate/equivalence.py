@@ -140,7 +140,8 @@ def check_equivalence(
     loss, two short samples of its own are packed too: a model that mixes them is not ok, whatever
     the loader's samples show.
 
-    Raises ValueError for batches of another layout, and for an epoch with no steps left.
+    Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
+    model that raises for any packed batch.
     """
     own = _layout_of(loader)
     first = next(iter(model.parameters()), torch.zeros(()))
@@ -247,6 +248,8 @@ def _compare(
     proof = None
     if loss is hf_loss_sum and "packed" in layouts:
         proof = prove_packing(model)
+        if proof.raises:
+            raise ValueError(proof.reason)
         causes += [proof.reason] if proof.status == "refused" else []
     first = collate("padded", samples[:1])
     if float(compute(first).detach()) != float(compute(first).detach()):

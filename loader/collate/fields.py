@@ -165,10 +165,8 @@ def collate_field(
             yield name, [_listed(values.get(place)) for place in range(samples)]
         return
     arrays, bits = read_arrays(name, values)
-    if rule.axes is not None:  # an array of one axis fewer is a single item
-        arrays = {
-            p: each[None] if each.ndim == rule.axes - 1 else each for p, each in arrays.items()
-        }
+    if rule.axes is not None:
+        arrays = {p: _items(name, p, each, rule.axes) for p, each in arrays.items()}
     how = rule.how
     if how == BY_KIND.how:
         how = "concatenate" if any(array.ndim for array in arrays.values()) else "stack"
@@ -186,6 +184,16 @@ def collate_field(
             of_all[place] = array.shape[:axes]
         if axes:
             yield lengths, filled_tensor(of_all if axes > 1 else of_all[:, 0], np.int32)
+
+
+def _items(name: str, place: int, array: Array, axes: int) -> Array:
+    """Return an array of so many axes; one of an axis fewer is a single item."""
+    if array.ndim not in (axes - 1, axes):
+        raise ValueError(
+            f"field {name!r} of sample {place} has shape {array.shape}: give an array of {axes} "
+            f"axes, items first, or one of {axes - 1} for a single item"
+        )
+    return array[None] if array.ndim < axes else array
 
 
 def _listed(value: Any) -> Any:

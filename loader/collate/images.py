@@ -7,9 +7,8 @@
                                          largest where a field beside it says what is real (SIZES),
                                          and may be (patches, dim) only there
 
-pixel_values_videos (patches, dim) go with video_grid_thw; without, they are (videos, frames, 3, H,
-W) of one number of frames. Samples may lack all of these. A batch has them concatenated, and
-images_per_sample and videos_per_sample int32 (B,).
+pixel_values_videos are patches with video_grid_thw, or (videos, frames, 3, H, W). Samples may lack
+all of these. A batch has them concatenated, and images_per_sample, videos_per_sample int32 (B,).
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -46,19 +45,16 @@ def collate_images(
     numbers of tiles or patches do not fit, and for pixels that can be either.
     """
     batch: Batch = {}
-    has_grid = {pixels: any(grid in each for each in samples) for pixels, grid in GRIDS.items()}
-    pixels = _held(samples, "pixel_values")
-    if has_grid["pixel_values"]:
-        _refuse_both(samples)
-        batch |= _patches(samples, "pixel_values", fields)
-    elif any(map(len, pixels.values())) and not any(TILES in sample for sample in samples):
-        batch |= _images(samples, pixels, fields)
-    elif pixels or dummy_tile or not samples:
-        batch |= _tiles(samples, pixels, dummy_tile, fields)
-    if has_grid["pixel_values_videos"]:
-        batch |= _patches(samples, "pixel_values_videos", fields)
-    elif videos := _held(samples, "pixel_values_videos"):
-        batch |= _videos(samples, videos, fields)
+    for name, grid in GRIDS.items():
+        pixels = _held(samples, name)
+        is_tiled = name == "pixel_values"
+        has_owners = is_tiled and any(TILES in sample for sample in samples)
+        if any(grid in sample for sample in samples):
+            batch |= _patches(samples, name, fields)
+        elif any(map(len, pixels.values())) and not has_owners:
+            batch |= _images(samples, name, pixels, fields)
+        elif is_tiled and (pixels or dummy_tile or not samples):
+            batch |= _tiles(samples, pixels, dummy_tile, fields)
     return batch
 
 
@@ -129,6 +125,11 @@ def _patches(samples: Sequence[Sample], name: str, fields: Container[str]) -> Ba
 
 def _grid(place: int, sample: Sample, name: str) -> Array:
     """Return a sample's grids (images, 3); ValueError where they make another number of patches."""
+    if name == "pixel_values" and TILES in sample:
+        raise ValueError(
+            f"sample {place} has tiles_per_image, and samples of its microbatch have "
+            "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
+        )
     grid = array_of(sample.get(GRIDS[name], np.zeros((0, 3), int)), place, GRIDS[name])
     pixels = array_of(sample.get(name, ()), place, name)
     if grid.shape == (0,):
@@ -149,48 +150,23 @@ def _grid(place: int, sample: Sample, name: str) -> Array:
 
 
 def _images(
-    samples: Sequence[Sample], pixels: Mapping[int, Array], fields: Container[str]
+    samples: Sequence[Sample], name: str, pixels: Mapping[int, Array], fields: Container[str]
 ) -> Batch:
     held = {place: array for place, array in pixels.items() if len(array)}
-    says = any(name in sample for name in SIZES for sample in samples)
+    # which are of images: nothing says which frames are a video's own
+    says = name == "pixel_values" and any(each in sample for each in SIZES for sample in samples)
     for place, array in held.items():
         if array.ndim not in ((3, 4, 5) if says else (4, 5)):
+            tiles = f"{TILES} (images,) beside tiles (tiles, 3, S, S), "
             raise ValueError(
-                f"sample {place} has pixel_values {array.dtype} of shape {array.shape}, and neither"
-                " image_grid_thw nor tiles_per_image: give image_grid_thw (images, 3) beside "
-                "patches (patches, dim), tiles_per_image (images,) beside tiles (tiles, 3, S, S), "
-                "or images (images, 3, H, W) or (images, tiles, 3, H, W), or a rule of your own: "
-                "cp.Layout('mine', {'pixel_values': 'concatenate, optional'}, base=...)"
+                f"sample {place} has {name} {array.dtype} of shape {array.shape}, and nothing "
+                f"beside them that says what they are: give {GRIDS[name]} (images, 3) beside "
+                f"patches (patches, dim), {tiles * (name == 'pixel_values')}or images (images, 3, "
+                f"H, W) or (images, tiles, 3, H, W), or a rule of your own: cp.Layout('mine', "
+                f"{{{name!r}: 'concatenate, optional'}}, base=...)"
             )
-    batch: Batch = {}
-    if "pixel_values" in fields:
-        batch["pixel_values"] = concatenated("pixel_values", held, 0 if says else None)
-    counts = [len(pixels.get(place, ())) for place in range(len(samples))]
-    return batch | _counts("images_per_sample", counts, fields)
-
-
-def _videos(
-    samples: Sequence[Sample], videos: Mapping[int, Array], fields: Container[str]
-) -> Batch:
-    name = "pixel_values_videos"
-    shapes = {array.shape[1:] for array in videos.values() if len(array)}
-    if len(shapes) > 1 or not all(array.ndim == 5 for array in videos.values()):
-        raise ValueError(
-            f"samples have {name} of shapes {sorted({a.shape for a in videos.values()})}, and no "
-            "video_grid_thw: give video_grid_thw (videos, 3) beside patches (patches, dim), or "
-            "videos (videos, frames, 3, H, W) of one number of frames (cp.media.FrameRule(frames=8))"
-        )
     batch: Batch = {}
     if name in fields:
-        batch[name] = concatenated(name, videos)
-    counts = [len(videos.get(place, ())) for place in range(len(samples))]
+        batch[name] = concatenated(name, held, 0 if says else None)
+    counts = [len(pixels.get(place, ())) for place in range(len(samples))]
     return batch | _counts(COUNTS[name], counts, fields)
-
-
-def _refuse_both(samples: Sequence[Sample]) -> None:
-    for place, sample in enumerate(samples):
-        if TILES in sample:
-            raise ValueError(
-                f"sample {place} has tiles_per_image, and samples of its microbatch have "
-                "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
-            )

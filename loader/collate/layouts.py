@@ -318,19 +318,14 @@ def collate_packed(
     for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
     images as in collate_padded. pad_id is used for padding, and for a batch without samples.
 
-    align: every sample is followed by pad tokens (labels -100, positions that go on) up to a
-    multiple of it: THD kernels of context parallelism, FP8. Then cu_seq_lens says how long samples
-    are without them, and cu_seq_lens_padded int32 where each begins, as Transformer Engine's
-    cu_seqlens and cu_seqlens_padded do. Kernels that know no such gaps (flash-attention's,
-    FlexAttention's document ids) take cu_seq_lens_padded: no token of a sample attends to those
-    after it.
+    align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
+    on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
+    begins: docs/batches.md says which kernels take which.
 
-    length: the tokens of the whole batch. What is missing is pad tokens that are a sequence of
-    their own, the last one in cu_seq_lens, as Megatron's dummy sequence is: kernels leave what no
-    sequence holds as it was in memory, and gradients become NaN. pad_sequences, then, is 1, or 0
-    where nothing was missing. Of several lengths, ascending, it is the first that is enough.
-    max_length is the length then, so that batches of one length are alike for what is compiled.
-    Raises ValueError for more tokens than length.
+    length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
+    missing is one more sequence of pad tokens, as Megatron's dummy sequence is, and pad_sequences
+    is 1, else 0: kernels leave what no sequence holds as it was in memory. max_length is the length
+    then, so that batches are alike for what is compiled. ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)

@@ -7,6 +7,7 @@ too: rows of filling, and behind packed samples a sequence that kernels see as o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -186,6 +187,7 @@ def _is_whole(array: Array) -> bool:
     return array.dtype.kind in "iu" and (array.dtype != np.uint64 or array.max() < TOO_LARGE)
 
 
+@lru_cache(maxsize=64)
 def made_fields(layout: Layout) -> frozenset[str]:
     """Return the fields that are never samples' own: those of either base, but for own rules."""
     rules = rules_of(layout)

@@ -140,7 +140,7 @@ def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]
     """Return positions (4, 1, tokens): of the text, and of time, height and width."""
     text: Tensor = batch["position_ids"]
     if "mrope_position_ids" in batch:
-        axes = batch["mrope_position_ids"]
+        axes = batch["mrope_position_ids"].reshape(-1, 1, text.shape[1])
     else:
         axes = torch.cat([*_axes_by_sample(batch, model, owner, ends)], -1)
     return torch.cat([text[None], axes.to(text)]) if axes.ndim == 3 else text

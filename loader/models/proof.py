@@ -39,10 +39,14 @@ Told = Callable[[Any, Any], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a model does with packed samples; `reason` says why, and what would be right."""
+    """What a model does with packed samples; `reason` says why, and what would be right.
+
+    raises: a pack raises, where a sample alone does not.
+    """
 
     status: Status
     reason: str = ""
+    raises: bool = False
 
 
 _PROVED: dict[Any, Proof] = {}
@@ -115,7 +119,8 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
     try:
         proof = _look(small, samples, separate, told)
     except Exception as found:
-        proof = Proof("refused", f"takes no packed batch: {type(found).__name__}: {found}"[:500])
+        reason = f"takes no packed batch: {type(found).__name__}: {found}"[:500]
+        proof = Proof("refused", reason, raises=True)
     return replace(proof, reason=_advised(proof, who, what, small, samples, told))
 
 

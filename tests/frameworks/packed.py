@@ -32,11 +32,11 @@ def test_packed_samples_train_as_one_by_one(one: Pool, tmp_path: Path, kind: str
 @pytest.mark.skipif(
     version("transformers").startswith("4."), reason="its tiny model is not so made"
 )
-def test_packed_samples_of_an_m_rope_model_train_as_one_by_one(one: Pool, tmp_path: Path) -> None:
-    named = {"kind": "balanced", "family": "qwen2_vl"}
-    ((ours, alone, names),) = one.run(f"{CASES}:trained", folder=str(tmp_path), **named)
+def test_packed_samples_with_images_train_as_one_by_one(one: Pool, tmp_path: Path) -> None:
+    ((ours, alone, names),) = one.run(f"{CASES}:trained_with_images", folder=str(tmp_path))
     assert_close(ours, alone)
-    assert names == {tuple(sorted([*ARGUMENTS, "mm_token_type_ids"]))}
+    more = ("image_grid_thw", "mm_token_type_ids", "pixel_values")
+    assert names == {tuple(sorted([*ARGUMENTS, *more]))}
 
 
 @pytest.mark.parametrize("kind", LEAKING)

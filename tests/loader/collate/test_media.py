@@ -15,7 +15,7 @@ from counterpoise.loader.collate.apart import samples_of
 
 BOTH: dict[str, Any] = {"padded": collate_padded, "packed": collate_packed}
 both = pytest.mark.parametrize("base", BOTH)
-GRIDS = st.lists(st.tuples(*[st.integers(1, 3)] * 3), max_size=2)
+GRIDS: Any = st.lists(st.tuples(*[st.integers(1, 3)] * 3), max_size=2)
 
 
 def patches(count: int, first: int) -> Any:
@@ -116,6 +116,8 @@ def test_values_of_tokens_are_laid_as_the_tokens_are() -> None:
          {"pixel_values": (2, 3, 5, 6), "pixel_attention_mask": (2, 5, 6)}),
         ({"pixel_values": (1, 2, 3, 4, 4), "aspect_ratio_ids": (1,), "aspect_ratio_mask": (1, 2)},
          {}, {"pixel_values": (1, 2, 3, 4, 4), "aspect_ratio_mask": (1, 2)}),
+        ({"pixel_values_videos": (1, 4, 3, 2, 2)}, {"pixel_values_videos": (2, 4, 3, 2, 2)},
+         {"pixel_values_videos": (3, 4, 3, 2, 2), "videos_per_sample": (2,)}),
         # Qwen-Audio, Gemma 3n: several audios a sample; Whisper's (mel, frames) is one
         ({"input_features": (2, 8, 5), "feature_attention_mask": (2, 5)},
          {"input_features": (1, 8, 7), "feature_attention_mask": (1, 7)},
@@ -150,14 +152,15 @@ TEXT = {"input_ids": np.arange(2)}
     ("fields", "message"),
     [
         ({"pixel_values": patches(8, 0)},
-         r"pixel_values float32 of shape \(8, 2\), and neither image_grid_thw nor .*cp.Layout\('m"),
+         r"shape \(8, 2\), and nothing beside them .*give image_grid_thw .*tiles_per_image.*cp.La"),
         ({"pixel_values": patches(8, 0), "image_grid_thw": [[1, 2, 2]]},
          r"8 patches in pixel_values, of shape \(8, 2\), but its image_grid_thw \[\[1, 2, 2"),
         ({"pixel_values": patches(4, 0), "image_grid_thw": [1, 2, 2]}, r"use whole numbers from 1"),
         ({"image_grid_thw": [[1, 2, 2]]}, "sample 0 has 0 patches"),
-        ({"pixel_values_videos": patches(4, 0)}, "its video_grid_thw .* makes 0"),
+        ({"pixel_values_videos": patches(4, 0)}, "and nothing beside them .* give video_grid_thw"),
         ({"pixel_values": patches(4, 0), "image_grid_thw": [[1, 2, 2]], "tiles_per_image": [1]},
          "pixel_values are tiles or patches, give one of the two to all"),
+        ({"input_features": np.ones(3)}, r"shape \(3,\): give an array of 3 axes, items first, or"),
         ({"mm_token_type_ids": [1]}, r"shape \(1,\), and its input_ids \(2,\): it goes with the"),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """A layout of the user's own: local, remote, in spawned workers, resumed, checked."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Mels:
 
 
 def cost(sample: dict[str, Any]) -> dict[str, int]:
-    return {"tokens": len(sample.get("input_ids", sample.get("mel")))}
+    return {"tokens": len(sample["input_ids" if "input_ids" in sample else "mel"])}
 
 
 def loader(layout: Any = PACKED, data: Any = None, **given: Any) -> DataLoader[Any, Any]:
@@ -124,6 +125,13 @@ def test_behind_a_balancer_batches_are_the_same(
 ) -> None:
     request.getfixturevalue("through_balancer")
     assert same(taken(loader(*LAYOUTS[name], num_workers=1)), expected[name])
+
+
+def test_it_is_a_collate_fn_of_torchs_loader() -> None:
+    collate = partial(collate_samples, layout=PACKED, pad_id=1)
+    found = list(torch.utils.data.DataLoader(Speech(), 4, collate_fn=collate))
+    rows = [Speech()[index] for index in range(COUNT)]
+    assert same(found, [collate(rows[k : k + 4]) for k in range(0, COUNT, 4)])
 
 
 def test_fields_that_are_wanted_are_the_whole_batchs() -> None:

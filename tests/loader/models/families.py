@@ -69,6 +69,8 @@ DEPTHS = (
 KEY_HEADS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "swa_num_key_value_heads")
 # Parameters above which a model is not a tiny one, and no test's.
 LARGEST = 20_000_000
+# Images of the samples of a batch, in patches: one, none, two, one.
+GRIDS = ([(1, 4, 4)], [], [(1, 4, 8), (1, 4, 4)], [(1, 8, 4)])
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 MROPE = {"text_config": {"rope_parameters": ROPE}}
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -184,4 +186,27 @@ def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     for name, value in other.items():
         is_nested = isinstance(value, dict) and isinstance(made.get(name), dict)
         made[name] = _merged(made[name], value) if is_nested else value
+    return made
+
+
+def samples_of(config: Any, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """Return four samples of text with images of patches in it, as a processor makes them."""
+    generator = torch.Generator().manual_seed(1)
+    vision, made = config.vision_config, []
+    merged = vision.spatial_merge_size**2
+    depth = vision.temporal_patch_size * vision.patch_size**2 * 3
+    for number, grids in enumerate(GRIDS):
+        parts = [torch.randint(3, 90, (4 + number,), generator=generator)]
+        for grid in grids:
+            image = torch.full((grid[1] * grid[2] // merged,), config.image_token_id)
+            parts += [image, torch.randint(3, 90, (3,), generator=generator)]
+        ids = torch.cat(parts)
+        labels = torch.where(ids == config.image_token_id, -100, ids)
+        labels[0] = -100
+        sample = {"input_ids": ids, "labels": labels}
+        if grids:
+            patches = sum(t * h * w for t, h, w in grids)
+            pixels = torch.randn(patches, depth, generator=generator, dtype=torch.float64)
+            sample |= {"pixel_values": pixels.to(dtype), "image_grid_thw": torch.tensor(grids)}
+        made.append(sample)
     return made

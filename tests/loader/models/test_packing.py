@@ -13,18 +13,15 @@ from torch.nn.functional import scaled_dot_product_attention
 pytest.importorskip("transformers", reason="transformers is an optional extra")
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
-from counterpoise.loader import hf_kwargs
+from counterpoise.loader import collate_packed, hf_kwargs
 from counterpoise.loader.adapters.trainer import for_model
 from counterpoise.loader.models import proof as proving
 from counterpoise.loader.models.copies import small_copies
 from counterpoise.loader.models.kwargs import unwrapped
 from counterpoise.loader.models.proof import check_packing, prove_packing
 
-from .families import build
+from .families import build, samples_of
 from .family_rows import *  # noqa: F403 - its processes import transformers once
-
-# Images of the samples of a batch, in patches: one, none, two, one.
-GRIDS = ([(1, 4, 4)], [], [(1, 4, 8), (1, 4, 4)], [(1, 8, 4)])
 
 
 @pytest.fixture(autouse=True)
@@ -46,46 +43,6 @@ def llama(layers: int = 2, **more: Any) -> LlamaForCausalLM:
 
 
 # Loss and gradients
-
-
-def samples_of(config: Any, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Return samples of text with images at some place, as a processor makes them."""
-    generator = torch.Generator().manual_seed(1)
-    vision, made = config.vision_config, []
-    merged = vision.spatial_merge_size**2
-    depth = vision.temporal_patch_size * vision.patch_size**2 * 3
-    for number, grids in enumerate(GRIDS):
-        parts = [torch.randint(3, 90, (4 + number,), generator=generator)]
-        for grid in grids:
-            image = torch.full((grid[1] * grid[2] // merged,), config.image_token_id)
-            parts += [image, torch.randint(3, 90, (3,), generator=generator)]
-        ids = torch.cat(parts)
-        labels = torch.where(ids == config.image_token_id, -100, ids)
-        labels[0] = -100
-        sample = {"input_ids": ids, "labels": labels}
-        if grids:
-            patches = sum(t * h * w for t, h, w in grids)
-            pixels = torch.randn(patches, depth, generator=generator, dtype=torch.float64)
-            sample |= {"pixel_values": pixels.to(dtype), "image_grid_thw": torch.tensor(grids)}
-        made.append(sample)
-    return made
-
-
-def pack(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what layout "packed" makes of them."""
-    lengths = [len(each["input_ids"]) for each in samples]
-    return {
-        "input_ids": torch.cat([each["input_ids"] for each in samples])[None],
-        "labels": torch.cat([each["labels"] for each in samples])[None],
-        "position_ids": torch.cat([*map(torch.arange, lengths)])[None],
-        "cu_seq_lens": torch.tensor([0, *lengths]).cumsum(0).int(),
-        "max_length": max(lengths),
-        "images_per_sample": torch.tensor([len(each) for each in GRIDS], dtype=torch.int32),
-        **{
-            name: torch.cat([each[name] for each in samples if name in each])
-            for name in ("pixel_values", "image_grid_thw")
-        },
-    }
 
 
 def gradients(model: nn.Module, losses: list[Tensor]) -> dict[str, Tensor]:
@@ -116,7 +73,7 @@ def test_packed_images_train_as_sample_by_sample(
             attention_mask=torch.ones_like(ids), **given,
         )  # fmt: skip
         apart.append(output.loss * (sample["labels"] != -100).sum())
-    batch = pack(samples)
+    batch = collate_packed(samples)
     # as attach_trainer gives it to the model
     packed = [model(**for_model(batch, model)).loss * (batch["labels"] != -100).sum()]
     most = 1e-6 if dtype is torch.float64 else 1e-4
@@ -139,7 +96,7 @@ def test_packed_images_train_as_sample_by_sample(
 def test_positions_are_the_text_and_what_the_model_makes_of_each_sample() -> None:
     model = build("qwen2_5_vl")
     samples = samples_of(model.config, torch.float32)
-    batch = pack(samples)
+    batch = collate_packed(samples)
     told = hf_kwargs(batch, model)
     assert told["position_ids"].shape == (4, 1, batch["input_ids"].shape[1])
     assert told["position_ids"][0].equal(batch["position_ids"])
@@ -156,16 +113,27 @@ def test_positions_are_the_text_and_what_the_model_makes_of_each_sample() -> Non
     assert not told["position_ids"][1].equal(batch["position_ids"])
 
 
+def test_a_batch_without_images_has_no_field_of_them_for_the_model() -> None:
+    model = build("qwen2_vl").train()
+    samples = samples_of(model.config, torch.float32)
+    text = {"pixel_values": torch.zeros(0, 1176), "image_grid_thw": torch.zeros(0, 3).long()}
+    batch = collate_packed([{**samples[1], **text}])
+    assert "image_grid_thw" in batch
+    given = for_model(batch, model)
+    assert {"pixel_values", "image_grid_thw", "images_per_sample"}.isdisjoint(given)
+    assert model(**given).loss.isfinite()
+
+
 def test_positions_that_samples_bring_are_used_as_they_are() -> None:
     model = build("qwen2_vl")
-    batch = pack(samples_of(model.config, torch.float32))
+    batch = collate_packed(samples_of(model.config, torch.float32))
     own = torch.arange(3 * batch["input_ids"].numel()).reshape(3, 1, -1)
     assert hf_kwargs(batch | {"mrope_position_ids": own}, model)["position_ids"][1:].equal(own)
 
 
 def test_grids_that_are_not_those_of_the_tokens_are_refused() -> None:
     model = build("qwen2_vl")
-    batch = pack(samples_of(model.config, torch.float32))
+    batch = collate_packed(samples_of(model.config, torch.float32))
     batch["image_grid_thw"] = batch["image_grid_thw"][1:]
     with pytest.raises(ValueError, match="image_grid_thw does not divide so"):
         hf_kwargs(batch, model)
@@ -202,7 +170,7 @@ def lora(model: Any) -> Any:
 
 def test_wrapped_models_are_looked_into() -> None:
     model = build("qwen2_vl")
-    batch = pack(samples_of(model.config, torch.float32))
+    batch = collate_packed(samples_of(model.config, torch.float32))
     expected = hf_kwargs(batch, model)["position_ids"]
     adapted = lora(model)
     for wrapped in (torch.compile(model), adapted, nn.DataParallel(adapted)):
@@ -281,6 +249,8 @@ def test_models_that_mix_samples_are_refused_with_what_would_be_right() -> None:
         check_packing(Shifting(llama().config))
     with pytest.raises(ValueError, match="unexpected keyword argument 'position_ids'"):
         check_packing(Bare())
+    assert prove_packing(Bare()).raises
+    assert not prove_packing(Leaking(llama().config)).raises
 
 
 def test_another_attention_is_advised_where_it_was_seen_to_be_right() -> None:
