@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ...workers.hf_processor.fields import NESTED
+
 NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 # What wraps a model and forwards to it, by the package of its class.
 WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo", "deepspeed", "accelerate")
@@ -47,7 +49,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
     tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
     (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
-    made of the config's image_token_id. The batch may be on any device.
+    made of the config's image_token_id. For Idefics2, Idefics3 and SmolVLM pixel_values and
+    pixel_attention_mask with the axis of the batch before that they take, in place of the batch's.
+    The batch may be on any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
     grids that are not as many as the image tokens of the samples.
@@ -83,7 +87,16 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         lengths = ends.diff().to(batch["position_ids"].device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
-    return told | _types_told(batch, inner)
+    return told | _types_told(batch, inner) | with_axis(batch, inner)
+
+
+def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+    """Return pixels (1, images, ...) for models whose forward() takes (batch, images, ...)."""
+    family = str(getattr(getattr(model, "config", None), "model_type", ""))
+    names = ("pixel_values", "pixel_attention_mask") if family in NESTED else ()
+    found = {name: batch[name] for name in names if name in batch and len(batch[name])}
+    axes = {"pixel_values": 4, "pixel_attention_mask": 3}
+    return {name: each[None] for name, each in found.items() if each.ndim == axes[name]}
 
 
 def is_packed(batch: Any) -> bool:

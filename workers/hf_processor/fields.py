@@ -18,7 +18,8 @@ TILES = "tiles_per_image"
 _OF_CLIPS = (
     "pixel_values_videos", "video_", "second_per_grid", "input_features", "feature_", "audio_",
 )  # fmt: skip
-_NESTED = ("Idefics2", "Idefics3", "SmolVLM")
+# Their processors give, and their models take, images with an axis of the batch.
+NESTED = ("idefics2", "idefics3", "smolvlm")
 _PADDED = ("LlavaNext", "LlavaOnevision")
 
 
@@ -70,7 +71,7 @@ def blank_fields(sample: Fields) -> Fields:
 
 def is_nested_by(processor: Any) -> bool:
     """Return whether a processor gives images an axis of the batch, as its model takes them."""
-    return type(processor.image_processor).__name__.startswith(_NESTED)
+    return type(processor.image_processor).__name__.lower().startswith(NESTED)
 
 
 def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
@@ -79,7 +80,7 @@ def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
         for name, value in made.items()
         if name not in PER_TOKEN and not name.startswith(_OF_CLIPS)
     }
-    if type(image_processor).__name__.startswith(_NESTED):
+    if type(image_processor).__name__.lower().startswith(NESTED):
         found = {name: value[0] for name, value in found.items()}
     if "batch_num_images" in found:
         found["batch_num_images"] = found["batch_num_images"][0]
