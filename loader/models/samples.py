@@ -127,9 +127,7 @@ def _with_media(model: Any, ids: Tensor, place: int) -> Fields:
     if token is None or not hasattr(model, "get_image_features"):
         raise ValueError("it has no image token, or no get_image_features()")
     fields, count = _image(model, place)
-    size = sum(each.numel() for each in model.parameters())
-    if count > MANY_TOKENS and size > LARGE and ids.device.type == "cpu":
-        raise ValueError(f"an image is {count} tokens, too many for a CPU and {size} parameters")
+    _check_size(model, count, "an image")
     start = getattr(model.config, "vision_start_token_id", None)
     before = ids[:2] if start is None else torch.cat([ids[:2], ids.new_tensor([start])])
     held = torch.cat([before, ids.new_full((count,), token), ids[2:]])
@@ -151,6 +149,12 @@ def _image(model: Any, place: int) -> tuple[Fields, int]:
     raise ValueError(f"its images have no known form: {'; '.join(errors)[:200]}")
 
 
+def _check_size(model: Any, count: int, what: str) -> None:
+    size = sum(each.numel() for each in model.parameters())
+    if count > MANY_TOKENS and size > LARGE and next(model.parameters()).device.type == "cpu":
+        raise ValueError(f"{what} is {count} tokens, too many for a CPU and {size} parameters")
+
+
 def _sound(model: Any, place: int) -> tuple[Fields, int]:
     """Return the mel frames of a short sound in the filling that encoders ask for, and its tokens.
 
@@ -163,6 +167,7 @@ def _sound(model: Any, place: int) -> tuple[Fields, int]:
         raise ValueError("its sounds have no known form: input_features with a mask of frames")
     bands = getattr(config, "num_mel_bins", None) or 128
     frames = 2 * (getattr(config, "max_source_positions", None) or 1500)
+    _check_size(model, frames // 2, "a sound, filled up,")
     heard = 32 + 16 * (place % 2)
     first = next(model.parameters())
     values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + place)

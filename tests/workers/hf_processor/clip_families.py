@@ -6,7 +6,13 @@ Video processors are transformers' own, over a stand-in for torchvision (video_p
 from collections.abc import Callable
 from typing import Any
 
-from tests.workers.hf_processor.families import internvl, llava_onevision, qwen, tokenizer
+from tests.workers.hf_processor.families import (
+    internvl,
+    llava_onevision,
+    qwen,
+    tokenizer,
+    without_check,
+)
 from tests.workers.hf_processor.video_processors import make_video_processor
 
 QWEN = {"patch_size": 8, "size": {"shortest_edge": 16 * 16, "longest_edge": 64 * 64}}
@@ -47,6 +53,32 @@ def _speech(name: str, audio: str = "<|AUDIO|>", **settings: Any) -> Any:
     return kind(maker, words, chat_template=words.chat_template, **settings)
 
 
+def _omni() -> Any:
+    """Return Qwen2.5-Omni's: images, videos and sounds."""
+    import transformers
+
+    def between(name: str) -> str:
+        return f"<|vision_bos|><|{name}|><|vision_eos|>"
+
+    words = tokenizer(
+        image=between("IMAGE"), video=between("VIDEO"), audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
+        image_token="<|IMAGE|>", audio_token="<|AUDIO|>", video_token="<|VIDEO|>",
+        vision_bos_token="<|vision_bos|>", vision_eos_token="<|vision_eos|>",
+        audio_bos_token="<|audio_bos|>", audio_eos_token="<|audio_eos|>",
+    )  # fmt: skip
+    made = without_check(transformers.Qwen2_5OmniProcessor)(
+        image_processor=transformers.Qwen2VLImageProcessorPil(
+            patch_size=8, merge_size=2, min_pixels=32**2, max_pixels=160**2
+        ),
+        video_processor=make_video_processor("qwen2_vl", "Qwen2VLVideoProcessor", **QWEN),
+        # sounds are filled up to two seconds, not to 300
+        feature_extractor=transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=2),
+        tokenizer=words, chat_template=words.chat_template,
+    )  # fmt: skip
+    made.videos_kwargs = {**made.videos_kwargs, "size": QWEN["size"]}
+    return made
+
+
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2_vl": lambda: _qwen("Qwen2VLProcessor"),
     "qwen2_5_vl": lambda: _qwen("Qwen2_5_VLProcessor"),
@@ -58,9 +90,10 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "musicflamingo": lambda: _speech("MusicFlamingoProcessor", audio_token="<|AUDIO|>"),
     "glmasr": lambda: _speech("GlmAsrProcessor", audio_token="<|AUDIO|>"),
     "qwen3_asr": lambda: _speech("Qwen3ASRProcessor"),
+    "qwen2_5_omni": _omni,
 }
-VIDEO = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_onevision")
-AUDIO = ("qwen2_audio", "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr")
+VIDEO = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "qwen2_5_omni")
+AUDIO = ("qwen2_audio", "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr", "qwen2_5_omni")
 # Their processors take one sound in a text.
 ONE_SOUND = ("audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr")
 

@@ -251,7 +251,7 @@ def _made(kind: Any, image_processor: Any, words: Any, **settings: Any) -> Any:
     """Return a processor with its tokenizer's template."""
     if "video_processor" in settings:
         settings["video_processor"] = settings["video_processor"] or _NoVideos()
-        kind = _without_check(kind)
+        kind = without_check(kind)
     return kind(
         image_processor=image_processor, tokenizer=words, chat_template=words.chat_template,
         **settings,
@@ -266,7 +266,7 @@ class _NoVideos(dict[str, Any]):
 
 
 @functools.cache
-def _without_check(kind: Any) -> Any:
+def without_check(kind: Any) -> Any:
     """Return a class of the same name that takes any video processor."""
 
     def check(self: Any, name: str, argument: Any) -> Any:
