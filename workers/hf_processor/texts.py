@@ -40,10 +40,9 @@ def is_pali_gemma(processor: Any) -> bool:
 def marks_of(processor: Any) -> dict[str, str]:
     """Return the text that stands for an image, video or sound before a processor replaces it.
 
-    "" if there is none. Gemma 3's of images is another for its model.
+    "" if there is none.
     """
-    marks = {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
-    return {**marks, "image": getattr(processor, "boi_token", None) or marks["image"]}
+    return {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
 
 
 def text_of(

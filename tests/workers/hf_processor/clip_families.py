@@ -40,15 +40,15 @@ def _internvl() -> Any:
     return internvl(make_video_processor("internvl", "InternVLVideoProcessor", **SQUARE))
 
 
-def _speech(name: str, audio: str = "<|AUDIO|>", **settings: Any) -> Any:
-    """Return one with Whisper's feature extractor, of 16 mel bands."""
+def _speech(name: str, audio: str = "<|AUDIO|>", chunk_length: int = 30, **settings: Any) -> Any:
+    """Return one with Whisper's feature extractor, of 16 mel bands; sounds of so many seconds."""
     import transformers
 
     words = tokenizer(
         audio=audio, audio_token=audio, audio_bos_token="<|audio_bos|>",
         audio_eos_token="<|audio_eos|>",
     )  # fmt: skip
-    maker = transformers.WhisperFeatureExtractor(feature_size=16)
+    maker = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=chunk_length)
     kind = getattr(transformers, name)
     return kind(maker, words, chat_template=words.chat_template, **settings)
 
@@ -79,6 +79,20 @@ def _omni() -> Any:
     return made
 
 
+def _gemma3n() -> Any:
+    import transformers
+
+    words = tokenizer(
+        image="<img>", audio="<aud>", image_token="<img>", audio_token="<aud>", boi_token="<i>",
+        eoi_token="</i>", boa_token="<a>", eoa_token="</a>",
+    )  # fmt: skip
+    return transformers.Gemma3nProcessor(
+        feature_extractor=transformers.Gemma3nAudioFeatureExtractor(),
+        image_processor=transformers.SiglipImageProcessorPil(size={"height": 28, "width": 28}),
+        tokenizer=words, chat_template=words.chat_template, audio_seq_length=7, image_seq_length=4,
+    )  # fmt: skip
+
+
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2_vl": lambda: _qwen("Qwen2VLProcessor"),
     "qwen2_5_vl": lambda: _qwen("Qwen2_5_VLProcessor"),
@@ -86,11 +100,13 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "llava_onevision": _llava_onevision,
     "internvl": _internvl,
     "qwen2_audio": lambda: _speech("Qwen2AudioProcessor"),
+    "qwen2_audio_short": lambda: _speech("Qwen2AudioProcessor", chunk_length=1),
     "audioflamingo3": lambda: _speech("AudioFlamingo3Processor", audio_token="<|AUDIO|>"),
     "musicflamingo": lambda: _speech("MusicFlamingoProcessor", audio_token="<|AUDIO|>"),
     "glmasr": lambda: _speech("GlmAsrProcessor", audio_token="<|AUDIO|>"),
     "qwen3_asr": lambda: _speech("Qwen3ASRProcessor"),
     "qwen2_5_omni": _omni,
+    "gemma3n": _gemma3n,
 }
 VIDEO = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "qwen2_5_omni")
 AUDIO = ("qwen2_audio", "audioflamingo3", "musicflamingo", "glmasr", "qwen3_asr", "qwen2_5_omni")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("av")
 
@@ -18,9 +19,12 @@ from PIL import Image
 
 import counterpoise as cp
 from counterpoise import media
+from counterpoise.loader.adapters.trainer import for_model
+from counterpoise.loader.models.proof import check_packing
 from counterpoise.workers import SampleError
 from tests.workers.hf_processor.clip_families import AUDIO, ONE_SOUND, VIDEO, make
 from tests.workers.hf_processor.families import tokenizer
+from tests.workers.hf_processor.models import make_model
 from tests.workers.media.making import audio, video, wave
 
 FPS = media.FrameRule(fps=2, max_frames=7)
@@ -257,13 +261,13 @@ def test_what_is_no_processor_of_chats_says_so() -> None:
 
 
 def test_another_feature_extractor_is_run_to_be_measured(sounds: list[bytes]) -> None:
-    processor = make("qwen2_audio")
-    kind = type(processor.feature_extractor)
-    processor.feature_extractor.__class__ = type("OtherFeatureExtractor", (kind,), {})
-    hf = cp.HFProcessor(processor)
+    hf = cp.HFProcessor(make("gemma3n"))
     assert not hf.probes_by_size
-    record = asked(played(sounds[1]))
-    assert hf.probe(record).cost == hf.cost(hf(record))
+    for record in (asked(played(sounds[1]), TEXT, played(sounds[0])), asked()):
+        sample = hf(record)
+        assert hf.probe(record).cost == hf.cost(sample)
+    # 20,011 samples, filled up to a multiple of 128: windows of 513 each 160
+    assert hf.probe(asked(played(sounds[0]))).cost["mel_frames"] == (20_096 - 513) // 160 + 1
 
 
 def test_the_rule_of_frames_travels_to_workers_elsewhere() -> None:
@@ -333,3 +337,57 @@ def test_one_loop_of_texts_images_videos_and_sounds(shard: Path, layout: Any) ->
             assert int(batch["video_grid_thw"][:, 0].sum()) * 2 == total["frames"]
         seen += info.keys
     assert sorted(seen) == sorted(costs)
+
+
+# In a model
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2_audio_short"])
+def test_a_pack_is_trained_as_its_samples_one_by_one(family: str, clips: list[bytes]) -> None:
+    processor = make(family)
+    hf = cp.HFProcessor(processor, frames=FPS)
+    model = make_model(family.removesuffix("_short"), processor)
+    records = [asked(played(audio(samples=n))) for n in (9_000, 14_321)]
+    if family == "qwen2_5_vl":
+        seen = {"type": "image", "image": PICTURE}
+        records = [asked(shown(clips[0]), seen), asked(shown(clips[1]), shown(clips[2])), asked()]
+    samples = [hf(each) for each in records]
+
+    def trained(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the losses, and all gradients."""
+        model.zero_grad()
+        given = {name: value for name, value in batch.items() if name != "labels"}
+        for name in given.keys() & {"pixel_values", "pixel_values_videos", "input_features"}:
+            given[name] = given[name].double()
+        logits = model(**given).logits[:, :-1].flatten(0, 1)
+        labels = batch["labels"][:, 1:].flatten()
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        loss.backward()
+        every = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        return loss.detach(), torch.cat([each.flatten() for each in every])
+
+    packed = trained(for_model(cp.loader.collate_packed(samples), model))
+    single = [trained(hf.collate_samples([each])) for each in samples]
+    for of_pack, of_each in zip(packed, zip(*single, strict=True), strict=True):
+        assert torch.allclose(of_pack, sum(of_each), rtol=1e-9, atol=1e-9)
+    assert check_packing(model, images=True).status == "exact"
+
+
+def test_a_model_that_mixes_sounds_is_refused() -> None:
+    processor = make("qwen2_audio_short")
+    model = make_model("qwen2_audio", processor)
+
+    class Mixing(type(model)):  # type: ignore[misc]
+        def forward(
+            self, input_ids: Any, input_features: Any = None, feature_attention_mask: Any = None,
+            **given: Any,
+        ) -> Any:  # fmt: skip
+            if input_features is not None:
+                input_features = input_features.mean(0, keepdim=True).expand_as(input_features)
+                given["feature_attention_mask"] = feature_attention_mask
+            return super().forward(input_ids, input_features, **given)
+
+    mixing = Mixing(model.config).double()
+    assert check_packing(mixing).status == "exact"  # texts
+    with pytest.raises(ValueError, match=r"does not keep packed samples with .* sounds\) apart"):
+        check_packing(mixing, images=True)
