@@ -1,8 +1,7 @@
 """Pipeline schedules: generate programs, check them, simulate them, and transform them."""
 
 from . import generators as generators
-from .bubble_filling.executable import EncoderTimes, encoder_times
-from .bubble_filling.filled_program import with_encoders
+from .bubble_filling.filled_program import EncoderTimes, encoder_times, with_encoders
 from .checking import Problem, check, problems
 from .generators.blocks import Pace
 from .generators.vocabulary import vocabulary

@@ -27,7 +27,7 @@ import numpy as np
 
 from .ir.channels import crossing_results, entered_collectives, message_channels
 from .ir.graph import Graph, Ints, make_graph
-from .ir.kinds import is_kind, kind
+from .ir.kinds import is_kind, is_staged, kind
 from .ir.paths import find_cycle, longest_paths
 from .ir.program import NO_MICROBATCH, Pass, Program
 from .simulation.costs import Costs, Table
@@ -142,7 +142,7 @@ def _edge_messages(
 
 def _stages(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
     """Check that the stages of a kind's passes exist, and that each pass is on its stage's rank."""
-    staged = _is_staged(name)
+    staged = is_staged(name)
     count, what = _rows(graph, name), "stage" if staged else "rank"
     exists = graph.stage[nodes] < count
     for node in nodes[~exists][:_SHOWN].tolist():
@@ -215,13 +215,8 @@ def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
             yield from _missing(name, counts.get(name, none), wanted)
 
 
-def _is_staged(name: str) -> bool:
-    """Return whether the stage of this kind's passes is a model stage rather than a rank."""
-    return is_kind(name) and kind(name).scope == "stage"
-
-
 def _rows(graph: Graph, name: str) -> int:
-    return graph.program.stages if _is_staged(name) else len(graph.program.ranks)
+    return graph.program.stages if is_staged(name) else len(graph.program.ranks)
 
 
 def _count(graph: Graph, name: str) -> Ints:
@@ -322,14 +317,6 @@ def cycle(graph: Graph) -> Iterator[Problem]:
     yield Problem("cycle", f"deadlock: each of these waits for the one before it: {text}", marks)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """The most that a rank may hold, and what each buffer weighs in the same unit."""
-
-    most: int
-    buffer_bytes: Mapping[str, Table]
-
-
 # In this order: a later proof assumes that the earlier ones found nothing.
 PROOFS: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     references,
@@ -374,17 +361,17 @@ def problems(
             return found
     if limit is None:
         return ()
-    return tuple(_memory(graph, MemoryLimit(limit, buffer_bytes or {"activation": 1})))
+    return tuple(_memory(graph, limit, buffer_bytes or {"activation": 1}))
 
 
-def _memory(graph: Graph, limit: MemoryLimit) -> Iterator[Problem]:
+def _memory(graph: Graph, limit: int, buffer_bytes: Mapping[str, Table]) -> Iterator[Problem]:
     """Check the memory, which depends on each rank's order alone: pass i runs from 2i to 2i + 1."""
     position = np.arange(graph.passes) - graph.start[graph.rank]
-    costs = Costs({}, buffer_bytes=limit.buffer_bytes)
+    costs = Costs({}, buffer_bytes=buffer_bytes)
     curves = memory_curves(graph, costs, 2 * position, 2 * position + 1)
     for rank, curve in enumerate(curves):
-        over = [(at, held) for at, held in curve if held > limit.most]
+        over = [(at, held) for at, held in curve if held > limit]
         if over:
             most = max(held for _, held in over)
-            what = f"rank {rank} holds {most}, more than the limit {limit.most}"
+            what = f"rank {rank} holds {most}, more than the limit {limit}"
             yield Problem("memory", what, ((rank, over[0][0] // 2),))

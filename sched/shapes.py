@@ -49,14 +49,6 @@ class Device:
         """
         return flops * 10**11 // (self.flops_per_s * self.efficiency_percent)
 
-    def memory_ns(self, size: int) -> int:
-        """Return the time to read or write `size` bytes of memory."""
-        return size * 10**9 // self.memory_bytes_per_s
-
-    def all_reduce_ns(self, size: int, ranks: int) -> int:
-        """Return the time of a ring all-reduce of `size` bytes, of which 2 (n - 1) / n are sent."""
-        return 2 * self.gather_ns(size, ranks)
-
     def gather_ns(self, size: int, ranks: int) -> int:
         """Return the time of an all-gather or reduce-scatter: (n - 1) / n of the bytes are sent."""
         return size * (ranks - 1) * 10**9 // (ranks * self.link_bytes_per_s)
@@ -97,13 +89,11 @@ class TransformerLayer:
         return 34 * tokens * self.hidden
 
     def parallel_ns(self, device: Device, *, tokens: int, ranks: int) -> int:
-        """Return the time of a pass's collectives over tensor-parallel ranks: two all-reduces."""
-        return 2 * device.all_reduce_ns(2 * tokens * self.hidden, ranks)
+        """Return the time of a pass's collectives over tensor-parallel ranks.
 
-
-def vit_layer(hidden: int, inner: int = 0) -> TransformerLayer:
-    """Return a layer of an image encoder, for which every tile is a sequence."""
-    return TransformerLayer(hidden, inner)
+        They are two all-reduces, each a ring that sends as much as two gathers.
+        """
+        return 2 * 2 * device.gather_ns(2 * tokens * self.hidden, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +118,7 @@ def optimizer_ns(device: Device, parameters: int) -> int:
 
     It reads and writes the fp32 weight and two moments, reads a gradient and writes a bf16 copy.
     """
-    return device.memory_ns(parameters * (2 * 12 + 4 + 2))
-
-
-def data_parallel_ns(device: Device, parameters: int, ranks: int) -> int:
-    """Return the time to scatter gradients in fp32 and gather parameters in bf16, once a step."""
-    return device.gather_ns(4 * parameters, ranks) + device.gather_ns(2 * parameters, ranks)
+    return parameters * (2 * 12 + 4 + 2) * 10**9 // device.memory_bytes_per_s
 
 
 Ints = NDArray[np.int64]
@@ -287,7 +272,11 @@ def shape_profile(
     by_rank = [0] * ranks
     for rank, count in zip(placement, by_stage, strict=True):
         by_rank[rank] += count
-    reduce = [data_parallel_ns(device, count, model.data_parallel) for count in by_stage]
+    # Once a step gradients are scattered in fp32, and parameters gathered in bf16.
+    reduce = [
+        sum(device.gather_ns(size * count, model.data_parallel) for size in (4, 2))
+        for count in by_stage
+    ]
     return CostProfile(
         ranks=ranks,
         placement=placement,

@@ -31,7 +31,7 @@ LIMITS = {
     WHEEL: 71_620,
     PLAIN: 5_900,
     BALANCED: 17_480,
-    REMOTE: 7_300,
+    REMOTE: 6_500,
 }
 
 _LOOP = """

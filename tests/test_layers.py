@@ -128,8 +128,8 @@ FORBIDDEN = (
         "loader.local",
         (
             *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
-            *("balancer.protocol.messages", "balancer.protocol.wire", "workers.codec"),
-            *("workers.daemon", "workers.serving"),
+            *("balancer.protocol.messages", "balancer.protocol.payload_messages"),
+            *("balancer.protocol.wire", "workers.codec", "workers.daemon", "workers.serving"),
         ),
     ),
     # How ranks meet knows nothing of data sets or plans.

@@ -1,4 +1,4 @@
 """The coordinator: a sans-IO state machine that decides who probes, decodes and gets what.
 
-Its entry is `machine.Coordinator`; `effects.Send` is what it returns.
+Its entry is `machine.Coordinator`; `state.Send` is what it returns.
 """

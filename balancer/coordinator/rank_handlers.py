@@ -8,115 +8,97 @@ before may be noticed late. So when a rank comes back, the processes that may be
 launch are ended or asked to introduce themselves again; see `peers/admission.py`.
 """
 
-from collections.abc import Callable
+import math
 
 from msgspec import structs
 
-from ..protocol.job_spec import JobSpec, from_json, to_json
+from ..protocol.job_spec import from_json, to_json
 from ..protocol.messages import (
-    Ack,
-    GetStatus,
     LabelCount,
     PeerRejected,
     Ping,
-    PullFailed,
     RankBye,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
-    StopServing,
     UnknownPeer,
 )
+from ..protocol.parts import Ready
+from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServing
+from ..protocol.status_messages import GetStatus
 from ..protocol.transitions import W_READY, Event, Outcome
-from .delivery.step import RankProgress
-from .peers.admission import DataFacts, why_apart, why_not_gone_on_in, why_rank_refused
-from .peers.records import NOTHING, RankPeer, WorkerPeer
-from .rank_checks import send_pong, waiting_reason
+from .delivery.step import BEGINNING, RankProgress
+from .peers.admission import DataFacts, remember, why_apart, why_not_gone_on_in, why_rank_refused
+from .peers.records import RankPeer
+from .peers.sharers import LostSharer
 from .run.epoch import EpochRun
 from .run_control import RunControl
-from .state import CoordinatorState
+from .state import MAX_REASON, MAX_RUBBISH
 from .status_report import make_status_report
-from .worker_handlers import MAX_RUBBISH
 
-# Characters of a rank's reason that are kept.
-MAX_REASON = 300
 REPLACED = RunFailed(
     "another process now plays this rank: restart all ranks; if both are to get its samples, give "
-    "topology=",
+    "topology="
 )
 
 
-class RankHandlers:
+class RankHandlers(RunControl):
     """The actions of the table that concern ranks."""
-
-    def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
-    ) -> None:
-        """`apply(peer, event, content)` applies an event to another peer than the message's."""
-        self.state = state
-        self.runs = runs
-        self.apply = apply
 
     # --- joining
 
     def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if ranks of another job are connected, find out first if they are here."""
-        state = self.state
-        is_other_job = state.job is not None and hello.job != to_json(state.job)
-        if state.ranks and not state.job_is_fixed and is_other_job:
+        is_other_job = self.job is not None and hello.job != to_json(self.job)
+        if self.ranks and not self.job_is_fixed and is_other_job:
             # Those that cannot be reached are lost before the next tick, which admits this one.
-            for rank in state.ranks.values():
-                send_pong(self.runs, rank.peer)
-            state.postponed[peer] = hello
+            for rank in self.ranks.values():
+                self.send_pong(rank.peer)
+            self.postponed[peer] = hello
             return Outcome.POSTPONED
         return self.admit_rank(peer, hello)
 
     def admit_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank to the job; the first one may bring it."""
-        state = self.state
-        reason = why_rank_refused(state.job, hello, state.plan_with, state.ranks.values())
+        reason = why_rank_refused(self.job, hello, self.plan_with, self.ranks.values())
         if reason:
-            state.send(peer, PeerRejected(reason))
+            self.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
-        launch = state.launches.of(peer)
-        same = [old for old in state.ranks.values() if old.has_seat_of(hello)]
+        launch = self.launches.launch_of.get(peer, self.launches.current)
+        same = [old for old in self.ranks.values() if old.has_seat_of(hello)]
         if any(old.launch > launch for old in same):
-            state.send(peer, REPLACED)  # a late message of a process that was replaced
+            self.send(peer, REPLACED)  # a late message of a process that was replaced
             return Outcome.REFUSED
         self._end_former_launch(same)
-        launch = state.launches.admit(peer)
-        state.ranks[peer] = RankPeer(peer, hello, sent_at=state.now, launch=launch)
-        state.sharers.add(state.ranks[peer])
-        if state.job is None:
-            self._start_job(from_json(hello.job))
+        launch = remember(self.launches.launch_of, peer, self.launches.current)
+        self.ranks[peer] = RankPeer(peer, hello, sent_at=self.now, launch=launch)
+        self.sharers.add(self.ranks[peer])
+        if self.job is None:
+            self.job = from_json(hello.job)
+            self.last_welcome += 1
+            for worker in list(self.workers.values()):
+                if worker.serves is not None:
+                    worker.why_inline = ""  # it was out of reach of a former job's ranks
+            for each in list(self.workers):
+                self.apply(each, Event.JOB_STARTED)
         self._send_ready(peer)
         return Outcome.ADMITTED
 
     def check_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Answer a repeated hello; a process cannot change its ranks or its job."""
-        if self.state.ranks[peer].hello == hello:
+        if self.ranks[peer].hello == hello:
             self._send_ready(peer)
             return Outcome.REPEATED
         reason = "this rank is registered with another hello: restart this trainer process"
-        self.state.send(peer, PeerRejected(reason))
+        self.send(peer, PeerRejected(reason))
         self.lose_rank(peer)
         return Outcome.REFUSED
 
-    def _start_job(self, job: JobSpec) -> None:
-        self.state.job = job
-        self.state.last_welcome += 1
-        self.state.servers.begin_job()
-        for worker in list(self.state.workers):
-            self.apply(worker, Event.JOB_STARTED)
-
     def _send_ready(self, peer: bytes) -> None:
-        state = self.state
-        if state.is_ready:
-            state.send(peer, Ready(state.facts.count, state.facts.fingerprint))
-        if state.failure is not None:
-            state.send(peer, state.failure)
+        if self.is_ready:
+            self.send(peer, Ready(self.facts.count, self.facts.fingerprint))
+        if self.failure is not None:
+            self.send(peer, self.failure)
 
     # --- restarts of the trainer
 
@@ -130,10 +112,9 @@ class RankHandlers:
         """
         if not replaced:
             return
-        state = self.state
         last = max(old.launch for old in replaced)
-        state.launches.end(last)
-        ranks = state.ranks.values()
+        self.launches.end(last)
+        ranks = self.ranks.values()
         others = [r for r in ranks if r.started is not None and r.launch <= last]
         for old in replaced:
             self.apply(old.peer, Event.REPLACED)
@@ -147,78 +128,71 @@ class RankHandlers:
         After quick restarts the ranks of one launch may be counted to two. So they are asked to
         introduce themselves again, and those that are here do.
         """
-        for old in list(self.state.ranks.values()):
-            if (
-                old.launch < rank.launch
-                and old.started is not None
-                and old.started.run == start.run
-                and why_apart([(old, old.started), (rank, start)])
-            ):
+        for old in list(self.ranks.values()):
+            is_former = old.launch < rank.launch and old.started is not None
+            if is_former and old.run == start.run and why_apart([old, rank]):
                 self.apply(old.peer, Event.DOUBTED)
 
     def end_replaced_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that another process now plays, and stop the run that it was in."""
-        launch = self.state.ranks[peer].launch
+        launch = self.ranks[peer].launch
         self._end(peer, REPLACED)
-        self.state.launches.replace(peer, launch)
+        remember(self.launches.replaced, peer, launch)
 
     def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
         """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
         self._end(peer, UnknownPeer())
 
     def _end(self, peer: bytes, last: RunFailed | UnknownPeer) -> None:
-        rank = self.state.ranks[peer]
-        self.state.send(peer, last)
-        self._forget(peer)
-        if rank.started is not None:
-            self.runs.stop()
+        self.send(peer, last)
+        if self._forget(peer).started is not None:
+            self.stop_run()
 
     # --- running
 
     def start_run(self, peer: bytes, start: StartRun) -> None:
         """Record that a rank has started a run; start or restart that run if its time has come."""
-        state, rank = self.state, self.state.ranks[peer]
+        rank = self.ranks[peer]
         if rank.started is not None and not start.is_after(rank.started):
             return
-        if rank.started is None or rank.started.run != start.run:
+        if rank.run != start.run:
             rank.was_served = False
-        rank.started, rank.taken_until, rank.taken = start, NOTHING, RankProgress()
+        rank.started, rank.taken_until, rank.taken = start, BEGINNING, RankProgress()
         rank.finished = False
         self._refuse_other_data()
-        state.requests.remove_before(peer, start.run)
+        self.requests.remove_before(peer, start.run)
         self._doubt_former_launch(rank, start)
-        if self.runs.why_apart():
-            self.runs.stop()
-            state.apart_since = min(state.apart_since, state.now)
-        elif state.run is not None and state.run.starts_after(start, rank.hello.ranks):
+        if self.why_ranks_apart():
+            self.stop_run()
+            self.apart_since = min(self.apart_since, self.now)
+        elif self.run is not None and self.run.starts_after(start, rank.hello.ranks):
             # This rank needs microbatches that the run has forgotten, or never had. One that comes
             # late to a shared rank gets here too: the run is measured and planned again from its
             # start, and what was decoded ahead is decoded again. That is time only, once for each
             # that comes after a step was forgotten: the same plan follows from the same costs, and
             # what the others have taken, and all known holes, are kept.
-            self._keep_progress(state.run, rank)
-            self.runs.stop()
-        self.runs.apply_progress(rank)
-        state.requests.look_at_peers(each.peer for each in state.sharers.others(rank))
-        self.runs.start_next()
+            self._keep_progress(self.run, rank)
+            self.stop_run()
+        self.apply_progress(rank)
+        self.requests.look_at_peers(each.peer for each in self.sharers.others(rank))
+        self.start_next()
 
     def _refuse_other_data(self) -> None:
         """Send workers away in whose data no rank goes on, before any has had a part of them."""
-        state = self.state
-        reason = why_not_gone_on_in(state.samples_in_use(), state.facts.count)
-        if not reason or not state.is_ready:
+        reason = why_not_gone_on_in(self.samples_in_use(), self.facts.count)
+        if not reason or not self.is_ready:
             return
-        for worker in list(state.workers.values()):
-            if state.state_of(worker.peer) == W_READY:
-                state.refuse(worker, reason)
+        for worker in list(self.workers.values()):
+            if self.state_of(worker.peer) == W_READY:
+                self.refuse(worker, reason)
                 self.apply(worker.peer, Event.ENDED)
-        self.runs.forget_data()
+        self.forget_data()
 
     def _keep_progress(self, run: EpochRun, behind: RankPeer) -> None:
         """Keep what the other ranks have taken of a run that starts again: no need to decode it."""
         steps, holes = run.delivery.known_holes()
-        for rank in self.state.ranks.values():
-            if rank is not behind and rank.started is not None and rank.started.run == run.number:
+        for rank in self.ranks.values():
+            if rank is not behind and rank.started is not None and rank.run == run.number:
                 rank.started = structs.replace(rank.started, known=steps, holes=holes)
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
@@ -227,75 +201,72 @@ class RankHandlers:
 
         If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
-        rank = self.state.ranks[peer]
+        rank = self.ranks[peer]
         known = request.run if rank.started is None else rank.started.run
         # One of a run that the rank has left was on its way meanwhile.
         if request.rank not in rank.hello.ranks or request.run < known:
             return
-        run = self.state.run
+        run = self.run
         if request.lost and run is not None and run.number == request.run:
             run.delivery.lose_sent(request.rank, request.step, request.microbatch, peer)
-        self.state.requests.add(peer, request, self.state.now)
+        self.requests.add(peer, request, self.now)
         if request.run > known:
-            self.state.send(peer, UnknownPeer())
+            self.send(peer, UnknownPeer())
 
     def identify_rank(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
-        replaced = self.state.launches.is_replaced(peer)
-        self.state.send(peer, REPLACED if replaced else UnknownPeer())
+        self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())
 
     def acknowledge(self, peer: bytes, ack: Ack) -> None:
         """Forget a microbatch that a rank has taken, once all have who share the rank."""
-        run, rank = self.state.run, self.state.ranks[peer]
+        run, rank = self.run, self.ranks[peer]
         is_own = ack.rank in rank.hello.ranks
         if not is_own or run is None or run.number != ack.run:
             return
         rank.taken.move_on(ack.rank, run.position_after(ack.rank, ack.step, ack.microbatch))
-        others = self.state.sharers.others(rank)
+        others = self.sharers.others(rank)
         if others:
-            self.runs.forget_taken((ack.rank,))
-            self.state.requests.look_at_peers(each.peer for each in others)
+            self.forget_taken((ack.rank,))
+            self.requests.look_at_peers(each.peer for each in others)
         else:
             run.delivery.acknowledge(ack.rank, ack.step, ack.microbatch)
 
     def add_labels(self, peer: bytes, message: LabelCount) -> None:
         """Add up label tokens that ranks have counted; answer all who have once all ranks have."""
-        state, rank = self.state, self.state.ranks[peer]
-        if not (state.job and state.job.counts_batches and message.rank in rank.hello.ranks):
+        rank = self.ranks[peer]
+        if not (self.job and self.job.counts_batches and message.rank in rank.hello.ranks):
             return
-        other = state.labels.add(peer, message)
+        other = self.labels.add(peer, message)
         if other is not None:
-            self.runs.fail(
+            self.fail(
                 f"processes that share rank {message.rank} count {message.tokens} and {other} "
                 f"label tokens in its batches of step {message.step}: let collate_fn make the same "
-                "batch of the same samples",
+                "batch of the same samples"
             )
             return
-        is_new = state.labels.settle(message, state.job.ranks, state.ranks)
-        answer = state.labels.answer(message)
-        if answer is not None:
-            for each in state.labels.who_counted(message) if is_new else [peer]:
-                state.send(each, answer)
+        found = self.labels.settle(peer, message, self.job.plan.ranks, self.ranks)
+        if found is not None:
+            for each in found[1]:
+                self.send(each, found[0])
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
-        state = self.state
-        rank = state.ranks.get(peer)
+        rank = self.ranks.get(peer)
         if rank is not None:
-            rank.pinged_at = state.now
-            rank.clock.note(ping.clock_us, state.diagnostics.clock_us(state.now))
-        send_pong(self.runs, peer, ping.number)
+            rank.pinged_at = self.now
+            rank.clock.note(ping.clock_us, self.diagnostics.clock_us(self.now))
+        self.send_pong(peer, ping.number)
 
     def report_status(self, peer: bytes, question: GetStatus) -> None:
         """Send the status report that `counterpoise doctor` shows."""
-        report = make_status_report(self.state, question.number, waiting_reason(self.state))
-        self.state.send(peer, report)
+        self.send(peer, make_status_report(self, question.number))
 
     # --- pulls
 
     def judge_pull(self, peer: bytes, failed: PullFailed) -> None:
         """Blame a worker whose payloads are rubbish; have one that is out of reach send inline."""
-        worker = self.state.servers.find(failed.token)
+        serving = (each for each in self.workers.values() if each.serves is not None)
+        worker = next((w for w in serving if w.serves and w.serves.token == failed.token), None)
         if worker is None:
             return  # it is gone, or has said hello again since
         if failed.is_rubbish:
@@ -304,32 +275,26 @@ class RankHandlers:
                 self.apply(worker.peer, Event.TURNED_AWAY, failed.reason[:MAX_REASON])
         elif worker.why_inline:
             # It still serves: it may not have heard it.
-            self.state.send(worker.peer, StopServing(worker.why_inline))
+            self.send(worker.peer, StopServing(worker.why_inline))
         else:
-            name = self.state.ranks[peer].hello.name or f"rank {self.state.ranks[peer].hello.ranks}"
-            self._stop_serving(worker, f"{name} cannot pull: {failed.reason}"[:MAX_REASON])
-
-    def _stop_serving(self, worker: WorkerPeer, reason: str) -> None:
-        """Have a worker send inline; what only it has, and no rank was sent, is decoded again."""
-        worker.why_inline = reason
-        self.state.send(worker.peer, StopServing(reason))
-        if self.state.job is not None and self.state.job.transport == "direct":
-            self.runs.fail(
-                f"worker {worker.hello.name}: {reason}; let ranks reach its address (counterpoise "
-                'worker --serve), or leave transport="direct"',
-            )
-        elif self.state.run is not None:
-            self.state.run.delivery.decoding.drop_those_of(worker.peer)
+            name = self.ranks[peer].hello.name or f"rank {self.ranks[peer].hello.ranks}"
+            worker.why_inline = reason = f"{name} cannot pull: {failed.reason}"[:MAX_REASON]
+            self.send(worker.peer, StopServing(reason))
+            if self.job is not None and self.job.transport == "direct":
+                self.fail(
+                    f"worker {worker.hello.name}: {reason}; let ranks reach its address "
+                    '(counterpoise worker --serve), or leave transport="direct"'
+                )
+            elif self.run is not None:
+                # What only it has, and no rank was sent, is decoded again.
+                self.run.delivery.decoding.drop_those_of(worker.peer)
 
     # --- leaving
 
     def release_rank(self, peer: bytes, _: RankBye) -> None:
         """Forget a rank that says goodbye, and answer it when no other rank needs this run."""
-        state = self.state
-        rank = state.ranks[peer]
-        self._forget(peer)
-        self.runs.forget_taken(rank.hello.ranks)
-        state.leaving.add(peer)
+        self.forget_taken(self._forget(peer).hello.ranks)
+        self.leaving.add(peer)
         self._continue_without()
 
     def lose_rank(self, peer: bytes, _: object = None) -> None:
@@ -337,38 +302,38 @@ class RankHandlers:
 
         If others share its rank they wait for it to come back, though not for long.
         """
-        rank = self.state.ranks[peer]
-        self._forget(peer)
+        rank = self._forget(peer)
         if rank.started is not None:
-            self.state.launches.end(rank.launch)
-            self.state.sharers.lose(rank, self.state.now)
+            self.launches.end(rank.launch)
+            if self.sharers.others(rank):
+                self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
         self._continue_without()
 
-    def _forget(self, peer: bytes) -> None:
-        rank = self.state.ranks.pop(peer)
-        self.state.requests.look_at_peers(each.peer for each in self.state.sharers.others(rank))
-        self.state.sharers.remove(rank)
-        self.state.requests.remove_peer(peer)
-        self.state.labels.remove(peer)
+    def _forget(self, peer: bytes) -> RankPeer:
+        rank = self.ranks.pop(peer)
+        self.requests.look_at_peers(each.peer for each in self.sharers.others(rank))
+        self.sharers.remove(rank)
+        self.requests.remove_before(peer, math.inf)
+        self.labels.remove(peer)
+        return rank
 
     def confirm_loss(self, peer: bytes, _: object = None) -> None:
         """Record that a process that was lost still cannot be reached."""
-        lost = self.state.sharers.lost.get(peer)
+        lost = self.sharers.lost.get(peer)
         if lost is not None:
-            lost.unreachable_at = self.state.now
+            lost.unreachable_at = self.now
 
     def _continue_without(self) -> None:
         """Start the next run if others waited for the rank that left; with the last, end the job.
 
         A job that came with the ranks is forgotten with them.
         """
-        state = self.state
-        if state.ranks:
-            self.runs.start_next()
+        if self.ranks:
+            self.start_next()
             return
-        self.runs.stop()
-        if not state.job_is_fixed:
-            for worker in list(state.workers):
+        self.stop_run()
+        if not self.job_is_fixed:
+            for worker in list(self.workers):
                 self.apply(worker, Event.JOB_ENDED)
-            state.job, state.facts, state.refused = None, DataFacts(), ""
-            state.costs.forget()  # workers open the source again for the next
+            self.job, self.facts, self.refused = None, DataFacts(), ""
+            self.costs.forget()  # workers open the source again for the next

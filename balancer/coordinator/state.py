@@ -1,7 +1,7 @@
 """The coordinator's state: the job, its run, the peers, and the messages to send.
 
 Everything here is plain data that handlers change and reports read. A peer's protocol state (one of
-`protocol/transitions.py`) is in `peer_states`, which only `Coordinator` writes, from the table.
+`protocol/transitions.py`) is in `peer_states`, which only `apply` writes, from the table.
 """
 
 import math
@@ -14,28 +14,19 @@ from msgspec import structs
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import (
-    Lease,
-    Message,
-    PayloadsFreed,
-    PeerRejected,
-    RankHello,
-    RunFailed,
-)
+from ..protocol.messages import Message, PeerRejected, RankHello, RunFailed
+from ..protocol.parts import PayloadServer
+from ..protocol.payload_messages import Lease, PayloadsFreed
 from ..protocol.status_messages import MICROSECONDS
-from ..protocol.transitions import ABSENT, W_READY, Outcome, State
+from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import DataFacts, LaunchHistory
-from .peers.records import MakeCredentials, PayloadServers, RankPeer, WorkerPeer
+from .peers.records import MakeCredentials, RankPeer, WorkerPeer, WorkerPool
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
-from .peers.worker_pool import WorkerPool
 from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
-
-# Handles an event of a peer: (peer, message) -> outcome; None is the only outcome of its row.
-Handler = Callable[..., Outcome | None]
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -46,11 +37,16 @@ class Send(msgspec.Struct, frozen=True):
     payloads: tuple[object, ...] = ()
 
 
+# A rank whose admission was postponed waits no more after one of these: it says hello again and is
+# admitted, it leaves, or is gone. Else it would be admitted, later, though it has left.
+_LAST_WORDS = ("RankHello", "RankBye", Event.UNREACHABLE)
 HEARTBEAT_TIMEOUT_S = 10.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
 # The last workers that were refused or lost are remembered, with this many characters of text.
 REMEMBERED, MAX_REASON = 4, 300
+# A worker that has sent this much rubbish is turned away.
+MAX_RUBBISH = 3
 # Characters of the last one's name and reason that ranks are told.
 MAX_NAME, MAX_REFUSAL = 200, 600
 # Incarnations are moments, a millisecond apart: more leases than a balancer can grant in that time.
@@ -81,23 +77,9 @@ class Diagnostics(msgspec.Struct):
         """Return the wall clock's time, in microseconds."""
         return round((now + self.wall_ahead_s) * MICROSECONDS)
 
-    def record_expired(self, now: float) -> None:
-        """Record that a lease expired."""
-        self.expired, self.expired_at = self.expired + 1, now
-
-    def record_lost(self, name: str, now: float) -> None:
-        """Record that a worker died, or that its heartbeat timed out."""
-        self.lost, self.lost_at = self.lost + 1, now
-        self.last_lost.append(name[:MAX_REASON])
-
-    def record_refused(self, name: str, reason: str) -> None:
-        """Record that a worker was refused."""
-        self.turned_away += 1
-        self.last_refused.append(f"{name:.{MAX_REASON}}: {reason:.{MAX_REASON}}")
-
 
 class CoordinatorState:
-    """The data that all parts of the coordinator share; see balancer/coordinator/machine.py."""
+    """The coordinator's data, below the methods for the table's actions: see machine.py."""
 
     def __init__(
         self,
@@ -108,7 +90,15 @@ class CoordinatorState:
         check_layout: LayoutCheck | None = None,
         make_credentials: MakeCredentials | None = None,
     ) -> None:
-        """See `Coordinator` for the arguments."""
+        """`job` is given where the balancer is started for it; else the first rank brings it.
+
+        A worker that sends nothing for `heartbeat_timeout_s` is taken to be dead: infinity where a
+        supervisor reports at once that one died (a call that holds Python's lock for long would
+        be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
+        before at this address: it separates their lease numbers. `check_layout` finds samples of
+        workers on other hosts that no rank could read; with it they are doubted in other ways, too.
+        With `make_credentials` ranks may pull payloads from workers that listen for them.
+        """
         self.check_layout = check_layout
         self.job = job
         self.job_is_fixed = job is not None
@@ -131,14 +121,43 @@ class CoordinatorState:
         self.pool, self.kept, self.costs = WorkerPool(), WorkerPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
+        # Since when what would end the run, in time, is so.
+        self.since: dict[str, float] = {}
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
         self.last_lease = incarnation * NUMBERS_PER_INCARNATION
         self.last_welcome = self.last_lease - (job is None)
-        self.servers = PayloadServers(make_credentials, self.last_lease)
+        # Ranks know a worker whose payloads they pull by a token.
+        self.make_credentials, self.last_token = make_credentials, self.last_lease
         self.diagnostics = Diagnostics()
         self.dropped = 0
         self.now = 0.0
         self._outbox: list[Send] = []
+        actions = {row.action for row in COORDINATOR.values()}
+        self.handlers: dict[str, Callable[..., Outcome | None]]
+        # Each is called with the peer and the message; None is the only outcome of its row.
+        self.handlers = {action: getattr(self, action.replace(" ", "_")) for action in actions}
+
+    # --- the table
+
+    def apply(self, peer: bytes, event: str, content: object = None) -> bool:
+        """Apply an event to a peer, by the table; return False if there is no row for it."""
+        if event in _LAST_WORDS:
+            self.postponed.pop(peer, None)
+        before = self.state_of(peer)
+        row = COORDINATOR.get((before, event))
+        if row is None:
+            return False
+        outcome = self.handlers[row.action](peer, content) or Outcome.DONE
+        if outcome is Outcome.OUTDATED:
+            self.dropped += 1
+        after = row.after[outcome]
+        if after == ABSENT:
+            self.peer_states.pop(peer, None)
+        else:
+            self.peer_states[peer] = after
+        if after != before:
+            self.update_worker(peer)
+        return True
 
     # --- the peers
 
@@ -147,26 +166,32 @@ class CoordinatorState:
         return self.peer_states.get(peer, ABSENT)
 
     def add_worker(self, worker: WorkerPeer) -> None:
-        """Record a worker process that has said hello."""
+        """Record a worker process that has said hello; ranks may pull from one with an address."""
         self.workers[worker.peer] = worker
         self.pool.add(worker)
-        self.servers.admit(worker)
+        hello = worker.hello
+        if not hello.address or self.make_credentials is None:
+            return
+        found = self.make_credentials(hello.key)
+        if found is None:
+            worker.why_inline = "the balancer has keys, and this worker would serve without"
+            return
+        self.last_token += 1
+        worker.serves = PayloadServer(self.last_token, hello.address, hello.key, *found)
 
     def remove_worker(self, peer: bytes) -> WorkerPeer | None:
         """Forget a worker process and return it, None if it is not known."""
         worker = self.workers.pop(peer, None)
         if worker is not None:
             self.pool.remove(worker)
-            self.kept.forget_worker(peer)
-            self.servers.remove(worker)
+            self.kept.kept.pop(peer, None)  # it is gone, or forgets them when it comes back
         return worker
 
     def update_worker(self, peer: bytes) -> None:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
-        is_ready = worker is not None and self.state_of(peer) == W_READY
-        is_assignable = is_ready and worker is not None and not worker.unresponsive
-        self.pool.update(peer, is_ready, is_assignable)
+        is_ready = self.state_of(peer) == W_READY
+        self.pool.update(peer, worker is not None and is_ready and not worker.unresponsive)
 
     def set_unresponsive(self, worker: WorkerPeer, value: bool) -> None:
         """Record whether a worker gets no more work before it shows a result."""
@@ -177,12 +202,14 @@ class CoordinatorState:
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that are absent while others have started a later run."""
         run = self.run
-        if run is None:
+        if run is None or all(rank.run <= run.number for rank in self.ranks.values()):
             return ()
-        started = (rank.started for rank in self.ranks.values())
-        if not any(start and start.run > run.number for start in started):
-            return ()
-        return self.sharers.absent(run.job.ranks)
+        return self.sharers.absent(run.job.plan.ranks)
+
+    @property
+    def has_ready_worker(self) -> bool:
+        """Return whether a worker has the source open."""
+        return any(self.state_of(peer) == W_READY for peer in self.workers)
 
     # --- the job
 
@@ -207,7 +234,9 @@ class CoordinatorState:
         """Tell a worker that it cannot take part, and remember it for those who wait."""
         self.send(worker.peer, PeerRejected(reason))
         name = worker.hello.name
-        self.diagnostics.record_refused(name, reason)
+        self.diagnostics.turned_away += 1
+        text = f"{name:.{MAX_REASON}}: {reason:.{MAX_REASON}}"
+        self.diagnostics.last_refused.append(text)
         self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REFUSAL}}"
 
     def send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:
@@ -224,17 +253,15 @@ class CoordinatorState:
         told with its next one, or later: it is at work, and a message costs as much as several
         samples.
         """
-        self._tell_freed(may_wait)
-        sends, self._outbox = self._outbox, []
-        return sends
-
-    def _tell_freed(self, may_wait: bool) -> None:
         # Leases first: what travels with them needs no message of its own.
         for place, effect in enumerate(self._outbox):
-            if isinstance(effect.message, Lease) and (freed := self.kept.take_freed(effect.peer)):
-                lease = structs.replace(effect.message, freed=freed)
+            freed = self.kept.freed
+            if isinstance(effect.message, Lease) and effect.peer in freed:
+                lease = structs.replace(effect.message, freed=tuple(freed.pop(effect.peer)))
                 self._outbox[place] = Send(effect.peer, lease)
         run = self.run
-        for worker in self.kept.workers_to_tell():
+        for worker in list(self.kept.freed):
             if not (may_wait and run is not None and run.leases.count(worker)):
-                self.send(worker, PayloadsFreed(self.kept.take_freed(worker)))
+                self.send(worker, PayloadsFreed(tuple(self.kept.freed.pop(worker))))
+        sends, self._outbox = self._outbox, []
+        return sends

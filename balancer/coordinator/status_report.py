@@ -1,50 +1,127 @@
-"""The status report that `counterpoise doctor` shows: how the run goes, and a note on each peer.
+"""What ranks wait for, and the status report that `counterpoise doctor` shows.
 
-Everything here only reads. Texts that came from peers are cut, and of many peers only the most
-important are noted: workers that are not ready, then those silent for longest; trainers that wait,
-then those whose request is open for longest.
+The reason is in the answer to a rank's ping, which is also sent unasked now and then. The report
+says how the run goes, with a note on each peer. Everything here only reads. Texts that came from
+peers are cut, and of many peers only the most important are noted: workers that are not ready, then
+those silent for longest; trainers that wait, then those whose request is open for longest.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 
-from ..protocol.messages import Hole, RequestBatch, StatusReport, TrainerStatus, WorkerStatus
+from ..protocol.parts import Hole
+from ..protocol.payload_messages import RequestBatch
+from ..protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from ..protocol.transitions import W_READY
-from .delivery.sample import Sample
-from .delivery.tracker import DeliveryTracker
-from .peers.records import RankPeer, WorkerPeer, how_carried
+from .delivery.sample import ByteBudget, Sample
+from .delivery.step import PendingStep
+from .peers.records import RankPeer, WorkerPeer
 from .run.epoch import EpochRun
+from .run.granting import reported_sample
 from .state import CoordinatorState
 
 # Workers and trainers that a report notes, and characters of a text that came from a peer.
 MAX_NOTES, MAX_TEXT = 256, 200
 # A trainer that waits for a microbatch sends a ping every second; after this it waits no more.
 WAITS_S = 2.5
+# Characters of a process' name that are quoted, and ranks that are named one by one.
+MAX_NAME, MAX_RANKS = 200, 8
+# A worker without a result for this long is named to those who wait.
+SLOW_S = 5.0
 
 
-def make_status_report(state: CoordinatorState, number: int, waiting: str) -> StatusReport:
-    """Return a report of bounded size; `number` is the question's, `waiting` why ranks wait."""
+def held_back_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which process that shares its rank a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.run is None:
+        return ""
+    nearest = state.requests.nearest_of(peer, state.run.number)
+    slowest = state.sharers.why_held_back(rank, nearest.rank, nearest.step) if nearest else None
+    if nearest is None or slowest is None:
+        return ""
+    name = slowest.hello.name or slowest.peer.decode(errors="replace")
+    where = "cannot be reached" if slowest.peer in state.sharers.lost else "has not come further"
+    return (
+        f"{name:.{MAX_NAME}}, which shares this rank and {where} than step "
+        f"{slowest.reached(nearest.rank)[0]}"
+    )
+
+
+def label_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which ranks' label tokens a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.job is None:
+        return ""
+    found = state.labels.waits_for(peer, rank.started.run, state.job.plan.ranks)
+    if found is None:
+        return ""
+    step, missing = found
+    names = {r: each.hello.name for each in state.ranks.values() for r in each.hello.ranks}
+    of = ", ".join(f"{r} ({names.get(r) or 'not here':.{MAX_NAME}})" for r in missing[:MAX_RANKS])
+    return f"the label tokens of step {step} from rank {of}"
+
+
+def waiting_reason(state: CoordinatorState) -> str:
+    """Return in a few words what the ranks wait for, and who cannot do it."""
+    refused = f"; {state.refused}" if state.refused and not state.has_ready_worker else ""
+    return _waits_for(state) + refused
+
+
+def _waits_for(state: CoordinatorState) -> str:
+    if not state.workers:
+        return "a worker to connect"
+    if missing := state.missing_ranks():
+        return f"ranks {missing}, which have gone"
+    if state.job is None:
+        return "a trainer to bring a job"
+    if (run := state.run) is not None:
+        unknown, window = run.feed.unknown, run.feed.end - run.feed.start
+        what = f"costs of the next window: {window - unknown} of {window} samples are measured"
+        if run.delivery.steps:
+            what = "decoded samples"
+        elif not unknown:
+            what = "the plan of the next window"
+        return what + _slow_sample(state, run)
+    return "ranks to begin" if state.is_ready else "a worker to open the data"
+
+
+def _slow_sample(state: CoordinatorState, run: EpochRun) -> str:
+    """Return which worker has shown no result for longest, and of which sample; "" if not long."""
+    lease = min(run.leases, key=lambda each: each.shown_at, default=None)
+    worker = None if lease is None else state.workers.get(lease.worker)
+    if lease is None or worker is None or state.now - lease.shown_at < SLOW_S:
+        return ""
+    sample = reported_sample([lease], worker.in_progress) or next(iter(lease.samples.values()))
+    what = repr(sample.key) if sample.key else f"number {sample.index} of the source"
+    silent_s = state.now - lease.shown_at
+    return (
+        f"; worker {worker.hello.name:.{MAX_NAME}} has shown no result for {silent_s:.0f} s, and "
+        f"works on sample {what:.{MAX_NAME}}"
+    )
+
+
+def make_status_report(state: CoordinatorState, number: int) -> StatusReport:
+    """Return a report of bounded size; `number` is the question's."""
     run, diagnostics, now = state.run, state.diagnostics, state.now
-    # Without a run its part of the report is that of an empty delivery.
-    delivery = run.delivery if run else DeliveryTracker(0, 0, waits_for_holes=False)
-    budget = delivery.budget
-    leases = run.leases.count_per_worker() if run else Counter[bytes]()
-    nothing_missing = not any(_missing(delivery))
+    budget = run.delivery.budget if run else ByteBudget(0, state.kept)
+    leases = Counter(lease.worker for lease in run.leases) if run else Counter[bytes]()
+    steps = run.delivery.steps if run else {}
+    nothing_missing = not any(map(_missing, steps.values()))
     return StatusReport(
         number=number,
         clock_us=diagnostics.clock_us(now),
         software=cut(diagnostics.software),
         workers=len(state.workers),
         trainers=len(state.ranks),
-        waiting=waiting,
+        waiting=waiting_reason(state),
         trouble=cut(state.failure.reason) if state.failure else "",
         epoch=run.begin.epoch if run else -1,
-        front=delivery.front[0],
+        front=run.delivery.planned.front[0] if run else -1,
         held_bytes=budget.held_bytes,
         reserved_bytes=budget.reserved_bytes,
         budget_bytes=budget.limit_bytes,
         largest_bytes=budget.largest_bytes,
-        all_decoded=bool(delivery.steps) and not leases and nothing_missing,
+        all_decoded=bool(steps) and not leases and nothing_missing,
         leases=leases.total(),
         expired=diagnostics.expired,
         expired_ms=_ago_ms(now, diagnostics.expired_at) if diagnostics.expired else -1,
@@ -54,8 +131,11 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         dropped=state.dropped,
         refused=diagnostics.refused,
         rejected_workers=tuple(map(cut, diagnostics.last_refused)),
-        holes=run.failed.count if run else 0,
-        last_holes=tuple(_cut_hole(hole) for hole in run.failed.last) if run else (),
+        holes=run.holes if run else 0,
+        last_holes=tuple(
+            Hole(hole.ordinal, cut(hole.key), cut(hole.reason), cut(hole.source))
+            for hole in (run.last_holes if run else ())
+        ),
         worker_statuses=worker_notes(state, leases),
         trainer_statuses=rank_notes(state),
         over_budget=run.feed.over_budget if run else 0,
@@ -92,7 +172,7 @@ def needs(run: EpochRun, request: RequestBatch) -> str:
         return "nothing: its step has fewer microbatches"
     if batch.missing:
         return f"{_lacking(batch.samples)} of {len(batch.samples)} samples to be decoded"
-    if run.delivery.waits_for_holes and step.unsettled:
+    if step.is_blocked:
         return f"its step's holes to be known: {step.unsettled} samples are not decoded yet"
     return ""
 
@@ -112,6 +192,8 @@ def _lacking(samples: Iterable[Sample]) -> str:
 
 
 def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> WorkerStatus:
+    is_inline = worker.serves is not None and state.job and state.job.transport == "inline"
+    why = worker.why_inline or ('transport="inline" was given' if is_inline else "")
     done, (recent, recent_s) = worker.stats.done, worker.stats.recent(state.now)
     return WorkerStatus(
         name=cut(worker.hello.name),
@@ -133,7 +215,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_probe_ms=recent["probe_ms"],
         recent_decode_ms=recent["decode_ms"],
         ahead_us=worker.clock.ahead_us,
-        transport=cut(how_carried(worker, state.job.transport if state.job else "auto")),
+        transport=cut(f"inline: {why}" if why else worker.hello.transport),
     )
 
 
@@ -156,11 +238,9 @@ def _rank_note(
     )
 
 
-def _missing(delivery: DeliveryTracker) -> Iterable[int]:
-    """Return how many samples each planned microbatch misses that its rank has not taken."""
-    for step in delivery.steps.values():
-        for microbatches in step.ranks:
-            yield from (batch.missing for batch in microbatches if not batch.taken)
+def _missing(step: PendingStep) -> int:
+    """Return how many samples a step's microbatches miss that their ranks have not taken."""
+    return sum(batch.missing for rank in step.ranks for batch in rank if not batch.taken)
 
 
 def _spans(ranks: tuple[int, ...]) -> str:
@@ -176,10 +256,6 @@ def _spans(ranks: tuple[int, ...]) -> str:
         else:
             spans.append([rank, rank])
     return cut(", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans))
-
-
-def _cut_hole(hole: Hole) -> Hole:
-    return Hole(hole.ordinal, cut(hole.key), cut(hole.reason), cut(hole.source))
 
 
 def _ago_ms(now: float, then: float) -> int:

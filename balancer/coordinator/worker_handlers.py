@@ -7,16 +7,9 @@ worker's next state, or None where there is only one.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
-    DecodedItem,
-    DecodeDone,
-    ProbeDone,
-    Ready,
-    Revoke,
     SampleFailed,
     UnknownPeer,
     Welcome,
@@ -26,65 +19,43 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.parts import IDLE, DecodedItem, Ready, WorkInProgress
+from ..protocol.payload_messages import DecodeDone, ProbeDone, Revoke, ServePayloads
 from ..protocol.status_messages import bounded
 from ..protocol.transitions import W_PREPARING, W_READY, Event, Outcome
 from .delivery.sample import Payload
-from .peers.admission import (
-    DataFacts,
-    why_not_gone_on_in,
-    why_other_version,
-    why_worker_refused,
-)
-from .peers.records import WorkerPeer, WorkerStats, instruction, why_not_direct
-from .rank_checks import send_pong
+from .peers.admission import DataFacts, why_not_gone_on_in, why_other_version, why_worker_refused
+from .peers.records import WorkerPeer, WorkerStats, why_not_direct
 from .run.epoch import Blame, EpochRun
+from .run.leases import GrantedLease
 from .run_control import RunControl
-from .state import NO_LEASE, CoordinatorState
+from .state import MAX_REASON, MAX_RUBBISH, NO_LEASE
 
 # A heartbeat's report of the work in progress is believed for this long.
 HEARTBEAT_FRESH_S = 2.5
 # A worker that reports twice to be idle does not have what it was leased this long ago.
 IDLE_S = 2.0
-# A worker that has sent this much rubbish is turned away.
-MAX_RUBBISH = 3
 
 
-class DecodedSamples(msgspec.Struct, frozen=True):
-    """Decoded samples as they arrived: the message, and a frame for each without a serial."""
-
-    message: DecodeDone
-    payloads: Sequence[Any]
-
-
-class WorkerHandlers:
+class WorkerHandlers(RunControl):
     """The actions of the table that concern workers."""
-
-    def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
-    ) -> None:
-        """`apply(peer, event, content)` applies an event to another peer than the message's."""
-        self.state = state
-        self.runs = runs
-        self.apply = apply
 
     # --- joining
 
     def register_worker(self, peer: bytes, hello: WorkerHello) -> Outcome:
         """Register a worker process, and forget those that it replaces."""
-        state = self.state
-        known = state.workers.get(peer)
+        known = self.workers.get(peer)
         if known is not None and known.hello == hello:
             return Outcome.REPEATED  # it still waits for a job
         reason = why_other_version(hello.version)
         if reason:
-            state.refuse(WorkerPeer(peer, hello, state.now, state.now), reason)
+            self.refuse(WorkerPeer(peer, hello, self.now, self.now), reason)
             self.lose_worker(peer)
             return Outcome.REFUSED
-        same_name = state.pool.named(hello.name)
+        same_name = self.pool.named(hello.name)
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
-            state.send(peer, Bye())
+            self.send(peer, Bye())
             self.lose_worker(peer)
             return Outcome.REFUSED
         for old in same_name:
@@ -92,23 +63,27 @@ class WorkerHandlers:
                 self.lose_worker(peer)
             else:
                 self.apply(old.peer, Event.REPLACED)
-        self._see(hello.name, hello.incarnation)
-        stats = WorkerStats(state.now)
-        state.add_worker(WorkerPeer(peer, hello, state.now, state.now, stats=stats))
-        if state.job is None:
+        self.guard(lambda run: run.see_worker(hello.name, hello.incarnation))
+        stats = WorkerStats(self.now)
+        self.add_worker(WorkerPeer(peer, hello, self.now, self.now, stats=stats))
+        if self.job is None:
             return Outcome.NO_JOB
         self.send_job(peer)
         return Outcome.JOB_SENT
 
     def send_job(self, peer: bytes, _: object = None) -> None:
         """Send the job; a worker that has its source open answers that it is ready."""
-        job = self.state.job
-        worker = self.state.workers[peer]
+        job = self.job
+        worker = self.workers[peer]
         worker.failure = ""
-        if job is not None and (told := instruction(worker, job.transport, job.buffer_bytes)):
-            self.state.send(peer, told)
+        server = worker.serves
+        if job is not None and server is not None and not worker.why_inline:
+            # Of a key pair the worker needs only the public key, of a password the whole.
+            secret = b"" if server.public else server.secret
+            kept_bytes = 0 if job.transport == "inline" else job.buffer_bytes
+            self.send(peer, ServePayloads(server.token, kept_bytes, server.public, secret))
         text = to_json(job) if job is not None and job.source else ""
-        self.state.send(peer, Welcome(text, self.state.last_welcome))
+        self.send(peer, Welcome(text, self.last_welcome))
 
     def ignore(self, _: bytes, __: object) -> None:
         """Do nothing: a hello was repeated that was answered already."""
@@ -119,63 +94,56 @@ class WorkerHandlers:
         What the first of them said holds as long as one that has said so is here, or a rank has had
         a part of it.
         """
-        state, worker = self.state, self.state.workers[peer]
-        if ready.number != state.last_welcome:
+        worker = self.workers[peer]
+        if ready.number != self.last_welcome:
             return Outcome.OUTDATED
-        holds = bool(state.pool.ready) or state.is_served
-        facts = state.facts if holds else DataFacts()
-        counts = state.samples_in_use()
+        holds = self.has_ready_worker or self.is_served
+        facts = self.facts if holds else DataFacts()
+        counts = self.samples_in_use()
         reason = why_worker_refused(facts, ready)
         reason = reason or why_not_gone_on_in(counts, ready.count)
-        if not reason and (why := why_not_direct(worker, state.job)):
+        if not reason and (why := why_not_direct(worker, self.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED
         if reason and (holds or counts) and not worker.was_asked_again:
             worker.was_asked_again = True
-            self._reach_others(peer)
+            # First those who said otherwise: what is sent to one that has gone cannot be delivered.
+            for other in self.workers:
+                self.send(other, Revoke(NO_LEASE))
+            for rank in self.ranks:
+                self.send_pong(rank)
+            self.send_job(peer)
             return Outcome.OUTDATED
         if reason:
-            state.refuse(worker, reason)
-            state.remove_worker(peer)
+            self.refuse(worker, reason)
+            self.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
-        worker.fingerprint, state.refused = ready.fingerprint, ""
+        worker.fingerprint, self.refused = ready.fingerprint, ""
         found = DataFacts(ready.count, ready.fingerprint, worker.hello.name)
-        if not holds and not found.agree_with(state.facts):
-            self.runs.forget_data()
+        if not holds and not found.agree_with(self.facts):
+            self.forget_data()
         # The job can be done: those that cannot do it have the wrong data or settings.
-        for worker in [each for each in state.workers.values() if each.failure]:
+        for worker in [each for each in self.workers.values() if each.failure]:
             self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
-        if not state.is_ready:
-            state.facts = found
-            for rank in state.ranks.values():
-                state.send(rank.peer, Ready(found.count, found.fingerprint))
-            self.runs.start_next()
+        if not self.is_ready:
+            self.facts = found
+            for rank in self.ranks:
+                self.send(rank, Ready(found.count, found.fingerprint))
+            self.start_next()
         return Outcome.ADMITTED
-
-    def _reach_others(self, peer: bytes) -> None:
-        """Find out whether those who said otherwise are here, before a worker is asked again.
-
-        What is sent to one that has gone cannot be delivered.
-        """
-        state = self.state
-        for worker in state.workers:
-            state.send(worker, Revoke(NO_LEASE))
-        for rank in state.ranks:
-            send_pong(self.runs, rank)
-        self.send_job(peer)
 
     def doubt(self, peer: bytes) -> None:
         """Lease no more to a worker, which may hang, before it has answered or shown a result."""
-        worker = self.state.workers.get(peer)
+        worker = self.workers.get(peer)
         if worker is not None:
-            self.state.set_unresponsive(worker, True)
+            self.set_unresponsive(worker, True)
             self.send_job(peer)
 
     def confirm_worker(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
-        if ready.number == self.state.last_welcome:
-            self.state.set_unresponsive(self.state.workers[peer], False)
+        if ready.number == self.last_welcome:
+            self.set_unresponsive(self.workers[peer], False)
 
     def report_worker_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.
@@ -183,118 +151,112 @@ class WorkerHandlers:
         While nobody has, the job may be wrong and not the worker: it waits for the next job. The
         run fails once there is no other that may still open the source.
         """
-        state = self.state
-        if failed.number != state.last_welcome:
+        if failed.number != self.last_welcome:
             return Outcome.OUTDATED
-        if state.pool.ready:
+        if self.has_ready_worker:
             self.turn_away(peer, failed.reason)
             return Outcome.REFUSED
-        state.workers[peer].failure = failed.reason
+        self.workers[peer].failure = failed.reason
         self._fail_without_workers()
         return Outcome.DONE
 
     def turn_away(self, peer: bytes, reason: str) -> None:
         """Send a worker away for good, and give its work to others."""
-        worker = self.state.workers[peer]
+        worker = self.workers[peer]
         name = worker.hello.name
-        self.state.refuse(worker, f"this worker cannot do what others can: {reason}")
+        self.refuse(worker, f"this worker cannot do what others can: {reason}")
         self.release_worker(peer)
-        if not self.state.workers:
-            self.runs.fail(f"worker {name}: {reason}; no other worker is left")
+        if not self.workers:
+            self.fail(f"worker {name}: {reason}; no other worker is left")
 
     def _fail_without_workers(self) -> None:
         """Fail the run if no worker is left that may open the source, and some have failed to."""
-        state = self.state
-        failed = [worker for worker in state.workers.values() if worker.failure]
+        failed = [worker for worker in self.workers.values() if worker.failure]
         working = (W_PREPARING, W_READY)
         if not failed or any(
-            not worker.failure and state.state_of(worker.peer) in working
-            for worker in state.workers.values()
+            not worker.failure and self.state_of(worker.peer) in working
+            for worker in self.workers.values()
         ):
             return
         others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
         last = failed[-1]
-        self.runs.fail(f"worker {last.hello.name}: {last.failure}{others}")
+        self.fail(f"worker {last.hello.name}: {last.failure}{others}")
 
     # --- results
 
     def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
-        self._count_results(peer, probed=len(message.results))
-        self.state.workers[peer].stats.note_probing(message.usual_us)
-        return self._judge(peer, lambda run: run.store_costs(peer, message, self.state.now))
+        self.workers[peer].stats.note_time("probe", message.usual_us)
+        return self._judge(
+            peer, lambda run: run.store_costs(peer, message, self.now), probed=len(message.results)
+        )
 
-    def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
-        """Store the payloads of decoded samples."""
-        state, worker, message = self.state, self.state.workers[peer], decoded.message
-        frames = iter(decoded.payloads)
+    def store_payloads(self, peer: bytes, content: tuple[DecodeDone, Sequence[Any]]) -> Outcome:
+        """Store the payloads of decoded samples; those without a serial have a frame each."""
+        worker, (message, payloads) = self.workers[peer], content
+        frames = iter(payloads)
         announced: list[tuple[DecodedItem, Payload]] = []
         for item in message.items:
-            payload = (
-                state.kept.announce(peer, worker.serves, item)
-                if item.serial
-                else _framed(item, next(frames))
-            )
+            if item.serial:
+                payload = self.kept.announce(peer, worker.serves, item)
+            else:
+                frame = next(frames)
+                nbytes = memoryview(getattr(frame, "buffer", frame)).nbytes
+                payload = Payload(item.header, nbytes, frame)
             if payload is not None:
                 announced.append((item, payload))
-        nbytes = sum(payload.nbytes for _, payload in announced)
-        self._count_results(peer, decoded=len(announced), nbytes=nbytes)
-        worker.stats.note_decoding(message.usual_us)
+        worker.stats.note_time("decode", message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message.lease, announced, state.now)
+            peer,
+            lambda run: run.store_payloads(peer, message.lease, announced, self.now),
+            decoded=len(announced),
+            nbytes=sum(payload.nbytes for _, payload in announced),
         )
         for _, payload in announced:
             if payload.serial and not payload.is_held:
-                state.kept.free(payload)
+                self.kept.free(payload)
         return outcome
-
-    def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
-        """Have a worker forget what it has announced that may not announce anything now."""
-        self.state.kept.free_unknown(peer, [each.serial for each in message.items if each.serial])
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
-        self._count_results(peer, failed=1)
-        return self._judge(peer, lambda run: run.store_failure(peer, message, self.state.now))
+        return self._judge(peer, lambda run: run.store_failure(peer, message, self.now), failed=1)
 
-    def _judge(self, peer: bytes, store: Callable[[EpochRun], list[Blame]]) -> Outcome:
+    def _judge(
+        self, peer: bytes, store: Callable[[EpochRun], list[Blame]], **counts: int
+    ) -> Outcome:
         """Store a worker's result; turn those away that were blamed too often for rubbish."""
-        found: list[Blame] = []
-        self.runs.guard(lambda run: found.extend(store(run)))
+        worker = self.workers[peer]
+        self.set_unresponsive(worker, False)
+        worker.stats.add(self.now, **counts)
         outcome = Outcome.DONE
-        for blame in found:
-            worker = self.state.workers.get(blame.worker)
-            if worker is None:
+        for who, reason in self.guard(store) or ():
+            blamed = self.workers.get(who)
+            if blamed is None:
                 continue
-            worker.rubbish += 1
-            if worker.rubbish < MAX_RUBBISH:
+            blamed.rubbish += 1
+            if blamed.rubbish < MAX_RUBBISH:
                 continue
-            self.state.costs.forget()  # it may have made up some of them
-            if blame.worker == peer:
-                self.turn_away(peer, blame.reason)
+            self.costs.forget()  # it may have made up some of them
+            if blamed is worker:
+                self.turn_away(peer, reason)
                 outcome = Outcome.REFUSED
             else:
-                self.apply(blame.worker, Event.TURNED_AWAY, blame.reason)
+                self.apply(who, Event.TURNED_AWAY, reason)
         return outcome
-
-    def _count_results(self, peer: bytes, **counts: int) -> None:
-        worker = self.state.workers[peer]
-        self.state.set_unresponsive(worker, False)
-        worker.stats.add(self.state.now, **counts)
 
     # --- leaving
 
     def close_source(self, peer: bytes, _: object = None) -> None:
         """Take a worker's leases back: its job has ended."""
-        if self.state.run is not None:
-            self.state.run.lost_leases.return_worker(peer)
+        if self.run is not None:
+            self.run.give_back(self.run.leases.take_of_worker(peer))
 
     def release_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
-        worker = self.state.remove_worker(peer)
-        if self.state.run is not None:
-            self.state.run.lost_leases.return_worker(peer)
-            self.state.run.delivery.decoding.drop_those_of(peer)
+        worker = self.remove_worker(peer)
+        if self.run is not None:
+            self.run.give_back(self.run.leases.take_of_worker(peer))
+            self.run.delivery.decoding.drop_those_of(peer)
         if worker is not None and not worker.failure:
             self._fail_without_workers()
 
@@ -306,30 +268,28 @@ class WorkerHandlers:
         from one epoch to the next. The next may have said hello already: connections are read in
         turns.
         """
-        state, names = self.state, set(ended.names)
-        state.costs.forget()
-        for worker in list(state.workers.values()):
+        names = set(ended.names)
+        self.costs.forget()
+        for worker in list(self.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not state.pool.ready:
-            state.facts = DataFacts()
-        elif state.is_ready:
-            state.send(peer, Ready(state.facts.count, state.facts.fingerprint))
+        if not self.has_ready_worker:
+            self.facts = DataFacts()
+        elif self.is_ready:
+            self.send(peer, Ready(self.facts.count, self.facts.fingerprint))
 
     def lose_worker(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
-        worker = self.state.remove_worker(peer)
+        worker = self.workers.get(peer)
         if worker is None:
             return
-        self.state.diagnostics.record_lost(worker.hello.name, self.state.now)
-        if self.state.run is not None:
-            name, incarnation = worker.hello.name, worker.hello.incarnation
-            self.state.run.lost_leases.return_missing_worker(
-                peer, name, incarnation, worker.in_progress, worker.heard_at
-            )
-            self.state.run.delivery.decoding.drop_those_of(peer)
-        if not worker.failure:
-            self._fail_without_workers()
+        name, incarnation = worker.hello.name, worker.hello.incarnation
+        self.diagnostics.lost, self.diagnostics.lost_at = self.diagnostics.lost + 1, self.now
+        self.diagnostics.last_lost.append(name[:MAX_REASON])
+        if self.run is not None:
+            last = worker.in_progress
+            self.run.suspect_worker(peer, name, incarnation, last, worker.heard_at)
+        self.release_worker(peer)
 
     # --- heartbeats
 
@@ -338,26 +298,25 @@ class WorkerHandlers:
 
         A worker that is not registered (any more) is asked to introduce itself.
         """
-        state = self.state
-        self._see(heartbeat.name, heartbeat.incarnation)
+        self.guard(lambda run: run.see_worker(heartbeat.name, heartbeat.incarnation))
         senders = [
             worker
-            for worker in state.pool.named(heartbeat.name)
+            for worker in self.pool.named(heartbeat.name)
             if worker.hello.incarnation == heartbeat.incarnation
         ]
         for worker in senders:
-            worker.heard_at = worker.heartbeat_at = state.now
+            worker.heard_at = worker.heartbeat_at = self.now
             self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
             probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
-            worker.stats.record_work(state.now, probe_ms, decode_ms)
-            worker.clock.note(heartbeat.clock_us, state.diagnostics.clock_us(state.now))
+            worker.stats.record_work(self.now, probe_ms, decode_ms)
+            worker.clock.note(heartbeat.clock_us, self.diagnostics.clock_us(self.now))
         if not senders:
-            state.send(peer, UnknownPeer())
+            self.send(peer, UnknownPeer())
 
     def work_in_progress(self, peer: bytes) -> WorkInProgress:
         """Return what a worker works on, IDLE if it has not reported it lately."""
-        worker = self.state.workers.get(peer)
-        if worker is None or self.state.now - worker.heartbeat_at > HEARTBEAT_FRESH_S:
+        worker = self.workers.get(peer)
+        if worker is None or self.now - worker.heartbeat_at > HEARTBEAT_FRESH_S:
             return IDLE
         return worker.in_progress
 
@@ -365,32 +324,21 @@ class WorkerHandlers:
         """Record the sample that a worker works on.
 
         With another sample than before it makes progress, which renews its leases. Idle twice in a
-        row, it does not have the leases that we think it has.
+        row, it does not have the leases that we think it has: they were lost on their way to it, or
+        their results were. It gets no other work before it has answered a Welcome: the connection
+        may be lost in one direction only.
         """
         before, worker.in_progress = worker.in_progress, now
-        if now not in (before, IDLE) and self.state.run is not None:
-            self.state.run.leases.renew(worker.peer, self.state.now)
-        if before == now == IDLE:
-            self._return_leases_of_idle(worker)
-
-    def _return_leases_of_idle(self, worker: WorkerPeer) -> None:
-        """Return leases that were lost on their way to a worker, or whose results were.
-
-        The worker gets no other work before it has answered a Welcome: the connection may be lost
-        in one direction only.
-        """
-        state = self.state
-        before = state.now - IDLE_S
-        lost = state.run.lost_leases.return_idle(worker.peer, before) if state.run else []
+        run, lost = self.run, list[GrantedLease]()
+        if run is not None and now not in (before, IDLE):
+            for lease in run.leases.of_worker(worker.peer):
+                lease.deadline = self.now + run.leases.lease_s
+        if before != IDLE or now != IDLE:
+            return
+        if run is not None:
+            lost = run.leases.take_without_result(worker.peer, self.now - IDLE_S)
+            run.give_back(lost)
         for lease in lost:
-            state.send(worker.peer, Revoke(lease.number))
+            self.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
             self.doubt(worker.peer)
-
-    def _see(self, name: str, incarnation: int) -> None:
-        """Record that a worker process is alive: a new one shows that the one before died."""
-        self.runs.guard(lambda run: run.lost_leases.see_worker(name, incarnation))
-
-
-def _framed(item: DecodedItem, frame: Any) -> Payload:
-    return Payload(item.header, memoryview(getattr(frame, "buffer", frame)).nbytes, frame)

@@ -148,7 +148,9 @@ class Planner:
         met with the configured accumulate; the error names the smallest that can.
         """
         config = self.config
-        costs = config.sizing.rounded(check_costs(window.costs, len(config.resources)))
+        costs = check_costs(window.costs, len(config.resources))
+        if config.multiples:
+            costs = check_costs(config.sizing.rounded(costs), len(config.resources))
         short = len(costs) < self.window_samples and not window.last
         if short or len(costs) > self.window_samples:
             raise ValueError(

@@ -59,11 +59,6 @@ class JobSpec:
         _check_depth(self.source)
 
     @property
-    def ranks(self) -> int:
-        """Data-parallel ranks that the job serves."""
-        return self.plan.ranks
-
-    @property
     def resources(self) -> tuple[str, ...]:
         """Names of the costs' columns."""
         return self.plan.resources

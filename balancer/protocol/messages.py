@@ -1,4 +1,4 @@
-"""Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
+"""Defines the protocol's messages, frozen records, and lists all kinds by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
 worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
@@ -11,37 +11,24 @@ Payloads (decoded samples) are not part of a record: a worker keeps them for ran
 are raw frames behind it. `WITH_PAYLOADS` lists the kinds that carry any.
 """
 
-from typing import get_args
-
-from .parts import NO_PLACE as NO_PLACE
-from .parts import BatchItem as BatchItem
-from .parts import Cost as Cost
-from .parts import DecodedItem as DecodedItem
-from .parts import EpochPosition as EpochPosition
-from .parts import Hole as Hole
-from .parts import PayloadServer as PayloadServer
-from .parts import Probed as Probed
-from .parts import Ready as Ready
-from .parts import SampleRef as SampleRef
-from .parts import Weights as Weights
-from .payload_messages import Ack as Ack
-from .payload_messages import Batch as Batch
-from .payload_messages import DecodeDone as DecodeDone
-from .payload_messages import Lease as Lease
-from .payload_messages import PayloadsFreed as PayloadsFreed
-from .payload_messages import ProbeDone as ProbeDone
-from .payload_messages import PulledPayloads as PulledPayloads
-from .payload_messages import PullFailed as PullFailed
-from .payload_messages import PullPayloads as PullPayloads
-from .payload_messages import RequestBatch as RequestBatch
-from .payload_messages import Revoke as Revoke
-from .payload_messages import ServePayloads as ServePayloads
-from .payload_messages import StopServing as StopServing
+from .parts import NO_PLACE, Cost, EpochPosition, Ready
+from .payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    PayloadsFreed,
+    ProbeDone,
+    PulledPayloads,
+    PullFailed,
+    PullPayloads,
+    RequestBatch,
+    Revoke,
+    ServePayloads,
+    StopServing,
+)
 from .records import VERSION, ArrayRecord, Integer
-from .status_messages import GetStatus as GetStatus
-from .status_messages import StatusReport as StatusReport
-from .status_messages import TrainerStatus as TrainerStatus
-from .status_messages import WorkerStatus as WorkerStatus
+from .status_messages import GetStatus, StatusReport
 
 PROTOCOL_VERSION = 17
 
@@ -278,50 +265,29 @@ class Bye(ArrayRecord, frozen=True):
     """The coordinator is done with the peer: a worker ends, a rank that left is released."""
 
 
-FromWorker = (
-    WorkerHello
-    | WorkerReady
-    | WorkerHeartbeat
-    | ProbeDone
-    | DecodeDone
-    | SampleFailed
-    | WorkerFailed
-    | WorkerBye
-)
-ToWorker = (
-    Welcome | Lease | Revoke | PayloadsFreed | ServePayloads | StopServing
-    | UnknownPeer | PeerRejected | Bye
+# Any of the kinds below.
+Message = ArrayRecord
+FROM_WORKER = (
+    WorkerHello, WorkerReady, WorkerHeartbeat, ProbeDone, DecodeDone, SampleFailed, WorkerFailed,
+    WorkerBye,
 )  # fmt: skip
-FromRank = (
-    RankHello
-    | StartRun
-    | RequestBatch
-    | Ack
-    | PullFailed
-    | LabelCount
-    | Ping
-    | GetStatus
-    | WorkersEnded
-    | RankBye
-)
-ToRank = (
-    Ready
-    | Batch
-    | LabelTotal
-    | EpochEnd
-    | RunFailed
-    | Pong
-    | BalancerStops
-    | UnknownPeer
-    | PeerRejected
-    | Bye
-)
-BetweenPeers = PullPayloads | PulledPayloads
-Message = FromWorker | ToWorker | FromRank | ToRank | StatusReport | BetweenPeers
-
-FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
-FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
-BETWEEN_PEERS = get_args(BetweenPeers)
-KINDS = {kind.__name__: kind for kind in get_args(Message)}
+TO_WORKER = (
+    Welcome, Lease, Revoke, PayloadsFreed, ServePayloads, StopServing, UnknownPeer, PeerRejected,
+    Bye,
+)  # fmt: skip
+FROM_RANK = (
+    RankHello, StartRun, RequestBatch, Ack, PullFailed, LabelCount, Ping, GetStatus, WorkersEnded,
+    RankBye,
+)  # fmt: skip
+TO_RANK = (
+    Ready, Batch, LabelTotal, EpochEnd, RunFailed, Pong, BalancerStops, UnknownPeer, PeerRejected,
+    Bye,
+)  # fmt: skip
+BETWEEN_PEERS = (PullPayloads, PulledPayloads)
+KINDS: dict[str, type[ArrayRecord]] = {
+    kind.__name__: kind
+    for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, (StatusReport,), BETWEEN_PEERS)
+    for kind in kinds
+}
 # The kinds whose header is followed by a frame for each of its `items` that has no serial.
 WITH_PAYLOADS = (DecodeDone, Batch)

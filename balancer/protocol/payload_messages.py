@@ -17,9 +17,6 @@ from .parts import (
 )
 from .records import ArrayRecord, Integer
 
-# More microbatches than these are not asked for ahead of need, however many a step has.
-MOST_AHEAD = 256
-
 
 class Revoke(ArrayRecord, frozen=True):
     """The rest of a lease is not wanted any more."""
@@ -159,12 +156,3 @@ class PulledPayloads(ArrayRecord, frozen=True):
 
     number: Count
     serials: tuple[Count, ...]
-
-
-def microbatches_ahead(prefetch: int, microbatches: int) -> int:
-    """Return how many are asked for ahead, of all ranks; `microbatches`: of a step, 0 if unknown.
-
-    >>> microbatches_ahead(2, 4), microbatches_ahead(2, 0), microbatches_ahead(4, 100)
-    (8, 2, 256)
-    """
-    return max(prefetch, min(prefetch * microbatches, MOST_AHEAD))

@@ -13,12 +13,9 @@ from typing import Any
 from msgspec import structs
 
 from .messages import (
-    Ack,
     BalancerStops,
-    Batch,
     Bye,
     EpochEnd,
-    EpochPosition,
     LabelCount,
     LabelTotal,
     Message,
@@ -26,62 +23,20 @@ from .messages import (
     Ping,
     Pong,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
     UnknownPeer,
     WorkersEnded,
 )
-from .parts import COUNTED_STEPS
-from .payload_messages import microbatches_ahead
+from .parts import COUNTED_STEPS, EpochPosition, Ready
+from .payload_messages import Ack, Batch, RequestBatch
 from .transitions import BEGIN, RANK, Outcome, handlers_of
 
 Position = tuple[int, int, int]
+# More microbatches than these are not asked for ahead of need, however many a step has.
+MOST_AHEAD = 256
 # The holes of this many steps are kept, for a balancer that was restarted.
 KNOWN_STEPS = 32
-
-
-class LabelCounts:
-    """The label tokens that a process has counted in its batches, and the totals of all ranks.
-
-    A rank counts those of a whole step, and hands out nothing of it before the balancer has
-    answered with the total. So it is at most one step ahead of another rank, and a balancer that
-    was restarted needs the counts of two steps; processes that share a rank may be further apart.
-    """
-
-    def __init__(self) -> None:
-        # By (run, step): of runs before this one too, whose last step others may still be at.
-        self._sent: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
-        self._totals: dict[tuple[int, int], int] = {}
-
-    def count(self, run: int, step: int, tokens: Mapping[int, int]) -> tuple[Message, ...]:
-        """Return what tells the balancer the label tokens of a step, by rank; it is kept."""
-        sent = tuple(LabelCount(run, rank, step, found) for rank, found in tokens.items())
-        self._sent[run, step] = sent
-        while len(self._sent) > COUNTED_STEPS:
-            oldest = min(self._sent)
-            del self._sent[oldest]
-            self._totals.pop(oldest, None)
-        return sent
-
-    def store(self, message: LabelTotal) -> None:
-        """Store the total of a step that was counted here."""
-        if (message.run, message.step) in self._sent:
-            self._totals[message.run, message.step] = message.tokens
-
-    def total(self, run: int, step: int) -> int | None:
-        """Return the label tokens of a step on all ranks, None while that is not known."""
-        return self._totals.get((run, step))
-
-    def unanswered(self) -> list[Message]:
-        """Return the counts of steps whose total is not known."""
-        open_steps = (each for at, each in self._sent.items() if at not in self._totals)
-        return [count for counts in open_steps for count in counts]
-
-    def all(self) -> list[Message]:
-        """Return all counts that are kept: a new balancer has none."""
-        return [count for counts in self._sent.values() for count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +84,9 @@ class RankSession:
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
-        self.prefetch = microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
+        # How many microbatches are asked for ahead, of all ranks.
+        ahead = max(prefetch, 1) * len(ranks)
+        self.prefetch = max(ahead, min(ahead * microbatches, MOST_AHEAD))
         self.ready: Ready | None = None
         self.status: Pong | None = None
         self.run = -1
@@ -141,7 +98,10 @@ class RankSession:
         # The last acknowledgement of each rank.
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
-        self._labels = LabelCounts()
+        # The label tokens that were counted here, and the totals of all ranks, by (run, step): of
+        # runs before this one too, whose last step others may still be at.
+        self._counted: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
+        self._totals: dict[tuple[int, int], int] = {}
         self._has_returned = False
         # The position that all ranks of this process have reached, and the holes of its step.
         self.here = EpochPosition(0, 0, 0, 0, "")
@@ -232,17 +192,12 @@ class RankSession:
         """Return all unanswered messages and a ping, to repeat when the balancer is silent."""
         self._has_returned = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
-        return [*again, Ping(), *self._open_messages(), *self._labels.unanswered()]
+        return [*again, Ping(), *self._open_messages()]
 
     def reattach(self) -> list[Message]:
         """Return what a balancer must be told over a new connection."""
         ended = [WorkersEnded(self.ended)] if self.ended else []
-        return [self.hello, *ended, *self._open_messages(), *self._labels.unanswered()]
-
-    def take(self) -> tuple[Arrival, list[Message]] | None:
-        """Return the next microbatch in order and what to send for it, if it has arrived."""
-        arrival = self.peek()
-        return None if arrival is None else (arrival, self.release(arrival))
+        return [self.hello, *ended, *self._open_messages()]
 
     def peek(self) -> Arrival | None:
         """Return the next microbatch in order, if it has arrived; it stays the next."""
@@ -285,12 +240,24 @@ class RankSession:
         return [self._arrived[position].batch for position in sorted(self._arrived)]
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
-        """Return what tells the balancer how many label tokens each rank here has in a step."""
-        return self._labels.count(self.run, step, tokens)
+        """Return what tells the balancer how many label tokens each rank here has in a step.
+
+        A rank counts those of a whole step, and hands out nothing of it before the balancer has
+        answered with the total. So it is at most one step ahead of another rank, and a balancer
+        that was restarted needs the counts of two steps; processes that share a rank may be further
+        apart.
+        """
+        sent = tuple(LabelCount(self.run, rank, step, found) for rank, found in tokens.items())
+        self._counted[self.run, step] = sent
+        while len(self._counted) > COUNTED_STEPS:
+            oldest = min(self._counted)
+            del self._counted[oldest]
+            self._totals.pop(oldest, None)
+        return sent
 
     def label_total(self, step: int) -> int | None:
         """Return the label tokens of a step on all ranks; None before the balancer's answer."""
-        return self._labels.total(self.run, step)
+        return self._totals.get((self.run, step))
 
     def at_end(self) -> bool:
         """Return True if the run has no further microbatch."""
@@ -311,9 +278,14 @@ class RankSession:
         else:
             self.here, self.holes = batch.after.reached(), ()
 
-    def _open_messages(self) -> list[Message]:
-        """Return acknowledgements and open requests, which a new balancer has not received."""
-        return [*self._acks.values(), *map(self._request, sorted(self._requested))]
+    def _open_messages(self, with_totals: bool = False) -> list[Message]:
+        """Return acknowledgements, open requests and label counts that may not have arrived.
+
+        Also the counts of steps whose total is known, for a new balancer, which has none.
+        """
+        totals = {} if with_totals else self._totals
+        counts = [each for at, step in self._counted.items() if at not in totals for each in step]
+        return [*self._acks.values(), *map(self._request, sorted(self._requested)), *counts]
 
     def _request(self, position: Position) -> RequestBatch:
         step, microbatch, index = position
@@ -329,8 +301,7 @@ class RankSession:
             if known and self.ready is not None:  # others would be planned otherwise
                 begun = structs.replace(begun, samples=self.ready.count)
             self._start_run = structs.replace(self._start_run, samples=begun.samples)
-            self._reintroduction = [self.hello, begun, *self._open_messages()]
-            self._reintroduction += self._labels.all()
+            self._reintroduction = [self.hello, begun, *self._open_messages(with_totals=True)]
 
     def _position(self, batch: Batch) -> Position:
         return batch.step, batch.microbatch, self.ranks.index(batch.rank)
@@ -371,7 +342,8 @@ class RankSession:
             self._requested.pop(position, None)
 
     def _store_labels(self, message: LabelTotal) -> None:
-        self._labels.store(message)
+        if (message.run, message.step) in self._counted:
+            self._totals[message.run, message.step] = message.tokens
 
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:

@@ -11,13 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .messages import (
-    KINDS,
-    PROTOCOL_VERSION,
-    WITH_PAYLOADS,
-    Message,
-    PulledPayloads,
-)
+from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message
+from .payload_messages import PulledPayloads
 from .records import describe_error
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.

@@ -10,16 +10,9 @@ from typing import Any
 
 import msgspec
 
-from .messages import (
-    Bye,
-    Lease,
-    Message,
-    PayloadsFreed,
-    PeerRejected,
-    Revoke,
-    SampleRef,
-    Welcome,
-)
+from .messages import Bye, Message, PeerRejected, Welcome
+from .parts import SampleRef
+from .payload_messages import Lease, PayloadsFreed, Revoke
 from .transitions import WORKER, Outcome, handlers_of
 
 # Seconds between a worker's heartbeats.
@@ -41,7 +34,7 @@ class SampleTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerSession:
-    """The state machine of a worker; `handle` follows the table, `next_task` returns the work.
+    """The state machine of a worker; `handle` follows the table, `next_lease` returns the work.
 
     tasks: the samples to work on, in this order unless a message changes it.
     """
@@ -67,10 +60,6 @@ class WorkerSession:
             return None
         self.state = row.after[Outcome.DONE]
         return self.handlers[row.action](message)
-
-    def next_task(self) -> SampleTask | None:
-        """Return the next sample to work on, oldest lease first."""
-        return self.tasks.popleft() if self.tasks else None
 
     def next_lease(self) -> list[SampleTask]:
         """Return all that is left of the oldest lease, to be worked on at once."""

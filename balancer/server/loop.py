@@ -16,7 +16,6 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
-from ..coordinator.peers.records import PullCredentials
 from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.records import VERSION
@@ -54,15 +53,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
-def new_credentials(key: bytes, has_keys: bool) -> PullCredentials | None:
+def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
     """Return new credentials for a worker with this public key, empty if it has none.
 
     Where the balancer has keys nothing travels in the clear: None for a worker without.
     """
     if key:
         pair = new_pair("trainer")
-        return PullCredentials(pair.public, pair.secret)
-    return None if has_keys else PullCredentials(b"", os.urandom(16).hex().encode())
+        return pair.public, pair.secret
+    return None if has_keys else (b"", os.urandom(16).hex().encode())
 
 
 def serve(
@@ -82,7 +81,7 @@ def serve(
     cannot be bound.
     """
     keep_freed_memory()
-    diagnostics = coordinator.state.diagnostics
+    diagnostics = coordinator.diagnostics
     diagnostics.software = SOFTWARE
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
     with open_shell(coordinator, listening, keys, refused) as shell:
@@ -110,7 +109,7 @@ def open_shell(
     """
 
     def refused(reason: str) -> None:
-        coordinator.state.diagnostics.refused += 1
+        coordinator.diagnostics.refused += 1
         log(reason)
 
     poller = zmq.Poller()
@@ -268,7 +267,7 @@ class _Shell(msgspec.Struct, frozen=True):
         dropped = self.conduct.drops(frames[0].bytes, now)
         if dropped:
             self.gate.record_dropped(now)
-            self.coordinator.state.diagnostics.refused += 1
+            self.coordinator.diagnostics.refused += 1
             if dropped % DISCONNECT_EVERY == 0:
                 self.connections.reset(frames[0])
             return
@@ -283,13 +282,13 @@ class _Shell(msgspec.Struct, frozen=True):
 
     def _serve(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
         """Handle a well-formed message; return True if its peer is banned from now on."""
-        dropped = self.coordinator.state.dropped
+        dropped = self.coordinator.dropped
         now, nbytes = time.monotonic(), sum([len(frame) for frame in frames])
         reason = self._handle(peer, key, message, frames)
         if reason:
             return self._record_fault(peer, reason)
-        is_stranger = self.coordinator.state.state_of(peer) == ABSENT
-        if is_stranger or self.coordinator.state.dropped > dropped:
+        is_stranger = self.coordinator.state_of(peer) == ABSENT
+        if is_stranger or self.coordinator.dropped > dropped:
             return self.conduct.record_useless(peer, nbytes, now)
         return False
 
@@ -307,7 +306,7 @@ class _Shell(msgspec.Struct, frozen=True):
         """Reject a message; return True if its peer is banned from now on."""
         now = time.monotonic()
         self.gate.record_dropped(now)
-        self.coordinator.state.diagnostics.refused += 1
+        self.coordinator.diagnostics.refused += 1
         self._tell_reason(peer, reason)
         return self.conduct.record_fault(peer, now, reason)
 

@@ -196,4 +196,4 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
         pipelines.append(
             EncoderPipeline(group, number % problem.copies, own, own, own, begin, back)
         )
-    return FilledSchedule(problem, tuple(pipelines), ahead, behind, how="Algorithm 2")
+    return FilledSchedule(problem, tuple(pipelines), ahead, behind)

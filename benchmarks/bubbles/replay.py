@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from counterpoise.sched.bubble_filling.encoder_plans import Host
-from counterpoise.sched.bubble_filling.gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
+from counterpoise.sched.bubble_filling.gaps import COMPUTING, Gaps, Ints, fill_holes
 from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule, Work, taken
 from counterpoise.sched.bubble_filling.kernels import walk
 from counterpoise.sched.ir.graph import make_graph
+from counterpoise.sched.ir.kinds import BACKWARD
 from counterpoise.sched.simulation.simulator import transfer_delays
 from counterpoise.sched.simulation.timeline import Slot
 
@@ -127,7 +128,7 @@ def _exchange_nodes(host: Host, index: _Host) -> tuple[Ints, Ints]:
     for at, slot in enumerate(host.timeline.ranks[rank]):
         if slot.what.stage == 0 and slot.what.kind == "F":
             enter[slot.what.microbatch] = (slot.start_ns, int(index.first[offset + at]))
-        elif slot.what.stage == 0 and slot.what.kind in BACKWARDS:
+        elif slot.what.stage == 0 and slot.what.kind in BACKWARD:
             leave[slot.what.microbatch] = int(index.last[offset + at])
     order = sorted(enter, key=enter.__getitem__)
     return (

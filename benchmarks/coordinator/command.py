@@ -1,7 +1,7 @@
 """`make bench NAME=coordinator`: the CPU time of the balancer's decisions, without sockets.
 
 One epoch in each cell of ranks x workers, with workers that answer at once and ranks that take at
-once, so that nothing but the coordinator is measured. Planning is counted apart: `bench plan`.
+once, so that nothing but the coordinator is measured. Planning is counted apart: `published`.
 """
 
 import os

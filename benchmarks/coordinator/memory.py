@@ -24,21 +24,21 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Batch,
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
     Message,
-    Probed,
-    ProbeDone,
     RankHello,
-    RequestBatch,
     RunFailed,
     StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Batch,
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
 )
 from counterpoise.balancer.server.malloc import keep_freed_memory, release_freed_memory
 from counterpoise.workers.processes.clean_interpreter import clean_command

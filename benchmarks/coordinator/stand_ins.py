@@ -10,26 +10,25 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
     Message,
     PeerRejected,
-    Probed,
-    ProbeDone,
     RankHello,
-    RequestBatch,
     RunFailed,
-    SampleRef,
     StartRun,
     UnknownPeer,
     Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed, SampleRef
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
 )
 
 # Microbatches that a rank asks for ahead.

@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from counterpoise.sched.bubble_filling.executable import EncoderTimes, fill_between_passes
-from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.filled_program import (
+    EncoderTimes,
+    fill_between_passes,
+    fill_program,
+)
 from counterpoise.sched.ir.kinds import layer_kind
 from counterpoise.sched.ir.program import Program
 from counterpoise.sched.ir.registry import schedule

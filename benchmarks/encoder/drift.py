@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from counterpoise.sched.bubble_filling.executable import encoder_times
-from counterpoise.sched.bubble_filling.filled_program import with_encoders
+from counterpoise.sched.bubble_filling.filled_program import encoder_times, with_encoders
 from counterpoise.sched.ir.program import Program
 from counterpoise.sched.ir.registry import schedule
 from counterpoise.sched.replanning.decision import PlanChange, Replan

@@ -1,7 +1,7 @@
 """`make bench NAME=published`: whole epochs of published samplers' plans beside ours.
 
-It takes the options of `counterpoise bench plan`, and measures its strategies too. `isf` in mode
-epoch is OmniBal's algorithm as printed; `isf_flushed` keeps what the printed one leaves over.
+`isf` in mode epoch is OmniBal's algorithm as printed; `isf_flushed` keeps what the printed one
+leaves over.
 """
 
 import time
@@ -16,11 +16,11 @@ from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.tools.bench import plan
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.cost_tables import CostTable, EpochPlan, parse_budgets, read_costs
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
+from . import epochs
 
 
 def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
@@ -31,7 +31,7 @@ def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -
     groups = members(found.group_of, found.groups)
     whole = len(groups) // config.ranks * config.ranks
     rows = permutation(len(groups), seed + 1, 0)[:whole].reshape(-1, config.ranks)
-    step_of_row = np.arange(len(rows), dtype=np.int64) // plan.steps_of(config)
+    step_of_row = np.arange(len(rows), dtype=np.int64) // epochs.steps_of(config)
     left = len(found.left_over) + len(found.oversize)
     return EpochPlan(groups, rows, step_of_row, len(rows), left, seconds=seconds)
 
@@ -51,7 +51,7 @@ def published(name: str, table: CostTable, config: PlanConfig, epoch: int) -> Ep
         if name == "megatron_dp_balanced":
             found = megatron_dp_balanced(some, ranks, budget)
         else:
-            found = transformers_rebalance(some, ranks, plan.steps_of(config))
+            found = transformers_rebalance(some, ranks, epochs.steps_of(config))
         groups += [[numbers[start + k] for k in group] for group in found]
         steps += [step] * (len(found) // ranks)
         made += len(found)
@@ -60,15 +60,15 @@ def published(name: str, table: CostTable, config: PlanConfig, epoch: int) -> Ep
     return EpochPlan(groups, rows, np.array(steps), len(rows), len(order) % size, seconds=seconds)
 
 
-PUBLISHED: dict[str, plan.EpochPlanner] = {
+PUBLISHED: dict[str, epochs.EpochPlanner] = {
     "transformers_rebalance": partial(published, "transformers_rebalance"),
     "megatron_dp_balanced": partial(published, "megatron_dp_balanced"),
 }
-AS_PRINTED: dict[str, plan.EpochPlanner] = {
+AS_PRINTED: dict[str, epochs.EpochPlanner] = {
     "isf": partial(isf_printed, False),
     "isf_flushed": partial(isf_printed, True),
 }
-NAMES = (*plan.STRATEGIES, *PUBLISHED)
+NAMES = (*epochs.STRATEGIES, *PUBLISHED)
 
 
 @click.command("published")
@@ -91,10 +91,10 @@ def command(
     """
     limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
     table = read_costs(costs, tuple(limits), samples, seed)
-    config = plan.make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
-    planners = {**plan.STRATEGIES, **PUBLISHED}
+    config = epochs.make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
+    planners = {**epochs.STRATEGIES, **PUBLISHED}
     planners = {name: planners[name] for name in chosen or NAMES}
     if "isf" in planners and mode == "epoch":
         planners |= AS_PRINTED
-    report = plan.compare(table, config, planners)
-    emit(report, as_json, plan.as_table(report))
+    report = epochs.compare(table, config, planners)
+    emit(report, as_json, epochs.as_table(report))

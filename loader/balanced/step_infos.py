@@ -13,7 +13,7 @@ from ..step.info import StepInfo
 from .arrivals import MicrobatchFacts
 
 if TYPE_CHECKING:
-    from ...balancer.protocol.messages import Batch
+    from ...balancer.protocol.payload_messages import Batch
 
 logger = logging.getLogger(__name__)
 # The first microbatches of several samples, in which padding that nothing counts is looked for.

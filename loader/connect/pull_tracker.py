@@ -16,13 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...balancer.protocol.messages import (
-    Batch,
-    PayloadServer,
-    PulledPayloads,
-    PullFailed,
-    PullPayloads,
-)
+from ...balancer.protocol.parts import PayloadServer
+from ...balancer.protocol.payload_messages import Batch, PulledPayloads, PullFailed, PullPayloads
 
 # Returns why a payload is not what its header says, "" if it is: workers/codec/fields.py.
 LayoutCheck = Callable[[bytes, object], str]

@@ -9,13 +9,8 @@ from collections.abc import Sequence
 
 import zmq
 
-from ...balancer.protocol.messages import (
-    Batch,
-    PayloadServer,
-    PulledPayloads,
-    PullFailed,
-    PullPayloads,
-)
+from ...balancer.protocol.parts import PayloadServer
+from ...balancer.protocol.payload_messages import Batch, PulledPayloads, PullFailed, PullPayloads
 from ...balancer.protocol.rank_session import Arrival
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair, PeerKeys

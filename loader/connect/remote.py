@@ -17,7 +17,8 @@ from typing import NoReturn
 from msgspec import structs
 
 from ...balancer.protocol.job_spec import from_json
-from ...balancer.protocol.messages import Message, Ping, RankBye, Ready
+from ...balancer.protocol.messages import Message, Ping, RankBye
+from ...balancer.protocol.parts import Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.transport.keys import PeerKeys

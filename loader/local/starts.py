@@ -145,7 +145,7 @@ def pack_start(start: RunStart) -> bytes:
 def why_apart(packed: Sequence[bytes]) -> str:
     """Return why ranks cannot run together, "" if they can; `packed` is what each has said.
 
-    >>> from ...balancer.protocol.messages import EpochPosition
+    >>> from ...balancer.protocol.parts import EpochPosition
     >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0, "")) for epoch in (1, 1, 2)]
     >>> why_apart([pack_start(each) for each in starts[:2]])
     ''

@@ -11,7 +11,7 @@ efficiency is higher. Computation and all work together are bounded apart.
 
 import numpy as np
 
-from .gaps import COMMUNICATING, COMPUTING, FREE, Ints, Stretches
+from .gaps import COMMUNICATING, COMPUTING, FREE, Ints
 from .instance import FillProblem, Work
 from .pipelines import enough, least
 
@@ -32,7 +32,8 @@ def hidden_bound(problem: FillProblem) -> float:
 def _exposed(problem: FillProblem, kinds: tuple[int, ...]) -> float:
     """Return nanoseconds per GPU that cannot be hidden in stretches of these kinds."""
     gaps, only = problem.gaps, kinds == _COMPUTE
-    room = [_Room(one, kinds, gaps.step_ns) for one in gaps.ranks]
+    chosen = [(one, np.isin(one.kind, kinds)) for one in gaps.ranks]
+    room = [_Room(one.start[keep], one.end[keep], gaps.step_ns) for one, keep in chosen]
     ahead = _extension(problem, problem.forward, only, room, gaps.need_ns)
     mirrored = [one.mirrored() for one in room]
     back = np.sort(gaps.step_ns - gaps.gradient_ns)
@@ -86,13 +87,11 @@ def _extension(
 
 
 class _Room:
-    """A rank's time in stretches of given kinds, summed up for any interval."""
+    """Some of a rank's stretches, whose time is summed up for any interval."""
 
-    def __init__(self, one: Stretches, kinds: tuple[int, ...], step_ns: int) -> None:
-        keep = np.isin(one.kind, kinds)
-        self.start: Ints = one.start[keep]
-        self.length: Ints = one.end[keep] - self.start
-        self.step_ns = step_ns
+    def __init__(self, start: Ints, end: Ints, step_ns: int) -> None:
+        self.start, self.end, self.step_ns = start, end, step_ns
+        self.length = end - start
         self.sums: Ints = np.concatenate(([0], np.cumsum(self.length)))
 
     @property
@@ -101,12 +100,8 @@ class _Room:
 
     def mirrored(self) -> "_Room":
         """Return the same on a clock that runs backward from the step's end."""
-        result = object.__new__(_Room)
-        result.start = (self.step_ns - self.start - self.length)[::-1]
-        result.length = self.length[::-1]
-        result.step_ns = self.step_ns
-        result.sums = np.concatenate(([0], np.cumsum(result.length)))
-        return result
+        step_ns = self.step_ns
+        return _Room((step_ns - self.end)[::-1], (step_ns - self.start)[::-1], step_ns)
 
     def until(self, time: Ints) -> Ints:
         """Return the time in stretches before each of these times."""

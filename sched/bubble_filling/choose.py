@@ -5,8 +5,9 @@ as the best step is not filled; and whole kernels are tried before split ones on
 Every schedule returned has passed the validator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -83,8 +84,8 @@ def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProble
     return replace(problem, gaps=tight)
 
 
-def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
-    """Return ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+def fitting(setup: FillSetup) -> tuple[Splitting, ...]:
+    """Return ways to split so that one piece fits a tensor-parallel bubble, or two do.
 
     Empty where the language model has no such bubbles.
     """
@@ -93,7 +94,7 @@ def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting,
     # A piece takes longer in that bubble than alone.
     bubble = bubble * 1000 // (1000 + setup.contention.compute)
     how = Splitting(1)
-    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in parts]
+    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in (1, 2)]
     return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
 
 
@@ -108,21 +109,34 @@ def scan(
     candidates: Sequence[EncoderPlan] | None = None,
     splittings: Sequence[Splitting | None] = (None,),
     hosts: dict[str, Host] | None = None,
+    host_of: Callable[[EncoderPlan], Host] | None = None,
     prune: bool = True,
-    effort: Effort | None = None,
+    guard: tuple[int, int] = (0, 0),
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
+    whole_layers: bool = False,
 ) -> PlanScan:
     """Fill every candidate plan (default: all) with every splitting.
 
-    `hosts` is a cache of simulated steps, by warm-up. With `prune`, plans that cannot beat the
-    best are skipped.
+    `hosts` is a cache of steps, by warm-up; `host_of` makes one, by default `host_step`. With
+    `prune`, plans that cannot beat the best are skipped. `guard`: as `guarded` takes it. The others
+    are as of `plan_problem`.
     """
+    cache = {} if hosts is None else hosts
+    made = host_of or partial(host_step, setup)
+    pairs = []
+    for plan in plans(setup) if candidates is None else candidates:
+        # All that the host's step depends on: warm-up and encoder collectives.
+        collectives = encoder_collectives(setup, plan)
+        key = plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"
+        if key not in cache:
+            cache[key] = made(plan)
+        pairs.append((plan, cache[key]))
+    pairs.sort(key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
     chosen: list[Chosen] = []
     refused: list[RejectedPlan] = []
     skipped, best = 0, 0
-    wanted = plans(setup) if candidates is None else candidates
-    for plan, host in _by_host_step(setup, wanted, {} if hosts is None else hosts):
+    for plan, host in pairs:
         for splitting in splittings:
             # Hosts come shortest step first: from here on nothing can be better.
             if prune and chosen and host.gaps.step_ns >= best:
@@ -130,31 +144,14 @@ def scan(
                 continue
             try:
                 problem = plan_problem(
-                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
-                )
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed,
+                    whole_layers=whole_layers,
+                )  # fmt: skip
             except ValueError as error:  # it does not fit, with whatever splitting
                 refused.append(RejectedPlan(plan, str(error)))
                 break
-            filled = fill_plan(problem, effort)
+            filled = fill_plan(guarded(problem, *guard) if any(guard) else problem)
             chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
             best = min(filled.step_ns, best or filled.step_ns)
     chosen.sort(key=lambda one: one.filled.step_ns)
     return PlanScan(tuple(chosen), tuple(refused), skipped)
-
-
-def _by_host_step(
-    setup: FillSetup, wanted: Sequence[EncoderPlan], cache: dict[str, Host]
-) -> list[tuple[EncoderPlan, Host]]:
-    """Return each plan with its simulated host, the shortest host steps first."""
-    for plan in wanted:
-        key = _host_key(setup, plan)
-        if key not in cache:
-            cache[key] = host_step(setup, plan)
-    pairs = [(plan, cache[_host_key(setup, plan)]) for plan in wanted]
-    return sorted(pairs, key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
-
-
-def _host_key(setup: FillSetup, plan: EncoderPlan) -> str:
-    """Return a key of all that the host's step depends on: warm-up and encoder collectives."""
-    collectives = encoder_collectives(setup, plan)
-    return plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"

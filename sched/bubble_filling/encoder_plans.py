@@ -43,22 +43,17 @@ class Host:
 
 
 def host_step(
-    setup: FillSetup,
-    plan: EncoderPlan | None = None,
-    *,
-    name: str = "interleaved",
-    whole_passes: bool = False,
+    setup: FillSetup, plan: EncoderPlan | None = None, *, whole_passes: bool = False
 ) -> Host:
     """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
 
-    `name`: its schedule; only "interleaved" knows warm-ups. `whole_passes`: whether nothing can run
-    inside a pass, as with an executor that runs whole modules. Raises ValueError as `schedule` and
-    `simulate` do.
+    `whole_passes`: whether nothing can run inside a pass, as with an executor that runs whole
+    modules. Raises ValueError as `schedule` and `simulate` do.
     """
-    options: dict[str, int | str] = {}
-    if name == "interleaved":
-        options = {"chunks": setup.chunks, "warmup": plan.warmup if plan else WARMUPS[0]}
-    program = schedule(name, ranks=setup.stages, microbatches=setup.microbatches, **options)
+    program = schedule(
+        "interleaved", ranks=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks,
+        warmup=plan.warmup if plan else WARMUPS[0],
+    )  # fmt: skip
     forward, backward = host_kernels(setup)
     per_stage = setup.model.layers // program.stages
     layer = setup.model.layer
@@ -68,8 +63,6 @@ def host_step(
         {
             "F": total_ns(forward) * per_stage,
             "B": total_ns(backward) * per_stage,
-            "I": total_ns(backward) * per_stage // 2,
-            "W": total_ns(backward) * per_stage - total_ns(backward) * per_stage // 2,
             GATHER: setup.gather_ns + gather,
             SCATTER: setup.scatter_ns + scatter,
         },
@@ -193,8 +186,17 @@ def plan_problem(
     layer is one piece of work. Raises ValueError if the plan's sizes do not divide the model's, or
     it does not fit the memory.
     """
-    _check_sizes(setup, plan, permille)
-    room = _checked_memory(setup, plan, host).microbatches
+    if what := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(what)
+    if permille is not None and len(permille) != setup.microbatches:
+        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+    need = memory(setup, plan, host)
+    if need.microbatches < 1:
+        raise ValueError(
+            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
+            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
+            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
+        )
     stacks = setup.encoder_stacks(plan.tensor)
     forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
     costs = (1000,) if permille is None else permille
@@ -210,7 +212,7 @@ def plan_problem(
         nominal_ns=nominal,
         fixed=fixed,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
-        most=room if backward else None,
+        most=need.microbatches if backward else None,
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
         encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
@@ -227,26 +229,6 @@ def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))
 
 
-def _check_sizes(setup: FillSetup, plan: EncoderPlan, permille: tuple[int, ...] | None) -> None:
-    """Raise ValueError for sizes that do not divide, or costs of another number of microbatches."""
-    if what := _mismatch(setup, plan.stages, plan.tensor):
-        raise ValueError(what)
-    if permille is not None and len(permille) != setup.microbatches:
-        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
-
-
-def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
-    """Return a plan's memory; raise ValueError if not even one microbatch fits."""
-    need = memory(setup, plan, host)
-    if need.microbatches < 1:
-        raise ValueError(
-            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
-            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
-            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
-        )
-    return need
-
-
 def _layers_work(
     layers: list[tuple[Kernel, ...]],
     splitting: Splitting | None,
@@ -256,7 +238,9 @@ def _layers_work(
     backward: bool = False,
 ) -> Work:
     """Return the work of one direction of a stage's layers."""
-    release = _release(sum(_kernel_counts(layers, splitting, permille)), collective_ns)
+    count = sum(_kernel_counts(layers, splitting, permille))
+    # The collective arrives layer by layer, so each kernel waits for its share of it.
+    release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
     return make_work(
         [kernel for layer in layers for kernel in layer],
         splitting=splitting,
@@ -293,8 +277,3 @@ def encoder_kernels(
 
 def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return (Kernel("layer", "compute", total_ns(layer)),)
-
-
-def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return each kernel's wait for its share of a collective that arrives layer by layer."""
-    return np.arange(1, kernels + 1, dtype=np.int64) * whole // max(1, kernels)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir.kinds import BACKWARD
 from ..ir.program import NO_MICROBATCH, Pass, Program
 from ..simulation.timeline import Timeline
 from .setup import Kernel
@@ -21,7 +22,6 @@ from .setup import Kernel
 Ints = NDArray[np.int64]
 FREE, COMMUNICATING, COMPUTING = 0, 1, 2
 GATHER, SCATTER = "UNSHARD", "REDUCE_GRAD"
-BACKWARDS = ("B", "I")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,22 +92,25 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
         if what.stage == 0 and what.microbatch != NO_MICROBATCH:
             if what.kind == "F":
                 need[what.microbatch] = slot.start_ns
-            elif what.kind in BACKWARDS:
+            elif what.kind in BACKWARD:
                 gradient[what.microbatch] = slot.end_ns
     # Without a forward at stage 0 nothing says when encoder output is needed.
     if not need:
         raise ValueError("the timeline has no forward at stage 0, so no encoder output is needed")
+    gradient = dict.fromkeys(need, timeline.makespan_ns) | gradient
+    return Gaps(ranks, *dependency_points(need, gradient), timeline.makespan_ns, rank)
+
+
+def dependency_points(need: Mapping[int, int], gradient: Mapping[int, int]) -> tuple[Ints, Ints]:
+    """Return F_i and B_i from both times of each microbatch.
+
+    Raises ValueError for gradients in another order than forwards.
+    """
     order = sorted(need, key=need.__getitem__)
-    back = [gradient.get(microbatch, timeline.makespan_ns) for microbatch in order]
+    back = [gradient[microbatch] for microbatch in order]
     if back != sorted(back):
         raise ValueError("gradients come in another order than forwards; use a first-in schedule")
-    return Gaps(
-        ranks,
-        np.array([need[microbatch] for microbatch in order], np.int64),
-        np.array(back, np.int64),
-        timeline.makespan_ns,
-        rank,
-    )
+    return np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
 
 
 def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kernel]]) -> Stretches:

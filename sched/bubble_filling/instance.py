@@ -1,7 +1,7 @@
 """A filling problem (gaps, encoder pipelines, kernels) and its result, a filled schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -161,8 +161,7 @@ class FilledSchedule:
     before_ns: int
     after_ns: int
     bound: float = 1.0
-    how: str = "ours"
-    note: str = field(default="")
+    note: str = ""
 
     @property
     def step_ns(self) -> int:

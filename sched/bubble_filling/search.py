@@ -10,7 +10,7 @@ the one that ends forwards earliest, then single microbatches change pipelines w
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,35 +55,17 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
     best: FilledSchedule | None = None
     for assignment in search.candidates():
         found = search.evaluate(assignment, best)
-        best = (
-            found if best is None or (found is not None and found.step_ns < best.step_ns) else best
-        )
+        if best is None or (found is not None and found.step_ns < best.step_ns):
+            best = found
         if best is not None and best.step_ns == problem.gaps.step_ns:
             break
     if best is None:
         raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
     best = search.improve(best)
-    return check_filled(_noted(best))
-
-
-def _noted(found: FilledSchedule) -> FilledSchedule:
-    gaps = found.problem.gaps
-    usable = sum(sum(gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING))
-    if usable:
-        return found
-    return _with_note(found, "the step has no bubbles: encoders run before and after it")
-
-
-def _with_note(found: FilledSchedule, note: str) -> FilledSchedule:
-    return FilledSchedule(
-        found.problem,
-        found.pipelines,
-        found.before_ns,
-        found.after_ns,
-        found.bound,
-        found.how,
-        note,
-    )
+    if not any(sum(problem.gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING)):
+        note = "the step has no bubbles: encoders run before and after it"
+        best = replace(best, note=note)
+    return check_filled(best)
 
 
 def _sizes(sizes: Sequence[int]) -> Assignment:

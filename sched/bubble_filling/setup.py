@@ -78,9 +78,9 @@ class Splitting:
             raise ValueError(f"{self}: give a longest piece of at least 1 ns, the others 0 or more")
 
 
-def total_ns(kernels: Iterable[Kernel], resource: Resource | None = None) -> int:
-    """Return the time of all kernels, or of those of one resource."""
-    return sum(one.ns for one in kernels if resource in (None, one.resource))
+def total_ns(kernels: Iterable[Kernel]) -> int:
+    """Return the time of all kernels."""
+    return sum(one.ns for one in kernels)
 
 
 def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[int, ...]:
@@ -147,10 +147,6 @@ class FillSetup:
 
     def __post_init__(self) -> None:
         """Check sizes and kernels. Raises ValueError for what cannot be filled."""
-        self._check_sizes()
-        self._check_kernels()
-
-    def _check_sizes(self) -> None:
         for name in ("stages", "chunks", "microbatches", "tensor", "data"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {value}; give at least 1")
@@ -159,28 +155,19 @@ class FillSetup:
                 f"{self.model.layers} layers do not fill {self.stages} stages of {self.chunks} "
                 f"chunks evenly; choose chunks so that stages x chunks divides the layers"
             )
-
-    def _check_kernels(self) -> None:
         if not self.model.layer.forward or not self.model.layer.backward:
             raise ValueError("the profile is empty: the language model has no kernels")
         if not self.encoders or not all(self.encoders.values()):
             raise ValueError("the profile is empty: it has no encoders")
         # An encoder without a forward would be filled in no time at all.
-        for stack in (one for row in self.encoders.values() for one in row):
+        encoders = [one for row in self.encoders.values() for one in row]
+        for stack in encoders:
             if not stack.layer.forward or stack.layers < 1:
                 raise ValueError(f"the profile is empty: encoder {stack.layer.name} has no kernels")
-        for one in self._kernels():
-            if one.resource not in RESOURCES or type(one.ns) is not int or one.ns < 1:
-                raise ValueError(f"{one}: give compute or communication and at least 1 ns")
-
-    def _kernels(self) -> tuple[Kernel, ...]:
-        rows = [self.model, *(one for row in self.encoders.values() for one in row)]
-        return tuple(k for row in rows for k in row.layer.forward + row.layer.backward)
-
-    @property
-    def layers_per_stage(self) -> int:
-        """Layers of one chunk of a stage."""
-        return self.model.layers // (self.stages * self.chunks)
+        for stack in (self.model, *encoders):
+            for one in stack.layer.forward + stack.layer.backward:
+                if one.resource not in RESOURCES or type(one.ns) is not int or one.ns < 1:
+                    raise ValueError(f"{one}: give compute or communication and at least 1 ns")
 
     def encoder_stacks(self, tensor: int) -> tuple[Stack, ...]:
         """Return the encoders over `tensor` GPUs. Raises ValueError if that was not measured."""

@@ -2,8 +2,8 @@
 
 A rank's row shows its compute stream: the language model's passes, cut where encoder
 kernels run inside them, and the encoder's forwards (EF) and backwards (EB), joined where they
-touch. Encoder collectives run beside the language model's computation, on lanes of their own if
-asked for. With encoder pipelines narrower than the language model's, one copy is shown.
+touch. Encoder collectives, beside the language model's computation, are left out. With encoder
+pipelines narrower than the language model's, one copy is shown.
 """
 
 from collections.abc import Iterator
@@ -14,30 +14,26 @@ import numpy as np
 from ..ir.program import Pass
 from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
 from .encoder_plans import Host
-from .gaps import COMMUNICATING, FREE, Gaps
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, taken
+from .gaps import COMMUNICATING, FREE, Gaps, Ints
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
 
 
-def fill_timeline(
-    host: Host, filled: FilledSchedule, *, copy: int = 0, links: bool = False, name: str = ""
-) -> Timeline:
+def fill_timeline(host: Host, filled: FilledSchedule) -> Timeline:
     """Return the timeline of a filled schedule, exposed encoder time included.
 
     Memory is the language model's; `encoder_plans.memory` gives what encoders add.
     """
     shift, makespan = filled.before_ns, filled.step_ns
-    rows, lanes = [], {}
+    rows = []
     for rank, row in enumerate(host.timeline.ranks):
-        guests = sorted(_guests(filled, rank, copy, 0), key=lambda slot: slot.start_ns)
-        rows.append(_moved(_merged(row, guests), shift))
-        if links:
-            beside = sorted(_guests(filled, rank, copy, 1), key=lambda slot: slot.start_ns)
-            lanes[f"links {rank}"] = _moved(beside, shift)
+        guests = sorted(_guests(filled, rank), key=lambda slot: slot.start_ns)
+        merged = _merged(row, guests)
+        rows.append(tuple(Slot(s.what, s.start_ns + shift, s.end_ns + shift) for s in merged))
     return Timeline(
-        name=name or f"{host.timeline.name} with encoders",
+        name=f"{host.timeline.name} with encoders",
         placement=host.timeline.placement,
         ranks=tuple(rows),
-        lanes=lanes,
+        lanes={},
         makespan_ns=makespan,
         bubbles=tuple(_bubbles(row, makespan) for row in rows),
         memory=tuple(_later(curve, shift) for curve in host.timeline.memory),
@@ -45,31 +41,24 @@ def fill_timeline(
     )
 
 
-def _guests(filled: FilledSchedule, rank: int, copy: int, resource: int) -> Iterator[Slot]:
-    """Yield the encoders' kernels on a rank, neighbours of one microbatch joined."""
+def _guests(filled: FilledSchedule, rank: int) -> Iterator[Slot]:
+    """Yield the encoders' computation on a rank, neighbours of one microbatch joined."""
     problem = filled.problem
     for p in filled.pipelines:
-        if p.copy == copy and rank in p.ranks:
-            for kind, starts, order in (
-                ("EF", p.forward, p.microbatches),
-                ("EB", p.backward, p.backward_order),
+        if p.copy == 0 and rank in p.ranks:
+            for kind, starts, order, work in (
+                ("EF", p.forward, p.microbatches, problem.forward),
+                ("EB", p.backward, p.backward_order, problem.backward),
             ):
-                yield from _joined(kind, p, starts, problem, order, rank, resource)
+                if starts.size:
+                    yield from _joined(kind, p, starts, problem, order, rank, work)
 
 
 def _joined(
-    kind: str,
-    p: EncoderPipeline,
-    starts: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
-    problem: FillProblem,
-    order: tuple[int, ...],
-    rank: int,
-    resource: int,
-) -> Iterator[Slot]:
-    if not starts.size:
-        return
-    stage, work = p.ranks.index(rank), problem.forward if kind == "EF" else problem.backward
-    keep = work.resource == resource
+    kind: str, p: EncoderPipeline, starts: Ints, problem: FillProblem, order: tuple[int, ...],
+    rank: int, work: Work,
+) -> Iterator[Slot]:  # fmt: skip
+    stage, keep = p.ranks.index(rank), work.resource == 0
     begin = starts[:, stage][:, keep]
     end = begin + taken(problem, work, p.ranks, order, starts)[:, stage][:, keep]
     for at, microbatch in enumerate(order):
@@ -95,10 +84,6 @@ def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
         if at < slot.end_ns:
             yield Slot(slot.what, at, slot.end_ns)
     yield from waiting[::-1]
-
-
-def _moved(slots: Iterator[Slot] | list[Slot], shift: int) -> tuple[Slot, ...]:
-    return tuple(Slot(s.what, s.start_ns + shift, s.end_ns + shift) for s in slots)
 
 
 def _later(curve: Curve, shift: int) -> Curve:

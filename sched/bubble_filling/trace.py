@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.kinds import BACKWARD
 from ..ir.program import parse_pass
-from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, fill_holes
+from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, dependency_points, fill_holes
 
 COLLECTIVE = re.compile(r"nccl|all_?gather|reduce_?scatter|all_?reduce|collective", re.I)
 NETWORK = re.compile(r"send|recv", re.I)
@@ -31,12 +32,20 @@ class _Event:
     end: int
 
 
-def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
+def read_trace(text: str) -> Gaps:
     """Return the gaps of a trace; the step lasts from its first kernel to its last.
 
     Raises ValueError if it is no trace, has no kernels, or no annotations of stage 0.
     """
-    complete = _complete_rows(text)
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the trace is not JSON: {error}") from None
+    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
+    if not isinstance(rows, list):
+        raise ValueError("the trace has no traceEvents; give a Chrome trace")
+    # Events that have a duration: no metadata, counters or flows.
+    complete = [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
     kernels = [_event(row) for row in complete if _is_kernel(row)]
     if not kernels:
         raise ValueError("the trace has no kernels (cat kernel); record GPU activities")
@@ -47,19 +56,7 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
         _rank([one for one in kernels if one.device == device], begin, step) for device in devices
     )
     need, gradient = _marks([_event(row) for row in complete if not _is_kernel(row)], begin)
-    return Gaps(ranks, need, gradient, step, first_rank)
-
-
-def _complete_rows(text: str) -> list[dict[str, Any]]:
-    """Return a trace's events that have a duration ("X"): no metadata, counters or flows."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the trace is not JSON: {error}") from None
-    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
-    if not isinstance(rows, list):
-        raise ValueError("the trace has no traceEvents; give a Chrome trace")
-    return [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
+    return Gaps(ranks, need, gradient, step)
 
 
 def _is_kernel(row: Mapping[str, Any]) -> bool:
@@ -142,14 +139,10 @@ def _marks(events: list[_Event], begin: int) -> tuple[Ints, Ints]:
             continue
         if what.stage == 0 and what.kind == "F":
             need[what.microbatch] = one.start - begin
-        elif what.stage == 0 and what.kind in ("B", "I"):
+        elif what.stage == 0 and what.kind in BACKWARD:
             gradient[what.microbatch] = one.end - begin
     if not need or set(need) != set(gradient):
         raise ValueError(
             "the trace does not name stage 0's passes; annotate them, such as 0F3 and 0B3"
         )
-    order = sorted(need, key=need.__getitem__)
-    back = [gradient[microbatch] for microbatch in order]
-    if back != sorted(back):
-        raise ValueError("gradients come in another order than forwards; use a first-in schedule")
-    return np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
+    return dependency_points(need, gradient)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..checking import Problem
 from .gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from .instance import EncoderPipeline, FilledSchedule, Work, taken
+from .instance import EncoderPipeline, FilledSchedule, taken
 
 
 def check_filled(filled: FilledSchedule) -> FilledSchedule:
@@ -154,7 +154,7 @@ def _inside(filled: FilledSchedule, p: EncoderPipeline, stage: int, rank: int) -
     parts = ((p.forward, forward, problem.forward), (p.backward, backward, problem.backward))
     start = np.concatenate([s[:, stage].ravel() for s, _, _ in parts])
     end = np.concatenate([e[:, stage].ravel() for _, e, _ in parts])
-    resource = np.concatenate([_resources(work, len(s)) for s, _, work in parts])
+    resource = np.concatenate([np.tile(work.resource, len(s)) for s, _, work in parts])
     order = np.argsort(start, kind="stable")
     order = order[end[order] > start[order]]
     start, end, resource = start[order], end[order], resource[order]
@@ -174,7 +174,3 @@ def _inside(filled: FilledSchedule, p: EncoderPipeline, stage: int, rank: int) -
         first = int(np.flatnonzero(bad)[0])
         what = f"a kernel from {start[first]} to {end[first]} ns on rank {rank} is in no bubble"
         yield Problem("inside", what)
-
-
-def _resources(work: Work, microbatches: int) -> Ints:
-    return np.tile(work.resource, microbatches)

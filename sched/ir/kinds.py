@@ -157,6 +157,16 @@ def is_kind(name: str) -> bool:
     return name in _REGISTRY or _by_rule(name) is not None
 
 
+def is_staged(name: str) -> bool:
+    """Return whether the stage of this kind's passes is a model stage rather than a rank."""
+    return is_kind(name) and kind(name).scope == "stage"
+
+
+def is_ranked(name: str) -> bool:
+    """Return whether passes of this kind are divided over the ranks, as vocabulary passes are."""
+    return is_kind(name) and kind(name).scope == "rank"
+
+
 def layer_kind(direction: str, layer: int) -> str:
     """Return the kind of an encoder layer's forward ("EF") or backward ("EB").
 
@@ -168,6 +178,18 @@ def layer_kind(direction: str, layer: int) -> str:
         rest, digit = divmod(rest - 1, 26)
         letters = chr(ord("A") + digit) + letters
     return f"{direction}_{letters}"
+
+
+def layer_number(name: str) -> int:
+    """Return the number on its rank of the layer whose pass a kind is.
+
+    >>> layer_number("EF"), layer_number("EF_A"), layer_number("EB_AB")
+    (0, 0, 27)
+    """
+    number = 0
+    for letter in name[3:]:
+        number = 26 * number + ord(letter) - ord("A") + 1
+    return max(0, number - 1)
 
 
 @cache
@@ -191,16 +213,13 @@ def _layer(direction: str, letters: str) -> Kind:
 
     Its buffer, `encoder_A` and so on, is what its forward saves for its backward.
     """
-    number = 0
-    for letter in letters:
-        number = 26 * number + ord(letter) - ord("A") + 1
     name, buffer = f"{direction}_{letters}", (f"encoder_{letters}",)
+    number = layer_number(name)
     if direction == "EF":
-        below = Need((layer_kind("EF", number - 2),), "same", result=True) if number > 1 else None
-        needs = () if below is None else (below,)
+        needs = (Need((layer_kind("EF", number - 1),), "same", result=True),) if number else ()
         return _rank(name, f"encoder layer {letters} forward", needs, takes=buffer)
     # Only the program knows which layer is the topmost.
-    above = Need((layer_kind("EB", number),), "same", required=False)
+    above = Need((layer_kind("EB", number + 1),), "same", required=False)
     own = Need((f"EF_{letters}",), "same")
     return _rank(name, f"encoder layer {letters} backward", (own, above), frees=buffer)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from .kinds import is_kind, kind
+from .kinds import is_staged
 
 NO_MICROBATCH = -1
 _TEXT = re.compile(r"(\d+)([A-Z_]+?)(\d*)")
@@ -195,7 +195,7 @@ class Program:
 
         (A RECV of an edge's message is elsewhere: it is named by the pass whose result it brings.)
         """
-        if is_kind(item.kind) and kind(item.kind).scope == "stage":
+        if is_staged(item.kind):
             return self.placement[item.stage] if item.stage < self.stages else -1
         return item.stage if item.stage < len(self.ranks) else -1
 
@@ -241,7 +241,11 @@ def format_program(program: Program) -> str:
     head.append("placement: " + " ".join(map(str, program.placement)))
     head.append(f"microbatches: {program.microbatches}")
     head += [f"barrier: {barrier}" for barrier in program.barriers]
-    head += [f"edges: {' '.join(map(str, run))}" for _, run in groupby(program.edges, _family)]
+    # A line has the edges that differ in their microbatches alone.
+    runs = groupby(
+        program.edges, lambda e: (e.source.stage, e.source.kind, e.target.stage, e.target.kind)
+    )
+    head += [f"edges: {' '.join(map(str, run))}" for _, run in runs]
     # All cells are as wide as the widest, so that columns line up.
     rows = [[str(item) for item in row] for row in program.ranks]
     width = max((len(cell) for row in rows for cell in row), default=0)
@@ -251,11 +255,6 @@ def format_program(program: Program) -> str:
         for rank, row in enumerate(rows)
     ]
     return "\n".join(line.rstrip() for line in head + grid)
-
-
-def _family(edge: Edge) -> tuple[int, str, int, str]:
-    """Return what the edges of a line have in common: all but the microbatches."""
-    return edge.source.stage, edge.source.kind, edge.target.stage, edge.target.kind
 
 
 def parse_program(text: str) -> Program:

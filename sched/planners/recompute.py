@@ -25,6 +25,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from ..ir.registry import schedule
+from ..ir.typed_json import Whole
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
 from .stage_split import LayerCost, Sizes
@@ -40,9 +41,9 @@ class Stage:
     """
 
     layers: tuple[str, ...]
-    live: int
-    base_bytes: int
-    working_bytes: int = 0
+    live: Whole
+    base_bytes: Whole
+    working_bytes: Whole = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for sizes that contradict each other."""
@@ -57,9 +58,9 @@ class Stage:
 class Trial:
     """Step 2: the layers of each kind kept in a stage, and the bytes used with them."""
 
-    stage: int
-    kept: Mapping[str, int]
-    used_bytes: int
+    stage: Whole
+    kept: Mapping[str, Whole]
+    used_bytes: Whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
+from ..ir.kinds import is_staged
 from ..ir.program import Pass
 from ..simulation.timeline import Curve, Timeline
 from .palette import edge, ink, paint, tint
-from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows, word
+from .picture import Row, chunk_of, chunks, kind_names, label, rows, word
 from .summary import BYTES, CAUSES, MemoryUnit, causes, format_memory, format_time, peak
 
 DOM_LIMIT = 6000

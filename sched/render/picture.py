@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_kind, is_staged, kind
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
 from .palette import PAINTS, paint
@@ -51,11 +51,6 @@ def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
 def chunks(timeline: Timeline) -> int:
     """Return the largest number of chunks on a rank, at least 1."""
     return max(map(timeline.placement.count, timeline.placement), default=1)
-
-
-def is_staged(name: str) -> bool:
-    """Return whether passes of this kind belong to a model stage rather than to a rank."""
-    return is_kind(name) and kind(name).scope == "stage"
 
 
 def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:

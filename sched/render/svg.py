@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil
 
+from ..ir.kinds import is_staged
 from ..ir.program import NO_MICROBATCH
 from ..simulation.timeline import Curve, Slot, Timeline
 from .elements import (
@@ -26,7 +27,7 @@ from .elements import (
     vertical_lines,
 )
 from .palette import edge, ink, paint, tint
-from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, nice_step, rows, word
+from .picture import Row, chunk_of, chunks, kind_names, label, nice_step, rows, word
 from .summary import BYTES, MemoryUnit, figures, format_memory, format_time, peak
 
 LINE_HEIGHT = 22

@@ -11,9 +11,10 @@ The format: "Trace Event Format", Chromium project.
 import json
 from collections.abc import Iterator, Sequence
 
+from ..ir.kinds import BACKWARD, is_staged
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
-from .picture import chunk_of, is_staged, label, rows
+from .picture import chunk_of, label, rows
 
 Event = dict[str, object]
 
@@ -65,7 +66,10 @@ def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
     number = process << 32
     found = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
     for what, (rank, slot) in found.items():
-        for user in _users(what):
+        # To the next stage's forward, or from a backward to the one before.
+        step, kinds = (1, ("F",)) if what.kind == "F" else (-1, BACKWARD)
+        users = (Pass(what.stage + step, kind, what.microbatch) for kind in kinds)
+        for user in users if what.kind == "F" or what.kind in BACKWARD else ():
             if user not in found or found[user][0] == rank:
                 continue
             there, taken = found[user]
@@ -73,15 +77,6 @@ def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
             both: Event = {"name": format_pass(what), "cat": "flow", "id": number, "pid": process}
             yield {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
             yield {**both, "ph": "f", "bp": "e", "tid": there, "ts": taken.start_ns / 1000}
-
-
-def _users(what: Pass) -> tuple[Pass, ...]:
-    """Return the passes of other stages that may use a pass's output."""
-    if what.kind == "F":
-        return (Pass(what.stage + 1, "F", what.microbatch),)
-    if what.kind in ("B", "I"):
-        return tuple(Pass(what.stage - 1, kind, what.microbatch) for kind in ("B", "I"))
-    return ()
 
 
 def _memory(timeline: Timeline, process: int) -> Iterator[Event]:

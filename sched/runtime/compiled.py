@@ -18,7 +18,7 @@ only to those who wait for it.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -145,7 +145,19 @@ def compile_program(
     facts = _Facts(program, rank, wanted, sources, targets, own, ends)
     ops = [op for item in program.ranks[rank] if (op := facts.operation(item))]
     read = {value for op in ops for value in op.reads}
-    return tuple(_with_frees([_without_unread(op, read) for op in ops]))
+    # Results that none reads are left out; collectives end with their value.
+    ops = [
+        op._replace(writes=tuple(value for value in op.writes if value in read))
+        if is_kind(op.what.kind)
+        else op
+        for op in ops
+    ]
+    last = {value: at for at, op in enumerate(ops) for value in (*op.writes, *op.reads)}
+    ending = (
+        dict.fromkeys(value for value in (*op.reads, *op.writes) if last[value] == at)
+        for at, op in enumerate(ops)
+    )
+    return tuple(op._replace(frees=tuple(end)) for op, end in zip(ops, ending, strict=True))
 
 
 def lowered(program: Program) -> Program:
@@ -274,24 +286,6 @@ def _buffers(known: Kind) -> tuple[str, ...]:
     return (*taken, *known.leaves)
 
 
-def _without_unread(op: Op, read: Collection[Value]) -> Op:
-    """Return the operation without results that none reads; collectives end with their value."""
-    if not is_kind(op.what.kind):
-        return op
-    return op._replace(writes=tuple(value for value in op.writes if value in read))
-
-
-def _with_frees(ops: list[Op]) -> Iterable[Op]:
-    """Yield the operations, each with the values that no later one reads."""
-    last = {}
-    for at, op in enumerate(ops):
-        for value in (*op.writes, *op.reads):
-            last[value] = at
-    for at, op in enumerate(ops):
-        ending = dict.fromkeys(value for value in (*op.reads, *op.writes) if last[value] == at)
-        yield op._replace(frees=tuple(ending))
-
-
 Lists = Sequence[Sequence[Op]]
 
 
@@ -312,7 +306,10 @@ def with_deliveries(lists: Lists) -> list[tuple[Op, ...]]:
     6 0B0 (1, 1)
     7 0B1 (1, 4)
     """
-    read = [_first_reads(ops) for ops in lists]
+    # The first operation that reads each value, and so has waited for it.
+    read = [
+        {value: at for at in reversed(range(len(ops))) for value in ops[at].reads} for ops in lists
+    ]
     return [tuple(_filled_in(ops, rank, lists, read)) for rank, ops in enumerate(lists)]
 
 
@@ -331,12 +328,3 @@ def _filled_in(
                 found.setdefault(there, {})[target] = at
     for at, op in enumerate(ops):
         yield op._replace(delivered=tuple(sorted(found[at].items()))) if at in found else op
-
-
-def _first_reads(ops: Sequence[Op]) -> dict[Value, int]:
-    """Return the first operation that reads each value, and so has waited for it."""
-    found: dict[Value, int] = {}
-    for at, op in enumerate(ops):
-        for value in op.reads:
-            found.setdefault(value, at)
-    return found

@@ -100,7 +100,12 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
     Raises ValueError for two tensors of one name, and for what an optimizer keeps that is neither
     of its parameter's shape nor a single number, if the parameter is divided.
     """
-    model, shard = _model_state(held.saved()), held.shard
+    raw: dict[str, Any] = {}
+    for start, module in held.saved():
+        for name, value in module.state_dict(prefix=start).items():
+            _refuse_second(name, raw, value)
+            raw[name] = value
+    model, shard = {name: whole(value) for name, value in raw.items()}, held.shard
     rows: dict[str, int] = {}
     if shard is not None:
         for name, value in shard.state_dict().items():
@@ -184,15 +189,6 @@ def placed_as(value: Any, like: Any) -> Any:
     mesh = like.device_mesh
     # Every rank has the whole tensor, so none has to send its part.
     return distribute_tensor(value.to(like.device), mesh, like.placements, src_data_rank=None)
-
-
-def _model_state(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, Any]:
-    raw: dict[str, Any] = {}
-    for start, module in modules:
-        for name, value in module.state_dict(prefix=start).items():
-            _refuse_second(name, raw, value)
-            raw[name] = value
-    return {name: whole(value) for name, value in raw.items()}
 
 
 def whole(value: Any) -> Any:

@@ -80,9 +80,7 @@ class TorchtitanSchedule:
         if return_outputs:
             raise ValueError("outputs are freed when they have been used; leave return_outputs")
         made = self._microbatches(arg_mbs, kwarg_mbs, target_mbs)
-        self._begin(loss_kwargs)
-        self.pipe.step(made)
-        self._end(losses)
+        self._run(self.pipe.step, made, losses, loss_kwargs)
 
     def eval(
         self,
@@ -95,14 +93,14 @@ class TorchtitanSchedule:
     ) -> None:
         """Run the forward of all microbatches; their losses are put into `losses`."""
         made = self._microbatches(arg_mbs, kwarg_mbs, target_mbs)
-        self._begin(loss_kwargs)
-        self.pipe.evaluate(made)
-        self._end(losses)
+        self._run(self.pipe.evaluate, made, losses, loss_kwargs)
 
-    def _begin(self, loss_kwargs: Mapping[str, Any] | None) -> None:
+    def _run(
+        self, run: Callable[[Any], object], made: SimpleNamespace, losses: list[Tensor] | None,
+        loss_kwargs: Mapping[str, Any] | None,
+    ) -> None:  # fmt: skip
         self._keywords, self._losses = loss_kwargs or {}, []
-
-    def _end(self, losses: list[Tensor] | None) -> None:
+        run(made)
         if losses is not None:
             losses[:] = self._losses
         self._losses = []

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_ranked
 from ..ir.typed_json import Whole, read_json
 from .costs import NOT_MEASURED, Contention, Costs, Table, expand
 
@@ -126,8 +126,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         # `encoder_A` is the buffer of an encoder's layer.
         buffer = name in _RANK_BUFFERS or name.startswith("encoder_")
-        per_rank = buffer or (is_kind(name) and kind(name).scope == "rank")
-        return self.ranks if per_rank else len(self.placement)
+        return self.ranks if buffer or is_ranked(name) else len(self.placement)
 
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:

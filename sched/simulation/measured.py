@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_kind, is_ranked, kind
 from ..ir.program import NO_MICROBATCH, parse_pass
 from ..ir.typed_json import Whole, read_json
 from .cost_profile import Resources
@@ -204,8 +204,7 @@ def measured_costs(measured: Timeline) -> Costs:
     microbatches = 1 + max((slot.what.microbatch for slot in slots), default=0)
     times: dict[str, list[list[int]]] = {}
     for what, start_ns, end_ns in slots:
-        ranked = is_kind(what.kind) and kind(what.kind).scope == "rank"
-        rows = len(measured.ranks) if ranked else len(measured.placement)
+        rows = len(measured.ranks) if is_ranked(what.kind) else len(measured.placement)
         table = times.setdefault(what.kind, [[0] * microbatches for _ in range(rows)])
         column = 0 if what.microbatch == NO_MICROBATCH else what.microbatch
         table[what.stage][column] = end_ns - start_ns

@@ -38,7 +38,7 @@ import numpy as np
 
 from ..ir.channels import message_channels
 from ..ir.graph import Graph, Ints, make_graph
-from ..ir.kinds import BACKWARD, is_kind, kind
+from ..ir.kinds import BACKWARD, is_kind, is_ranked, kind
 from ..ir.paths import complete_paths
 from ..ir.program import NO_MICROBATCH, Pass, Program
 from .costs import Costs, Table, expand
@@ -124,7 +124,7 @@ def node_durations(graph: Graph, costs: Costs) -> Ints:
 def _pass_times(graph: Graph, name: str, nodes: Ints, times: Table) -> Ints:
     """Return the times of the passes of a kind, looked up in its table."""
     program = graph.program
-    ranked = is_kind(name) and kind(name).scope == "rank"
+    ranked = is_ranked(name)
     rows = len(program.ranks) if ranked else program.stages
     table = expand(f"times of {name}", times, rows, program.microbatches)
     if outside := nodes[graph.stage[nodes] >= rows].tolist():

@@ -27,7 +27,7 @@ the first pass that starts after the statistics are there. Both positions are ta
 timeline and keep its order of events, so they cannot close a cycle.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,13 +69,21 @@ def post_ahead(program: Program, ahead: int) -> Program:
     # Receives to put in front of the pass at an index, and the sends of each pass, by rank.
     front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
-    computing = [_compute_indices(row) for row in program.ranks]
+    # For every index of a row the number of compute passes before it.
+    computing = [
+        list(
+            accumulate((is_kind(p.kind) and kind(p.kind).role == "compute" for p in row), initial=0)
+        )
+        for row in program.ranks
+    ]
     latest: dict[Place, int] = {}
     # Backwards, so that a message knows where the next one of its channel is received.
     for (rank, at), messages in sorted(made.items(), reverse=True):
         for message in reversed(messages):
-            there, index = message.consumer
-            place = _earlier(computing[there], index, ahead)
+            there, place = message.consumer
+            numbers = computing[there]
+            # The compute pass that is `ahead` before its consumer, or the row's beginning.
+            place = bisect_right(numbers, max(0, numbers[place] - ahead), 0, place + 1) - 1
             place = min(place, latest.get((rank, there), place))
             latest[rank, there] = place
             front[there].setdefault(place, []).insert(0, message.receive)
@@ -93,18 +101,8 @@ def post_ahead(program: Program, ahead: int) -> Program:
     return replace(program, ranks=tuple(map(tuple, rows)))
 
 
-def _compute_indices(row: tuple[Pass, ...]) -> list[int]:
-    """Return for every index of a row the number of compute passes before it."""
-    computes = (is_kind(item.kind) and kind(item.kind).role == "compute" for item in row)
-    return list(accumulate(computes, initial=0))[:-1]
-
-
-def _earlier(numbers: list[int], index: int, ahead: int) -> int:
-    """Return the index of the compute pass that is `ahead` before the one at `index`, or 0."""
-    wanted = max(0, numbers[index] - ahead)
-    while index > 0 and numbers[index] > wanted:
-        index -= 1
-    return index
+def _computes(item: Pass) -> bool:
+    return is_kind(item.kind) and kind(item.kind).role == "compute"
 
 
 def _messages(program: Program) -> dict[Place, list[Message]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.protocol.messages import SampleRef
+from counterpoise.balancer.protocol.parts import SampleRef
 from counterpoise.loader import DataLoader
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.costs import checked_name

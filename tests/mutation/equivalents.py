@@ -125,11 +125,6 @@ EQUIVALENTS: dict[str, str] = {
     ),
     f"{_FILLING}/jit_place:place: if j == 0 and t < begin + release[q]: -> "
     "if j == 0 and t <= begin + release[q]:": "t is set to the value it has",
-    f"{_FILLING}/bound:_Room.mirrored: "
-    "result.sums = np.concatenate(([0], np.cumsum(result.length))) -> "
-    "result.sums = np.concatenate(([1], np.cumsum(result.length)))": (
-        "accepted: the bound is a nanosecond looser"
-    ),
     f"{_FILLING}/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
     "return np.asarray(early + np.maximum(inner, 1))": "accepted: the bound is a nanosecond looser",
     f"{_FILLING}/instance:FilledSchedule.order: "

@@ -15,7 +15,8 @@ import traceback
 
 import msgpack
 
-from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition
+from counterpoise.balancer.protocol.messages import FROM_WORKER
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
@@ -29,22 +30,22 @@ MOST_STATE = 5_000
 
 def state_size(coordinator):
     """How many things a coordinator remembers."""
-    state = coordinator.state
+    state = coordinator
     run = state.run
     tables = [
         state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
-        state.requests, state.launches,
+        state.requests._since, state.launches.launch_of, state.launches.replaced,
     ]  # fmt: skip
-    tables += [run.delivery.planned.samples, run.leases, run.delivery.steps] if run else []
+    tables += [run.delivery.planned.samples, [*run.leases], run.delivery.steps] if run else []
     return sum(map(len, tables))
 
 
 def are_registered(coordinator):
     """Whether exactly those who are in a worker's or a rank's state are known as such."""
-    states = coordinator.state.peer_states.items()
+    states = coordinator.peer_states.items()
     workers = {peer for peer, state in states if state.startswith("worker")}
     ranks = {peer for peer, state in states if state.startswith("rank")}
-    return (workers, ranks) == (set(coordinator.state.workers), set(coordinator.state.ranks))
+    return (workers, ranks) == (set(coordinator.workers), set(coordinator.ranks))
 
 
 def attack(mutator, frames, on_refused=lambda: None):
@@ -82,10 +83,11 @@ def attack_sessions(mutator, frames):
         if isinstance(message, FROM_WORKER):
             read(getattr(message, "header", b""), payloads)
         worker.handle(message)
-        worker.next_task()
+        worker.next_lease()
         rank.handle(message, payloads)
         rank.new_requests()
-        rank.take()
+        if (arrival := rank.peek()) is not None:
+            rank.release(arrival)
     return frames
 
 

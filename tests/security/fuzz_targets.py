@@ -19,7 +19,8 @@ import numpy as np
 from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
-from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, RankHello
+from counterpoise.balancer.protocol.messages import FROM_WORKER, RankHello
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
@@ -97,7 +98,7 @@ class StrangerTarget:
         self.cluster.tell(wired)
         self.cluster.heard.clear()
         honest = {*self.cluster.workers, *self.cluster.ranks}
-        assert set(self.cluster.coordinator.state.peer_states) <= honest
+        assert set(self.cluster.coordinator.peer_states) <= honest
         assert state_size(self.cluster.coordinator) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
@@ -141,9 +142,9 @@ class InsiderTarget:
         coordinator = self.cluster.coordinator
         assert state_size(coordinator) < MOST_STATE
         assert are_registered(coordinator)
-        if coordinator.state.run is not None:
-            held = coordinator.state.run.delivery.budget.held_bytes
-            assert 0 <= held <= coordinator.state.job.buffer_bytes + SAMPLE_BYTES
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.budget.held_bytes
+            assert 0 <= held <= coordinator.job.buffer_bytes + SAMPLE_BYTES
         self.said += 1
         if self.cluster.trouble or self.said % LIFE == 0:
             self._renew()
@@ -181,10 +182,11 @@ class SessionsTarget:
             return
         if not isinstance(message, FROM_WORKER):
             self.worker.handle(message)
-            self.worker.next_task()
+            self.worker.next_lease()
             self.rank.handle(message, payloads)
             self.rank.new_requests()
-            self.rank.take()
+            if (arrival := self.rank.peek()) is not None:
+                self.rank.release(arrival)
 
 
 class CodecTarget:

@@ -16,17 +16,9 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers import admission
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Probed,
-    ProbeDone,
-    RankHello,
-    Welcome,
-    WorkerHello,
-    WorkerReady,
-)
+from counterpoise.balancer.protocol.messages import RankHello, Welcome, WorkerHello, WorkerReady
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.wire import MAX_FRAMES, WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
@@ -141,7 +133,7 @@ class Cluster:
 
     def _work(self):
         for peer, session in self.workers.items():
-            task = session.next_task()
+            task = session.tasks.popleft() if session.tasks else None
             if task is None:
                 continue
             index, ordinal = task.ref.index, task.ref.ordinal
@@ -160,9 +152,9 @@ class Cluster:
         for peer, session in self.ranks.items():
             for message in session.new_requests() if session.state == "running" else []:
                 self._say(peer, message)
-            taken = session.take()
-            if taken is not None:
-                arrival, messages = taken
+            arrival = session.peek()
+            if arrival is not None:
+                messages = session.release(arrival)
                 batch = arrival.batch
                 keys = tuple(item.key for item in batch.items)
                 self.delivered[peer].append((batch.step, batch.microbatch, keys, arrival.payloads))

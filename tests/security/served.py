@@ -17,13 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    GetStatus,
-    Ping,
-    WorkerHeartbeat,
-)
+from counterpoise.balancer.protocol.messages import Ping, WorkerHeartbeat
+from counterpoise.balancer.protocol.parts import DecodedItem
+from counterpoise.balancer.protocol.payload_messages import DecodeDone
+from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data

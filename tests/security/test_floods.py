@@ -8,7 +8,9 @@ import pytest
 import zmq
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone, Ping, Pong, WorkerHello
+from counterpoise.balancer.protocol.messages import Ping, Pong, WorkerHello
+from counterpoise.balancer.protocol.parts import DecodedItem
+from counterpoise.balancer.protocol.payload_messages import DecodeDone
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.balancer.server import conduct, loop
 from counterpoise.balancer.server.conduct import ConnectionGate, PeerConduct
@@ -66,7 +68,7 @@ def test_a_peer_that_sends_nonsense_is_disconnected_and_logged_once(balancer):
         assert balancer.refused(f"'{name.decode()}' is not served") == 1
     assert len(balancer.refusals) == 2
     assert balancer.refused("(last: not a msgpack header") == 2
-    assert balancer.coordinator.state.diagnostics.refused >= 2 * 9
+    assert balancer.coordinator.diagnostics.refused >= 2 * 9
     assert is_served(balancer.address)
 
 
@@ -105,7 +107,7 @@ def test_a_worker_that_sends_nonsense_is_a_worker_no_more(balancer):
     peer = raw_zmtp.connect(balancer.address, b"worker")
     peer.sendall(raw_zmtp.frame(encode(WorkerHello("w", 0, "host", 0))) + JUNK * 20)
     assert is_closed(peer)
-    assert not balancer.coordinator.state.workers
+    assert not balancer.coordinator.workers
 
 
 def test_nameless_peers_are_disconnected_too(balancer):
@@ -214,7 +216,7 @@ def test_nobody_comes_in_before_a_flood_has_been_read(shell):
     flood.settimeout(LIMIT_S)
     assert flood.recv(1)  # the answer to the ping: all of the flood is in memory
     other = introduced(shell, b"other")
-    refused = shell.coordinator.state.diagnostics
+    refused = shell.coordinator.diagnostics
     turn_until(shell, lambda: is_let_in(other))
     assert refused.refused > MANY  # with the line that says so
     for peer in (flood, other):

@@ -16,20 +16,17 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import (
     PROTOCOL_VERSION,
-    DecodedItem,
-    DecodeDone,
     Ping,
     Pong,
-    Probed,
-    ProbeDone,
     RankBye,
     RankHello,
-    RequestBatch,
     WorkerBye,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone, RequestBatch
 from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
 from counterpoise.workers.codec.fields import CodecError
@@ -64,7 +61,7 @@ def test_a_stranger_that_says_anything_but_a_valid_hello_changes_nothing(heard, 
             wired = Wired(b"stranger-%d" % (next(said) % 3), header, payloads)
             if not introduces(wired):
                 cluster.tell(wired)
-        assert len(cluster.coordinator.state.peer_states) <= 4
+        assert len(cluster.coordinator.peer_states) <= 4
 
     assert Cluster(seed).run(disturb) == honest
     assert next(said) > 400
@@ -254,14 +251,14 @@ def test_a_job_that_asks_for_too_much_is_refused(changes):
         from_json(json.dumps(job))
     cluster = Cluster(honest_ranks=False)
     cluster.tell(Wired(b"h", encode(RankHello((0,), json.dumps(job)))))
-    assert cluster.coordinator.state.job is None
+    assert cluster.coordinator.job is None
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"plan": null}', "nan", '{"plan": {}}'])
 def test_a_job_that_is_none_is_refused(text):
     cluster = Cluster(honest_ranks=False)
     cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-    assert cluster.coordinator.state.job is None
+    assert cluster.coordinator.job is None
 
 
 def test_a_refusal_does_not_say_a_whole_job_again():
@@ -278,7 +275,7 @@ def test_a_deep_description_and_a_loop_without_balancing_are_refused():
     cluster = Cluster(honest_ranks=False)
     for text in (json.dumps(job | {"source": deep}), json.dumps(job | {"plan": None})):
         cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-        assert cluster.coordinator.state.job is None
+        assert cluster.coordinator.job is None
 
 
 @pytest.mark.parametrize("count", [-1, 1 << 40, (1 << 63) - 1])
@@ -288,8 +285,8 @@ def test_a_worker_with_an_impossible_number_of_samples_is_refused(count, honest)
         cluster.step()
     cluster.tell(Wired(b"h", encode(WorkerHello("w9", 0, "h", 0))))
     cluster.tell(Wired(b"h", encode(WorkerReady(count, "x"))))
-    assert not cluster.coordinator.state.workers
-    assert not cluster.coordinator.state.is_ready
+    assert not cluster.coordinator.workers
+    assert not cluster.coordinator.is_ready
 
 
 # --- on real sockets

@@ -57,7 +57,7 @@ def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
         balancer.wait(lambda: balancer.refused("another public key for this balancer"))
         balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 has a key"))
         assert stranger.answer(0) is insider.answer(0) is None
-    assert not balancer.coordinator.state.peer_states
+    assert not balancer.coordinator.peer_states
 
 
 def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
@@ -107,7 +107,7 @@ def test_a_key_speaks_only_for_its_role(party, keys):
     ):
         assert "a worker's key may not send Ping" in rank.answer().reason
         assert "a trainer's key may not send WorkerHello" in worker.answer().reason
-    assert not balancer.coordinator.state.workers
+    assert not balancer.coordinator.workers
 
 
 def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.protocol.messages import Probed
+from counterpoise.balancer.protocol.parts import Probed
 from counterpoise.loader import LoaderError
 from counterpoise.workers.codec.fields import why_bad_layout
 from counterpoise.workers.daemon.results import Decoded
@@ -123,7 +123,7 @@ def told(party: Any, keys: Any, root: Any, lie: Lie) -> list[Any]:
     """Return what a trainer gets of a balancer with an honest worker and a liar."""
     _first.clear()
     balancer = party(keys / "balancer" if keys else None)
-    balancer.coordinator.state.check_layout = why_bad_layout
+    balancer.coordinator.check_layout = why_bad_layout
     now = threading.Event()
     now.set()
     if lie.opened is None:
@@ -135,7 +135,7 @@ def told(party: Any, keys: Any, root: Any, lie: Lie) -> list[Any]:
     own = keys / "worker" if keys else None
     balancer.work(root, "honest", own, handler=honest)
     balancer.work(root, "liar", own, handler=liar)
-    balancer.wait(lambda: len(balancer.coordinator.state.workers) == 2)
+    balancer.wait(lambda: len(balancer.coordinator.workers) == 2)
     found = samples(make(balancer.address, keys / "trainer" if keys else None))
     if lie.outcome == "refused":
         balancer.wait(lambda: any(lie.says in each for each in balancer.refusals))

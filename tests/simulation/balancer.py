@@ -1,7 +1,6 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.records import PullCredentials
 from counterpoise.balancer.coordinator.run.known_costs import CostMemory, KnownCosts
 from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec
@@ -27,8 +26,8 @@ class NoMemory(CostMemory):
         return super().known_to(job, count, fingerprint, whole, believed=False)
 
 
-def _credentials(_: bytes) -> PullCredentials:
-    return PullCredentials(b"", b"a password")
+def _credentials(_: bytes) -> tuple[bytes, bytes]:
+    return b"", b"a password"
 
 
 class BalancerProcess:
@@ -51,7 +50,7 @@ class BalancerProcess:
             make_credentials=_credentials,
         )
         if not settings.keeps_costs:
-            self.coordinator.state.costs = NoMemory()
+            self.coordinator.costs = NoMemory()
         self._incarnation += 1
         self._tick(self.coordinator)
 
@@ -91,8 +90,8 @@ class BalancerProcess:
         coordinator = self.coordinator
         if coordinator is None:
             return
-        if coordinator.state.run is not None:
-            held = coordinator.state.run.delivery.budget.held_bytes
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.budget.held_bytes
             self.world.outcome.most_held = max(self.world.outcome.most_held, held)
         for effect in effects:
             broken = self.watch.sent(coordinator, effect)

@@ -54,7 +54,7 @@ class Simulation:
         world.outcome.seconds = network.now
         world.outcome.leased = self.balancer.watch.leased
         if self.balancer.coordinator is not None:
-            world.outcome.expired = self.balancer.coordinator.state.diagnostics.expired
+            world.outcome.expired = self.balancer.coordinator.diagnostics.expired
         return world.outcome
 
     def _fault(self, fault: Fault) -> None:

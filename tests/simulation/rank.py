@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from counterpoise.balancer.protocol.messages import Batch, EpochPosition, Message
+from counterpoise.balancer.protocol.messages import Message
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.payload_messages import Batch
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from tests.simulation.transport.pulls import SimulatedPuller
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import Batch, Message, RankBye
+from counterpoise.balancer.protocol.messages import Message, RankBye
+from counterpoise.balancer.protocol.payload_messages import Batch
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from tests.simulation.rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from tests.simulation.transport.pulls import SimulatedPuller
@@ -97,7 +98,7 @@ class Trainer:
 
     def _seat(self, rank: int, sharer: int) -> int:
         """Return the number in the outcome of a rank's process among those that share it."""
-        return sharer * self.world.settings.job.ranks + rank
+        return sharer * self.world.settings.job.plan.ranks + rank
 
     def crash(self, down_s: float) -> None:
         """Kill all ranks that are left; all start again from one of the last ledgers."""

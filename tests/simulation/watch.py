@@ -8,15 +8,8 @@ share a rank none is further ahead of another than it prefetches.
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.run.epoch import EpochRun
 from counterpoise.balancer.coordinator.state import Send
-from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    Lease,
-    Message,
-    StartRun,
-    Welcome,
-    WorkerHello,
-)
+from counterpoise.balancer.protocol.messages import Message, StartRun, Welcome, WorkerHello
+from counterpoise.balancer.protocol.payload_messages import Ack, Batch, Lease
 
 Place = tuple[int, int]
 
@@ -51,7 +44,7 @@ class Watch:
             self._greeted(coordinator, peer, message)
 
     def _greeted(self, coordinator: Coordinator, peer: bytes, hello: WorkerHello) -> None:
-        there = [each.hello for each in coordinator.state.workers.values()]
+        there = [each.hello for each in coordinator.workers.values()]
         newer = [h for h in there if h.name == hello.name and h.incarnation > hello.incarnation]
         if newer:
             self._replaced.add(peer)
@@ -59,7 +52,7 @@ class Watch:
             self._replaced.discard(peer)
 
     def _started(self, coordinator: Coordinator, peer: bytes, start: StartRun) -> None:
-        rank, here = coordinator.state.ranks.get(peer), start.start
+        rank, here = coordinator.ranks.get(peer), start.start
         for number in rank.hello.ranks if rank is not None else ():
             self._comes_to(peer, start.run, number, here.step - (not here.microbatch))
 
@@ -70,13 +63,13 @@ class Watch:
     def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
         """Record what a rank has taken; of what all have, only what the coordinator can know."""
         self._comes_to(peer, ack.run, ack.rank, ack.step)
-        self._turn_to(coordinator.state.run)
-        run = coordinator.state.run
-        running = coordinator.state.state_of(peer) == "rank running"
+        self._turn_to(coordinator.run)
+        run = coordinator.run
+        running = coordinator.state_of(peer) == "rank running"
         if running and run is not None and run.number == ack.run:
             place = ack.step, ack.microbatch
             had = self._had.setdefault(ack.rank, {})
-            sharer = coordinator.state.ranks[peer].hello.sharer
+            sharer = coordinator.ranks[peer].hello.sharer
             had[sharer] = max(place, had.get(sharer, place))
 
     def sent(self, coordinator: Coordinator, effect: Send) -> str:
@@ -94,14 +87,14 @@ class Watch:
         return self._again(coordinator, effect.peer, message) if message.kind == "decode" else ""
 
     def _sent_batch(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
-        self._turn_to(coordinator.state.run)
+        self._turn_to(coordinator.run)
         place = batch.rank, (batch.step, batch.microbatch)
         self._place |= {item.ordinal: place for item in batch.items}
         return self._too_far_ahead(coordinator, peer, batch)
 
     def _too_far_ahead(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
         """Return whom a process leaves too far behind that shares its rank, as far as is known."""
-        ranks = coordinator.state.ranks
+        ranks = coordinator.ranks
         for each in ranks.values():
             counts = each.started is not None and each.started.run == batch.run
             if not counts or each.peer == peer or batch.rank not in each.hello.ranks:
@@ -112,7 +105,7 @@ class Watch:
         return ""
 
     def _again(self, coordinator: Coordinator, peer: bytes, lease: Lease) -> str:
-        run = coordinator.state.run
+        run = coordinator.run
         self._turn_to(run)
         if run is None:
             return ""

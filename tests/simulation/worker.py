@@ -8,21 +8,21 @@ from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import (
     Bye,
-    DecodedItem,
     Message,
-    PayloadsFreed,
     PeerRejected,
-    Probed,
     SampleFailed,
-    ServePayloads,
-    StopServing,
     UnknownPeer,
     Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.parts import IDLE, WorkInProgress
+from counterpoise.balancer.protocol.parts import IDLE, DecodedItem, Probed, WorkInProgress
+from counterpoise.balancer.protocol.payload_messages import (
+    PayloadsFreed,
+    ServePayloads,
+    StopServing,
+)
 from counterpoise.balancer.protocol.worker_session import (
     RepeatReady,
     SampleTask,
@@ -128,7 +128,7 @@ class WorkerProcess:
 
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""
-        task = self.session.next_task()
+        task = self.session.tasks.popleft() if self.session.tasks else None
         if self.results and (task is None or task.lease != self.results.lease):
             self._send_results()
         return task

@@ -3,16 +3,9 @@
 import math
 from collections.abc import Callable
 
-from counterpoise.balancer.protocol.messages import (
-    Bye,
-    DecodedItem,
-    Lease,
-    Message,
-    PeerRejected,
-    Probed,
-    Welcome,
-)
-from counterpoise.balancer.protocol.parts import IDLE
+from counterpoise.balancer.protocol.messages import Bye, Message, PeerRejected, Welcome
+from counterpoise.balancer.protocol.parts import IDLE, DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import Lease
 from counterpoise.balancer.protocol.worker_session import (
     HEARTBEAT_S,
     SampleTask,

@@ -9,7 +9,8 @@ from counterpoise.balancer.coordinator.run.planning_feed import WindowPlanner
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.balancer.protocol.messages import Message, Weights
+from counterpoise.balancer.protocol.messages import Message
+from counterpoise.balancer.protocol.parts import Weights
 from counterpoise.balancer.protocol.wire import decode, encode
 from tests.simulation.faults import Fault
 from tests.simulation.rank import BEGINNING, SimulatedLedger

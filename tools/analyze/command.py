@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
 from ...workers.tar.cache_files import replace_file
-from ..console.reporting import emit, make_table, progress_console
+from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
 from ..inputs.programs import Command, check_sizes, with_options
 from .model.pipelines import GB, MODELS, PipelineMachine
@@ -127,7 +127,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """  # noqa: D301
     began = time.perf_counter()
     options = _report_options(sources, given)
-    with _progress() as progress:
+    with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
         if not total:
             raise ValueError(f"{', '.join(sources)}: there is no sample in it; give one or more")
@@ -237,17 +237,6 @@ def _write(out: Path, rows: Rows, report: Json) -> None:
     for name, text in files.items():
         if not replace_file(out / name, text.encode()):
             raise OSError(f"{out / name} could not be written; choose another folder with --out")
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description:>5}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[live]}"),
-        console=progress_console,
-    )
 
 
 def _table(report: Json) -> Table:

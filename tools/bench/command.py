@@ -4,7 +4,6 @@ from ..console.lazy_group import LazyGroup
 
 BENCHES = {
     "loader": ("loader", "Samples per second against torch's DataLoader."),
-    "plan": ("plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
 }
 
 command = LazyGroup(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 progress_console = Console(stderr=True)
@@ -23,6 +24,18 @@ def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left")
     return table
+
+
+def live_progress() -> Progress:
+    """Return bars on standard error whose tasks have a text, `live`, at their end."""
+    return Progress(
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"),
+        console=progress_console,
+    )
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
 from ...workers import SampleError, TarDataset
-from ..console.reporting import emit, make_table, progress_console
+from ..console.reporting import emit, live_progress, make_table, progress_console
 from .data import cache_folder, ensure_demo_data
 from .model import DemoModelShape
 from .pipeline import show_pipeline, with_pipeline_options
@@ -80,23 +80,20 @@ def command(
         return
     settings = DemoSettings(data or "", **sizes)
     if data is None:
-        settings = replace(settings, data=_make_data(settings.seed, samples))
+        with Progress(console=progress_console) as bar:
+            task = bar.add_task("making the demo's data", total=samples)
+            made = ensure_demo_data(
+                seed=settings.seed,
+                samples=samples,
+                progress=lambda done: bar.update(task, completed=done),
+            )
+        settings = replace(settings, data=made)
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
-    with _progress() as progress:
+    with live_progress() as progress:
         _measure(settings, progress)
         report = {name: _run(name, settings, progress) for name in RUNS}
     emit(report, as_json, _table(report))
-
-
-def _make_data(seed: int, samples: int) -> str:
-    with Progress(console=progress_console) as progress:
-        task = progress.add_task("making the demo's data", total=samples)
-        return ensure_demo_data(
-            seed=seed,
-            samples=samples,
-            progress=lambda done: progress.update(task, completed=done),
-        )
 
 
 def _measure(settings: DemoSettings, progress: Progress) -> None:
@@ -163,17 +160,6 @@ def _shape(settings: DemoSettings) -> DemoModelShape:
         tokens_per_tile=settings.tokens_per_tile,
         width=settings.width,
         depth=settings.depth,
-    )
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[live]}"),
-        console=progress_console,
     )
 
 

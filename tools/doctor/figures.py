@@ -8,8 +8,7 @@ from msgspec import structs
 from rich.markup import escape
 from rich.table import Table
 
-from ...balancer.protocol.messages import StatusReport, WorkerStatus
-from ...balancer.protocol.status_messages import UNKNOWN_US
+from ...balancer.protocol.status_messages import UNKNOWN_US, StatusReport, WorkerStatus
 from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN
 
@@ -93,20 +92,18 @@ def clock_text(ahead_us: int) -> str:
 def report_fields(status: StatusReport) -> dict[str, Any]:
     """Return a status report as JSON-able fields, with the rates of each worker."""
     return structs.asdict(status) | {
-        "worker_statuses": [worker_fields(worker) for worker in status.worker_statuses],
+        "worker_statuses": [
+            {
+                **structs.asdict(worker),
+                "decoded_per_s": per_second(worker.recent_decoded, worker),
+                "probed_per_s": per_second(worker.recent_probed, worker),
+                "bytes_per_s": per_second(worker.recent_bytes, worker),
+                "busy": busy_share(worker),
+            }
+            for worker in status.worker_statuses
+        ],
         "trainer_statuses": [structs.asdict(trainer) for trainer in status.trainer_statuses],
         "last_holes": [structs.asdict(hole) for hole in status.last_holes],
-    }
-
-
-def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
-    """Return a worker's fields with rates per second and the share of time it was at work."""
-    return {
-        **structs.asdict(worker),
-        "decoded_per_s": per_second(worker.recent_decoded, worker),
-        "probed_per_s": per_second(worker.recent_probed, worker),
-        "bytes_per_s": per_second(worker.recent_bytes, worker),
-        "busy": busy_share(worker),
     }
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
 from ...workers.arena.memory import why_no_memory_files
-from .figures import Finding, judge
+from .figures import GIB, Finding, judge
 
-GIB = 2**30
 # The longest path of a socket (Linux: 108 with the closing 0), and the characters that are added
 # to the folder for temporary files.
 _LONGEST_PATH, _BELOW = 107, 40

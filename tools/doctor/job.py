@@ -10,15 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...balancer.protocol.messages import (
+from ...balancer.protocol.messages import PeerRejected
+from ...balancer.protocol.records import VERSION
+from ...balancer.protocol.status_messages import (
+    MICROSECONDS,
+    UNKNOWN_US,
+    ClockOffset,
     GetStatus,
-    PeerRejected,
     StatusReport,
     TrainerStatus,
     WorkerStatus,
 )
-from ...balancer.protocol.records import VERSION
-from ...balancer.protocol.status_messages import MICROSECONDS, UNKNOWN_US, ClockOffset
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]

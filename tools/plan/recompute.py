@@ -1,7 +1,7 @@
 """`counterpoise plan recompute`: which layers of which stage to recompute."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,28 +29,14 @@ from ..inputs.models import Setting, parse_sizes, with_model
 GB = 10**9
 
 
-class _StageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stage in a file of measurements; see `Stage`."""
+@dataclass(frozen=True, slots=True)
+class _Measurements:
+    """A file of measurements."""
 
-    layers: tuple[str, ...]
-    live: Whole
-    base_bytes: Whole
-    working_bytes: Whole = 0
-
-
-class _TrialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A trial in a file of measurements; see `Trial`."""
-
-    stage: Whole
-    kept: dict[str, Whole]
-    used_bytes: Whole
-
-
-class _Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stages: Annotated[tuple[_StageEntry, ...], msgspec.Meta(min_length=1)]
-    trials: Annotated[tuple[_TrialEntry, ...], msgspec.Meta(min_length=1)]
+    stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1)]
+    trials: Annotated[tuple[Trial, ...], msgspec.Meta(min_length=1)]
     limit_bytes: Whole | None = None
-    forward_ns: dict[str, Whole] = {}
+    forward_ns: dict[str, Whole] = field(default_factory=dict)
 
 
 @click.command("recompute")
@@ -134,14 +120,13 @@ def _measured(path: Path, limit: int | None) -> _Found:
     allowed = found.limit_bytes if limit is None else limit
     if allowed is None:
         raise ValueError(f"{path} has no limit_bytes; add it, or give --memory")
-    stages = [Stage(e.layers, e.live, e.base_bytes, e.working_bytes) for e in found.stages]
+    stages = found.stages
     for trial in found.trials:
         if trial.stage >= len(stages):
             raise ValueError(
                 f"{path}: a trial is of stage {trial.stage}; there are {len(stages)}, from 0"
             )
-    trials = [Trial(e.stage, e.kept, e.used_bytes) for e in found.trials]
-    saving = savings(stages, trials, found.forward_ns)
+    saving = savings(stages, found.trials, found.forward_ns)
     saved = {kind: one.saved_bytes for kind, one in saving.items()}
     plan = plan_recompute(stages, saving, allowed)
     return _Found(stages, saving, allowed, plan, {"saved_bytes": saved})

@@ -99,17 +99,11 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
     drawn = Text()
     for line in text_lines(timeline, columns, unit):
         for text, kind in line:
-            drawn.append(text, _style(kind, names))
+            fill = paint(kind, names).fill if kind else ""
+            drawn.append(text, f"{ink(fill)} on {fill}" if kind else "")
         drawn.append("\n")
     drawn.rstrip()
     return drawn
-
-
-def _style(kind: str, names: tuple[str, ...]) -> str:
-    if not kind:
-        return ""
-    fill = paint(kind, names).fill
-    return f"{ink(fill)} on {fill}"
 
 
 @click.command("compare")

@@ -1,6 +1,6 @@
 """`counterpoise schedule fill`: hide the encoders' work in a language model's bubbles."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,25 +9,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...sched.bubble_filling.choose import (
-    Chosen,
-    PlanScan,
-    RejectedPlan,
-    fill_plan,
-    fitting,
-    guarded,
-    scan,
-)
-from ...sched.bubble_filling.encoder_plans import (
-    EncoderPlan,
-    Host,
-    host_step,
-    memory,
-    plan_problem,
-    plans,
-)
+from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
+from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
-from ...sched.bubble_filling.instance import FilledSchedule, FillProblem
 from ...sched.bubble_filling.presets import CASES, case_setup
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
@@ -175,28 +159,21 @@ def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
 
 def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     """Fill the plans asked for, in the ways asked for."""
-    plans_wanted = _wanted(setup, options.pp_enc, options.tp_enc, options.warmup)
+    wanted = _wanted(setup, options.pp_enc, options.tp_enc, options.warmup)
     how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
-    permille, fixed = options.costs or None, options.fixed
-    slack_ns = round(options.slack * 1e6)
-
-    def fill_guarded(problem: FillProblem) -> FilledSchedule:
-        return fill_plan(guarded(problem, options.guard, slack_ns))
-
-    ways = dict.fromkeys(how, fill_guarded)
-    simulated = partial(host_step, setup)
+    guard = options.guard, round(options.slack * 1e6)
+    filled = partial(scan, setup, guard=guard, permille=options.costs or None, fixed=options.fixed)
     if options.trace is not None:
         measured = _traced(setup, options.trace)
         # The warm-up is part of what was measured, so each plan is filled once.
-        once = [plan for plan in plans_wanted if plan.warmup == plans_wanted[0].warmup]
-        return _fill_each(setup, once, lambda _: measured, ways, permille, fixed)
+        once = [plan for plan in wanted if plan.warmup == wanted[0].warmup]
+        return filled(candidates=once, splittings=how, host_of=lambda _: measured, prune=False)
     if options.executable:
         whole = partial(host_step, setup, whole_passes=True)
-        alone = dict.fromkeys((how[0],), fill_guarded)
-        return _fill_each(setup, plans_wanted, whole, alone, permille, fixed, whole_layers=True)
-    if options.guard or slack_ns:
-        return _fill_each(setup, plans_wanted, simulated, ways, permille, fixed)
-    return scan(setup, candidates=plans_wanted, splittings=how, permille=permille, fixed=fixed)
+        return filled(
+            candidates=wanted, splittings=how[:1], host_of=whole, prune=False, whole_layers=True
+        )
+    return filled(candidates=wanted, splittings=how, prune=not any(guard))
 
 
 def _wanted(
@@ -216,39 +193,6 @@ def _wanted(
         and tensor in (None, plan.tensor)
         and warmup in (None, plan.warmup)
     ]
-
-
-def _fill_each(
-    setup: FillSetup,
-    wanted: Sequence[EncoderPlan],
-    host_of: Callable[[EncoderPlan], Host],
-    fills: Mapping[Splitting | None, Callable[[FillProblem], FilledSchedule]],
-    permille: tuple[int, ...] | None = None,
-    fixed: bool = False,
-    whole_layers: bool = False,
-) -> PlanScan:
-    """Fill every plan in each of these ways; plans that are not possible are rejected."""
-    chosen: list[Chosen] = []
-    rejected: list[RejectedPlan] = []
-    for plan in wanted:
-        host = host_of(plan)
-        for splitting, fill in fills.items():
-            try:
-                problem = plan_problem(
-                    setup,
-                    plan,
-                    host,
-                    splitting=splitting,
-                    permille=permille,
-                    fixed=fixed,
-                    whole_layers=whole_layers,
-                )
-            except ValueError as error:
-                rejected.append(RejectedPlan(plan, str(error)))
-                break
-            chosen.append(Chosen(plan, splitting, fill(problem), host, memory(setup, plan, host)))
-    chosen.sort(key=lambda one: one.filled.step_ns)
-    return PlanScan(tuple(chosen), tuple(rejected), 0)
 
 
 def _traced(setup: FillSetup, trace: Path) -> Host:
@@ -291,11 +235,7 @@ def _bubble_table(best: Chosen, simulated: bool) -> Table:
     causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
     table = make_table(title, "rank", *causes)
     for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
-        parts = (
-            one.gather_ns, one.warmup_ns, one.steady_ns, one.tensor_ns, one.cooldown_ns,
-            one.scatter_ns,
-        )  # fmt: skip
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in parts))
+        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in asdict(one).values()))
     return table
 
 

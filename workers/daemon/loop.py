@@ -16,21 +16,22 @@ from msgspec import structs
 
 from ...balancer.protocol.messages import (
     Bye,
-    DecodedItem,
-    DecodeDone,
     Message,
-    PayloadsFreed,
     PeerRejected,
-    Probed,
     SampleFailed,
-    ServePayloads,
-    StopServing,
     UnknownPeer,
     Welcome,
     WorkerBye,
     WorkerFailed,
     WorkerHello,
     WorkerReady,
+)
+from ...balancer.protocol.parts import DecodedItem, Probed
+from ...balancer.protocol.payload_messages import (
+    DecodeDone,
+    PayloadsFreed,
+    ServePayloads,
+    StopServing,
 )
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory

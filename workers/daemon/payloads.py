@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...balancer.protocol.messages import ServePayloads, StopServing
+from ...balancer.protocol.payload_messages import ServePayloads, StopServing
 from ..codec.frames import payload_of
 from ..serving.server import PullServer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ...balancer.protocol.messages import DecodeDone, Message, Probed, ProbeDone
-from ...balancer.protocol.parts import DecodedItem
+from ...balancer.protocol.parts import DecodedItem, Probed
+from ...balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from ...balancer.protocol.status_messages import MICROSECONDS
 
 
@@ -76,9 +76,9 @@ class LeaseResults:
             self.nbytes += memoryview(frame).nbytes
         return took_s > QUICK_S or self.nbytes > MOST_BYTES or self.decoding_s > MOST_S
 
-    def take(self) -> list[tuple[Message, tuple[Any, ...]]]:
+    def take(self) -> list[tuple[ProbeDone | DecodeDone, tuple[Any, ...]]]:
         """Return the messages, with their payloads, that say everything; nothing is kept."""
-        found: list[tuple[Message, tuple[Any, ...]]] = []
+        found: list[tuple[ProbeDone | DecodeDone, tuple[Any, ...]]] = []
         if self.probed:
             usual_us = _usual_us(self._probing_s)
             found.append((ProbeDone(self.lease, tuple(self.probed), usual_us), ()))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
-from ...balancer.protocol.messages import Probed, SampleRef
+from ...balancer.protocol.parts import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.fields import holds_fields
 from ..codec.frames import encode_packed

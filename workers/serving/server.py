@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from ...balancer.protocol.messages import PulledPayloads, PullPayloads, ServePayloads
+from ...balancer.protocol.payload_messages import PulledPayloads, PullPayloads, ServePayloads
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send

@@ -175,8 +175,9 @@ class DecodeScheduler:
 
     def drop_those_of(self, worker: bytes) -> None:
         """Drop the payloads that a worker keeps which is gone."""
-        for sample in self.budget.held_at(worker):
-            self._drop(sample)
+        for sample in list(self.budget.held.values()):
+            if sample.payload is not None and sample.payload.worker == worker:
+                self._drop(sample)
 
     def _drop(self, sample: Sample) -> None:
         """Drop a payload; if it is planned, queue it to be decoded again."""

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import msgspec
 
-from ...protocol.messages import DecodedItem, PayloadServer
+from ...protocol.parts import DecodedItem, PayloadServer
 
 # (step, microbatch, rank): sorts by need.
 Place = tuple[int, int, int]
@@ -95,17 +95,15 @@ class WorkerPayloads:
     """The payloads that workers have announced and keep, and what they may forget of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, set[int]] = {}
-        self._freed: dict[bytes, list[int]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._kept.values()))
+        # Serials by worker; those that it was not told of yet.
+        self.kept: dict[bytes, set[int]] = {}
+        self.freed: dict[bytes, list[int]] = {}
 
     def announce(
         self, worker: bytes, server: PayloadServer | None, item: DecodedItem
     ) -> Payload | None:
         """Return a payload that a worker keeps; None if it is known: the message was repeated."""
-        kept = self._kept.setdefault(worker, set())
+        kept = self.kept.setdefault(worker, set())
         if item.serial in kept:
             return None
         kept.add(item.serial)
@@ -113,27 +111,10 @@ class WorkerPayloads:
 
     def free(self, payload: Payload) -> None:
         """Have the worker forget a payload, unless that was forgotten itself."""
-        kept = self._kept.get(payload.worker)
+        kept = self.kept.get(payload.worker)
         if kept is not None and payload.serial in kept:
             kept.discard(payload.serial)
-            self._freed.setdefault(payload.worker, []).append(payload.serial)
-
-    def free_unknown(self, worker: bytes, serials: list[int]) -> None:
-        """Have a worker forget what it has announced in vain."""
-        if serials:
-            self._freed.setdefault(worker, []).extend(serials)
-
-    def forget_worker(self, worker: bytes) -> None:
-        """Forget a worker's payloads: it is gone, or forgets them all when it comes back."""
-        self._kept.pop(worker, None)
-
-    def workers_to_tell(self) -> list[bytes]:
-        """Return the workers that may forget payloads."""
-        return list(self._freed)
-
-    def take_freed(self, worker: bytes) -> tuple[int, ...]:
-        """Return, once, the serials of the payloads that a worker may forget."""
-        return tuple(self._freed.pop(worker, ()))
+            self.freed.setdefault(payload.worker, []).append(payload.serial)
 
 
 # Before the first payload has arrived its size is guessed as this part of the budget.
@@ -143,27 +124,23 @@ FIRST_GUESS = 64
 class ByteBudget:
     """Counts the bytes held, sent, and reserved for payloads under way."""
 
-    def __init__(self, limit_bytes: int, kept: WorkerPayloads | None = None) -> None:
+    def __init__(self, limit_bytes: int, kept: WorkerPayloads) -> None:
         """`limit_bytes` is the budget, `kept` has the payloads that workers keep."""
-        self._kept = WorkerPayloads() if kept is None else kept
+        self._kept = kept
         self.limit_bytes = limit_bytes
         self.held_bytes = self.sent_bytes = self.reserved_bytes = self.largest_bytes = 0
-        self._held: dict[int, Sample] = {}
+        self.held: dict[int, Sample] = {}
         self._sent: dict[int, Sample] = {}
 
     @property
     def is_exceeded(self) -> bool:
         """True if payloads are held, and those held and sent exceed the budget."""
-        return bool(self._held) and self.held_bytes + self.sent_bytes > self.limit_bytes
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that are free for more samples to be decoded; below 0 where too much is used."""
-        return self.limit_bytes - self.held_bytes - self.sent_bytes - self.reserved_bytes
+        return bool(self.held) and self.held_bytes + self.sent_bytes > self.limit_bytes
 
     def reserve_room(self, samples: Sequence[Sample]) -> int:
         """Reserve the bytes of samples to be decoded; return how many, from the first, fit in."""
-        before = room_bytes = self.room_bytes
+        used_bytes = self.held_bytes + self.sent_bytes + self.reserved_bytes
+        before = room_bytes = self.limit_bytes - used_bytes  # below 0 where too much is used
         usual_bytes = self._usual_bytes
         fitting = 0
         for sample in samples:
@@ -193,21 +170,21 @@ class ByteBudget:
         """Hold samples' payloads."""
         for sample, payload in decoded:
             sample.payload, sample.nbytes, payload.is_held = payload, payload.nbytes, True
-            self._held[sample.ordinal] = sample
+            self.held[sample.ordinal] = sample
             self.held_bytes += payload.nbytes
             self.largest_bytes = max(self.largest_bytes, payload.nbytes)
 
     def drop(self, samples: Iterable[Sample]) -> None:
         """Drop the payloads that are held of these samples."""
         for sample in samples:
-            if self._held.pop(sample.ordinal, None) is not None:
+            if self.held.pop(sample.ordinal, None) is not None:
                 self.held_bytes -= sample.nbytes
                 self._forget_payload(sample)
 
     def mark_sent(self, samples: Iterable[Sample]) -> None:
         """Count the payloads that are held of samples as sent; a frame is the rank's from now."""
         for sample in samples:
-            if self._held.pop(sample.ordinal, None) is None:
+            if self.held.pop(sample.ordinal, None) is None:
                 continue
             sample.is_sent = True
             self._sent[sample.ordinal] = sample
@@ -226,20 +203,12 @@ class ByteBudget:
 
     def forget_all(self) -> None:
         """Have workers forget all payloads: the run is over."""
-        self.drop([*self._held.values()])
+        self.drop([*self.held.values()])
         self.forget_sent([*self._sent.values()])
-
-    def held_at(self, worker: bytes) -> list[Sample]:
-        """Return the held samples whose payloads a worker keeps."""
-        return [
-            sample
-            for sample in self._held.values()
-            if sample.payload is not None and sample.payload.worker == worker
-        ]
 
     def latest(self) -> Sample:
         """Return the held sample that is needed last; what is not planned yet comes last of all."""
-        return max(self._held.values(), key=lambda s: (s.step < 0, *s.position, s.ordinal))
+        return max(self.held.values(), key=lambda s: (s.step < 0, *s.position, s.ordinal))
 
     def _forget_payload(self, sample: Sample) -> None:
         payload, sample.payload = sample.payload, None

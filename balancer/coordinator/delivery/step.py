@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from ...planning.problem.shapes import Sizing
-from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
-from .sample import NBYTES, PLACE, Place, Sample
+from ...protocol.job_spec import JobSpec
+from ...protocol.parts import BatchItem, EpochPosition, Hole, Weights
+from ...protocol.payload_messages import Batch
+from .sample import PLACE, Place, Sample
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 # (rank, microbatch) of one step.
@@ -60,17 +61,6 @@ class PendingStep(msgspec.Struct):
         """True if the step cannot be sent yet, because its holes are not known."""
         return self.waits_for_holes and self.unsettled > 0
 
-    def count_taken(self, rank: int, end: int) -> None:
-        """Count a rank's microbatches before `end` as taken."""
-        for microbatch in range(self.taken[rank], end):
-            self.untaken_at[microbatch] -= 1
-        self.taken[rank] = max(self.taken[rank], end)
-
-    def move_front(self) -> None:
-        """Move the front past microbatches that all ranks have taken."""
-        while self.front < len(self.untaken_at) and not self.untaken_at[self.front]:
-            self.front += 1
-
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""
         return (s for batches in self.ranks for batch in batches for s in batch.samples)
@@ -95,9 +85,15 @@ def plan_step(
 ) -> PendingStep:
     """Return a step of planned samples, and set in these where they belong."""
     microbatches = [
-        [_microbatch((number, m, r), samples) for m, samples in enumerate(batches)]
-        for r, batches in enumerate(ranks)
+        [PendingMicrobatch(tuple(samples), 0) for samples in batches] for batches in ranks
     ]
+    for r, batches in enumerate(microbatches):
+        for m, batch in enumerate(batches):
+            place = number, m, r
+            for sample in batch.samples:
+                sample.place = place
+                # What was not decoded yet, and is no hole, is missing: the others are asked.
+                batch.missing += not sample.settled or sample.is_missing
     step = PendingStep(number, after, microbatches, waits_for_holes)
     step.taken = [0] * len(ranks)
     step.untaken_at = [len(ranks)] * len(microbatches[0])
@@ -107,30 +103,17 @@ def plan_step(
     return step
 
 
-def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
-    """Raise ValueError if one microbatch per rank does not fit into a byte budget."""
-    for m in range(max((len(batches) for batches in step.ranks), default=0)):
-        need = sum(sum(map(NBYTES, rank[m].samples)) for rank in step.ranks)
-        if need > budget_bytes:
-            raise ValueError(
-                f"a byte budget of {budget_bytes} cannot hold one microbatch per rank: "
-                f"step {step.number} needs {need}; raise buffer_bytes to at least that"
-            )
-
-
-def pack(
-    step: PendingStep, rank: int, microbatch: int, run: int, label: int, sizing: Sizing
-) -> ReadyBatch:
-    """Return the message of a complete microbatch; `label` and `sizing` as in DeliveryTracker."""
+def pack(step: PendingStep, rank: int, microbatch: int, run: int, job: JobSpec) -> ReadyBatch:
+    """Return the message of a complete microbatch."""
     samples = step.ranks[rank][microbatch].samples
     good = _usable(samples, step.holes)
     bad = [each for each in samples if each.failure] if step.holes else []
     if not step.weights:
-        step.weights = _all_weights(step, label)
+        step.weights = _all_weights(step, job.label)
     payloads = [sample.payload for sample in good if sample.payload is not None]
     servers = {each.server.token: each.server for each in payloads if each.server is not None}
     costs = np.array([sample.cost or () for sample in good], np.int64)
-    total, padding = sizing.total(costs) if good else ((), ())
+    total, padding = job.plan.sizing.total(costs) if good else ((), ())
     message = Batch(
         run=run,
         rank=rank,
@@ -147,7 +130,9 @@ def pack(
         servers=tuple(servers.values()),
     )
     frames = tuple([payload.frame for payload in payloads if not payload.serial])
-    return ReadyBatch(message, frames, next(filter(_is_fatal, bad), None))
+    return ReadyBatch(
+        message, frames, next((s for s in bad if s.failure and s.failure.fatal), None)
+    )
 
 
 def _item(sample: Sample) -> BatchItem:
@@ -159,10 +144,6 @@ def _item(sample: Sample) -> BatchItem:
     return BatchItem(sample.ordinal, sample.key, payload.header, token, serial, nbytes)
 
 
-def _is_fatal(sample: Sample) -> bool:
-    return sample.failure is not None and sample.failure.fatal
-
-
 def _hole(sample: Sample) -> Hole:
     reason, source = (sample.failure.reason, sample.failure.source) if sample.failure else ("", "")
     return Hole(sample.ordinal, sample.key, reason, source)
@@ -171,15 +152,6 @@ def _hole(sample: Sample) -> Hole:
 def _usable(samples: Sequence[Sample], holes: Collection[int]) -> Sequence[Sample]:
     """Return the samples that are no holes; `holes` are those of their step."""
     return [sample for sample in samples if sample.failure is None] if holes else samples
-
-
-def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:
-    missing = 0
-    for sample in samples:
-        sample.place = place
-        # What was not decoded yet, and is no hole, is missing: the others are asked.
-        missing += not sample.settled or sample.is_missing
-    return PendingMicrobatch(tuple(samples), missing)
 
 
 def _all_weights(step: PendingStep, label: int) -> dict[Cell, Weights]:
@@ -252,7 +224,7 @@ Position = tuple[int, int]
 BEGINNING: Position = (0, 0)
 
 
-class RankProgress:
+class RankProgress(dict[int, Position]):
     """The first position that each rank may still need; it only moves on.
 
     >>> progress = RankProgress()
@@ -261,29 +233,20 @@ class RankProgress:
     ((2, 1), (0, 0))
     """
 
-    def __init__(self) -> None:
-        self._next: dict[int, Position] = {}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._next)
-
-    def __getitem__(self, rank: int) -> Position:
-        return self._next[rank]
-
     def move_on(self, rank: int, position: Position) -> None:
         """Record that a rank needs nothing before a position."""
-        self._next[rank] = max(position, self._next.get(rank, BEGINNING))
+        self[rank] = max(position, self.get(rank, BEGINNING))
 
     def needed(self, ranks: Iterable[int]) -> Position:
         """Return the first position that one of these ranks may still need."""
-        return min(self._next.get(rank, BEGINNING) for rank in ranks)
+        return min(self.get(rank, BEGINNING) for rank in ranks)
 
 
 class PlannedSteps:
     """Steps by number, samples by ordinal."""
 
-    def __init__(self) -> None:
-        self.by_number: dict[int, PendingStep] = {}
+    def __init__(self, by_number: dict[int, PendingStep]) -> None:
+        self.by_number = by_number
         self.samples: dict[int, Sample] = {}
         # Microbatches that may have become ready.
         self._changed: list[Place] = []
@@ -296,13 +259,10 @@ class PlannedSteps:
         first = self.by_number[min(self.by_number)]
         return first.number, first.front
 
-    def find(
-        self, rank: int, number: int, microbatch: int
-    ) -> tuple[PendingStep, PendingMicrobatch] | None:
-        """Return a step and its microbatch of a rank, None where there is no such."""
+    def find(self, rank: int, number: int, microbatch: int) -> PendingMicrobatch | None:
+        """Return a step's microbatch of a rank, None where there is no such."""
         step = self.by_number.get(number)
-        batch = step.find(rank, microbatch) if step is not None else None
-        return (step, batch) if step is not None and batch is not None else None
+        return step.find(rank, microbatch) if step is not None else None
 
     def change_missing(self, samples: Iterable[Sample], by: int) -> None:
         """Change how many samples the microbatches of planned samples miss, `by` for each."""

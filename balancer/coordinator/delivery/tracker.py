@@ -17,10 +17,19 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from ...planning.problem.shapes import Sizing
-from ...protocol.messages import EpochPosition
+from ...protocol.job_spec import JobSpec
+from ...protocol.parts import EpochPosition
 from .decoding import DecodeScheduler
-from .sample import NOWHERE, ORDINAL, ByteBudget, Payload, Sample, SampleFailure, WorkerPayloads
+from .sample import (
+    NBYTES,
+    NOWHERE,
+    ORDINAL,
+    ByteBudget,
+    Payload,
+    Sample,
+    SampleFailure,
+    WorkerPayloads,
+)
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -31,15 +40,12 @@ from .step import (
     fill_empty_microbatches,
     pack,
     plan_step,
-    refuse_small_budget,
 )
 
 # A step after all others.
 BEYOND = 1 << 62
 # A microbatch that was sent this long ago and is asked for again was lost on its way.
 LOST_AFTER_S = 5.0
-
-SUMS = Sizing()
 
 
 class DeliveryTracker:
@@ -48,48 +54,21 @@ class DeliveryTracker:
     `budget` counts the bytes, `decoding` chooses what is decoded, `progress` is that of the ranks.
     """
 
-    def __init__(
-        self,
-        run: int,
-        limit_bytes: int,
-        waits_for_holes: bool,
-        label: int = -1,
-        may_be_empty: bool = True,
-        sizing: Sizing = SUMS,
-        kept: WorkerPayloads | None = None,
-        has_spares: bool = False,
-    ) -> None:
-        """`label` is the position of the resource that counts label tokens, -1 where none does.
-
-        `sizing` says what microbatches cost. `may_be_empty` says that the loop takes microbatches
-        without samples; `has_spares`, that such a one gets a sample which weighs nothing, where no
-        other can be had. `kept` has the payloads that workers keep.
-        """
+    def __init__(self, run: int, job: JobSpec, kept: WorkerPayloads) -> None:
+        """`kept` has the payloads that workers keep."""
         self.run = run
-        self.waits_for_holes = waits_for_holes
-        self.may_be_empty = may_be_empty
-        self.has_spares = has_spares
-        self.label = label
-        self.sizing = sizing
-        self.budget = ByteBudget(limit_bytes, kept)
-        self.planned = PlannedSteps()
+        self.job = job
+        # By number; the same as `planned.by_number`.
+        self.steps: dict[int, PendingStep] = {}
+        self.budget = ByteBudget(job.buffer_bytes, kept)
+        self.planned = PlannedSteps(self.steps)
         self.decoding = DecodeScheduler(self.planned, self.budget)
         self.progress = RankProgress()
         # Steps of which all holes are known beforehand, and these holes.
         self._known_steps: set[int] = set()
         self._known_holes: set[int] = set()
         # The last step that all ranks have taken.
-        self._last_over = -1
-
-    @property
-    def steps(self) -> dict[int, PendingStep]:
-        """The planned steps by number."""
-        return self.planned.by_number
-
-    @property
-    def front(self) -> tuple[int, int]:
-        """The earliest (step, microbatch) that some rank has not taken, or (-1, -1)."""
-        return self.planned.front
+        self.last_over = -1
 
     # --- planning
 
@@ -98,8 +77,14 @@ class DeliveryTracker:
 
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
-        step = plan_step(number, ranks, after, self.waits_for_holes)
-        refuse_small_budget(step, self.budget.limit_bytes)
+        step = plan_step(number, ranks, after, waits_for_holes=self.job.on_error == "skip")
+        for m in range(len(step.untaken_at)):
+            need = sum(sum(map(NBYTES, rank[m].samples)) for rank in step.ranks)
+            if need > self.budget.limit_bytes:
+                raise ValueError(
+                    f"a byte budget of {self.budget.limit_bytes} cannot hold one microbatch per "
+                    f"rank: step {number} needs {need}; raise buffer_bytes to at least that"
+                )
         for batch in itertools.chain(*step.ranks):
             self.planned.samples.update(
                 zip(map(ORDINAL, batch.samples), batch.samples, strict=True)
@@ -165,16 +150,6 @@ class DeliveryTracker:
         self.planned.change_missing((sample,), -1)
         self._settle((sample,))
 
-    def refuse(self, sample: Sample, reason: str) -> None:
-        """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
-        self.budget.drop((sample,))
-        self.fail(sample, SampleFailure(reason))
-
-    def discard_unplanned(self, sample: Sample) -> None:
-        """Drop the payload of a sample that no step took (it was decoded to be measured)."""
-        if sample.step < 0:
-            self.budget.drop((sample,))
-
     def _settle(self, samples: Iterable[Sample]) -> None:
         """Count samples as decoded once, or as holes; the last one may unblock its step."""
         for step in self.planned.settle(samples):
@@ -185,7 +160,7 @@ class DeliveryTracker:
         """Settle what a step's microbatches are, once its holes are known, and what ranks need."""
         if not step.is_blocked and not step.is_settled:
             step.is_settled = True
-            if not self.may_be_empty:
+            if not self.job.plan.empty_microbatches:
                 self._fill_empty(step)
             self.planned.note_step(step)
         self._catch_up(step, self.progress)
@@ -198,20 +173,17 @@ class DeliveryTracker:
         moved = fill_empty_microbatches(step)
         for sample in moved or ():
             self.decoding.move(sample)
-        if moved is None and not self.has_spares:
-            reason = (
-                f"usable, but step {step.number} has fewer such samples than microbatches, and "
-                "collate_fn cannot make a batch of no samples"
-            )
-            for sample in [each for each in step.samples() if each.failure is None]:
-                self._leave_out(sample, reason)
-
-    def _leave_out(self, sample: Sample, reason: str) -> None:
-        """Turn a sample of a step into a hole, whether it is decoded or not."""
-        if not sample.is_missing:
-            self.budget.drop((sample,))
-            self.planned.change_missing((sample,), 1)
-        self.fail(sample, SampleFailure(reason))
+        if moved is not None or self.job.plan.spares:
+            return
+        reason = (
+            f"usable, but step {step.number} has fewer such samples than microbatches, and "
+            "collate_fn cannot make a batch of no samples"
+        )
+        for sample in [each for each in step.samples() if each.failure is None]:
+            if not sample.is_missing:
+                self.budget.drop((sample,))
+                self.planned.change_missing((sample,), 1)
+            self.fail(sample, SampleFailure(reason))
 
     # --- sending
 
@@ -219,13 +191,11 @@ class DeliveryTracker:
         self, rank: int, number: int, microbatch: int, now: float = math.inf, peer: bytes = b""
     ) -> ReadyBatch | None:
         """Return a microbatch that a rank's process asks for, if it is complete and may be sent."""
-        found = self.planned.find(rank, number, microbatch)
-        if found is None:
+        batch = self.planned.find(rank, number, microbatch)
+        is_due = batch is not None and not batch.taken and not self.steps[number].is_blocked
+        if batch is None or not is_due or not self._is_complete(batch, now, peer):
             return None
-        step, batch = found
-        if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
-            return None
-        return pack(step, rank, microbatch, self.run, self.label, self.sizing)
+        return pack(self.steps[number], rank, microbatch, self.run, self.job)
 
     def mark_sent(
         self,
@@ -241,10 +211,9 @@ class DeliveryTracker:
         Its payloads count as sent once all were sent it that wait for it: until then they are
         needed here.
         """
-        found = self.planned.find(rank, number, microbatch)
-        if found is None:
+        batch = self.planned.find(rank, number, microbatch)
+        if batch is None:
             return
-        _, batch = found
         batch.sent_at[peer] = now
         if all(each in batch.sent_at for each in waiting):
             self.budget.mark_sent(batch.samples)
@@ -255,11 +224,11 @@ class DeliveryTracker:
 
         What came inline with it the process has dropped, too: all of it is to be sent there again.
         """
-        found = self.planned.find(rank, number, microbatch)
-        if found is None or found[1].taken:
+        batch = self.planned.find(rank, number, microbatch)
+        if batch is None or batch.taken:
             return
-        found[1].sent_at.pop(peer, None)
-        for sample in found[1].samples:
+        batch.sent_at.pop(peer, None)
+        for sample in batch.samples:
             if sample.is_sent or (sample.payload is not None and sample.payload.serial):
                 self.budget.drop((sample,))
                 self.budget.forget_sent((sample,))
@@ -299,14 +268,6 @@ class DeliveryTracker:
         for step in [step for step in self.steps.values() if step.number <= number]:
             self._catch_up(step, ranks)
 
-    def is_over(self, number: int) -> bool:
-        """Return whether a step was planned, and all ranks have taken it."""
-        return number <= self._last_over
-
-    def leave(self, ranks: Sequence[int]) -> None:
-        """Wait no longer for these ranks: they take nothing more."""
-        self.skip_to(ranks, BEYOND, 0)
-
     def _catch_up(self, step: PendingStep, ranks: Iterable[int]) -> None:
         """Forget the microbatches of a step that ranks do not need, and a step that all have.
 
@@ -315,11 +276,12 @@ class DeliveryTracker:
         for rank in () if step.is_blocked else ranks:
             if 0 <= rank < len(step.ranks):
                 self._take_before(step, rank)
-        step.move_front()
+        while step.front < len(step.untaken_at) and not step.untaken_at[step.front]:
+            step.front += 1
         is_taken = step.front == len(step.untaken_at)
         if is_taken and self.steps.pop(step.number, None) is not None:
             # One that joins late may need the step again: not for its holes, at least.
-            self._last_over = max(self._last_over, step.number)
+            self.last_over = max(self.last_over, step.number)
             self._known_steps.add(step.number)
             self._known_holes |= step.holes
 
@@ -333,15 +295,12 @@ class DeliveryTracker:
         for batch in batches[step.taken[rank] : end]:
             if step.unsettled:
                 self._settle(batch.samples)
-            self._forget(batch)
-        step.count_taken(rank, end)
-
-    def _forget(self, batch: PendingMicrobatch) -> None:
-        batch.taken = True
-        samples = batch.samples
-        self.budget.release_reserved(samples)
-        self.budget.forget_sent(samples)
-        self.budget.drop(samples)
-        planned = self.planned.samples
-        for sample in samples:
-            planned.pop(sample.ordinal, None)
+            batch.taken = True
+            self.budget.release_reserved(batch.samples)
+            self.budget.forget_sent(batch.samples)
+            self.budget.drop(batch.samples)
+            for sample in batch.samples:
+                self.planned.samples.pop(sample.ordinal, None)
+        for microbatch in range(step.taken[rank], end):
+            step.untaken_at[microbatch] -= 1
+        step.taken[rank] = max(step.taken[rank], end)

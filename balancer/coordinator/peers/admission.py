@@ -14,7 +14,7 @@ import msgspec
 
 from ...planning.problem.config import PlanConfig
 from ...protocol.job_spec import JobSpec, difference, from_json, to_json
-from ...protocol.messages import RankHello, StartRun, WorkerReady
+from ...protocol.messages import RankHello, WorkerReady
 from ...protocol.records import VERSION
 from .records import RankPeer
 
@@ -72,8 +72,8 @@ def why_rank_refused(
         plan_with(theirs.plan)  # a plan that cannot be made is refused here, not at its step
     except ValueError as error:
         return f"{error!s:.{MAX_QUOTED}}"
-    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
-        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
+    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.plan.ranks:
+        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.plan.ranks}"
     if job is not None and job != theirs:
         differ = difference(to_json(job), hello.job)
         whose = next((f", that of {o.hello.name:.80}" for o in others if o.hello.name), "")
@@ -85,8 +85,7 @@ def why_worker_refused(facts: DataFacts, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
         return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
-    is_same = (ready.count, ready.fingerprint) == (facts.count, facts.fingerprint)
-    if not facts.fingerprint or is_same:
+    if not facts.fingerprint or facts.agree_with(DataFacts(ready.count, ready.fingerprint)):
         return ""
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "
@@ -109,12 +108,13 @@ def why_not_gone_on_in(needed: Collection[int], count: int) -> str:
     )
 
 
-def why_apart(starts: Collection[tuple[RankPeer, StartRun]]) -> str:
+def why_apart(ranks: Iterable[RankPeer]) -> str:
     """Return why ranks cannot run together, "" if they start the same run at one position.
 
     >>> why_apart([])
     ''
     """
+    starts = [(rank, rank.started) for rank in ranks if rank.started is not None]
     positions = {
         f"ranks {rank.hello.ranks} start at epoch {start.epoch}, step {start.at.step}": (
             start.epoch,
@@ -143,38 +143,20 @@ class LaunchHistory:
 
     def __init__(self) -> None:
         self.current = 0
-        self._launch_of: dict[bytes, int] = {}
-        self._replaced: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._launch_of) + len(self._replaced)
-
-    def of(self, peer: bytes) -> int:
-        """Return a process' launch; one never seen belongs to the current launch."""
-        return self._launch_of.get(peer, self.current)
-
-    def admit(self, peer: bytes) -> int:
-        """Record a process, of the current launch unless it was seen before; return its launch."""
-        return _remember(self._launch_of, peer, self.current)
+        self.launch_of: dict[bytes, int] = {}
+        # Another process now plays their ranks.
+        self.replaced: dict[bytes, int] = {}
 
     def end(self, launch: int) -> None:
         """Record that a process of a launch has gone or was replaced: that launch is over."""
         self.current = max(self.current, launch + 1)
 
-    def replace(self, peer: bytes, launch: int) -> None:
-        """Record that another process now plays a rank of this one."""
-        _remember(self._replaced, peer, launch)
 
-    def is_replaced(self, peer: bytes) -> bool:
-        """Return whether another process now plays a rank of this one."""
-        return peer in self._replaced
-
-
-def _remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
+def remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
     """Record a fact about a peer unless there is one; the earliest peers are forgotten.
 
     >>> known = {b"a": 1}
-    >>> _remember(known, b"a", 2), _remember(known, b"b", 2), known
+    >>> remember(known, b"a", 2), remember(known, b"b", 2), known
     (1, 2, {b'a': 1, b'b': 2})
     """
     known = table.setdefault(peer, fact)

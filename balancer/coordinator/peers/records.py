@@ -13,10 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.job_spec import JobSpec
-from ...protocol.messages import PayloadServer, RankHello, ServePayloads, StartRun, WorkerHello
-from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
+from ...protocol.messages import RankHello, StartRun, WorkerHello
+from ...protocol.parts import NO_PLACE, NOT_REPORTED, PayloadServer, WorkInProgress
 from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
+from ..run.leases import LEASES_PER_WORKER
 
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
@@ -40,9 +41,8 @@ class WorkerStats(msgspec.Struct):
     """
 
     since: float
-    # Milliseconds for one sample lately, None where that is not known.
-    probe_ms_each: float | None = None
-    decode_ms_each: float | None = None
+    # Milliseconds for one sample lately, by kind of lease, where that is known.
+    ms_each: dict[str, float] = msgspec.field(default_factory=dict)
     done: Counter[str] = msgspec.field(default_factory=Counter)
     _before: tuple[int, int] | None = None
     _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
@@ -63,15 +63,12 @@ class WorkerStats(msgspec.Struct):
         self.done["probe_ms"] = probe_ms - self._before[0]
         self.done["decode_ms"] = decode_ms - self._before[1]
 
-    def note_probing(self, each_us: int) -> None:
-        """Note how long it takes to measure a sample; a negative time says that it is not known."""
+    def note_time(self, kind: str, each_us: int) -> None:
+        """Note how long one sample takes; a negative time says that it is not known."""
         if each_us >= 0:
-            self.probe_ms_each = _mean(self.probe_ms_each, each_us / 1000)
-
-    def note_decoding(self, each_us: int) -> None:
-        """Note how long it takes to decode a sample, as `note_probing` does."""
-        if each_us >= 0:
-            self.decode_ms_each = _mean(self.decode_ms_each, each_us / 1000)
+            new = each_us / 1000
+            before = self.ms_each.get(kind, new)
+            self.ms_each[kind] = WEIGHT * new + (1 - WEIGHT) * before
 
     def recent(self, now: float) -> tuple[Counter[str], float]:
         """Return the counts of the recent past, and its length in seconds."""
@@ -89,14 +86,6 @@ class WorkerStats(msgspec.Struct):
         self._marks.append((now, self.done.copy()))
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
             self._marks.popleft()
-
-
-def _mean(before: float | None, new: float) -> float:
-    return new if before is None else WEIGHT * new + (1 - WEIGHT) * before
-
-
-# Position of a rank that has taken nothing.
-NOTHING = BEGINNING
 
 
 class WorkerPeer(msgspec.Struct):
@@ -147,9 +136,14 @@ class RankPeer(msgspec.Struct):
     launch: int = 0
     pinged_at: float = -math.inf
     was_served: bool = False
-    taken_until: Position = NOTHING
+    taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
+
+    @property
+    def run(self) -> int:
+        """The number of the run that it started last, -1 if none."""
+        return -1 if self.started is None else self.started.run
 
     def reached(self, number: int) -> Position:
         """Return the first microbatch of its run that it may still need, as one of its ranks."""
@@ -162,72 +156,10 @@ class RankPeer(msgspec.Struct):
         return mine.sharer == hello.sharer and not set(mine.ranks).isdisjoint(hello.ranks)
 
 
-AS_ASKED = 'transport="inline" was given'
-
-
-class PullCredentials(msgspec.Struct, frozen=True):
-    """A worker's credentials for ranks: a key pair under CURVE (Z85), or only a password."""
-
-    public: bytes
-    secret: bytes
-
-
-# Makes the credentials of a worker with this public key (empty: nothing would be encrypted); None
-# if ranks may not connect to it.
-MakeCredentials = Callable[[bytes], PullCredentials | None]
-
-
-class PayloadServers:
-    """Gives workers their tokens, and finds them by these."""
-
-    def __init__(self, make_credentials: MakeCredentials | None, last_token: int) -> None:
-        """Without `make_credentials` no worker serves; `last_token` was the last one given."""
-        self._make_credentials = make_credentials
-        self._last_token = last_token
-        self._workers: dict[int, WorkerPeer] = {}
-
-    def admit(self, worker: WorkerPeer) -> None:
-        """Admit a worker that has an address as a server, if ranks may connect to it."""
-        hello = worker.hello
-        if not hello.address or self._make_credentials is None:
-            return
-        found = self._make_credentials(hello.key)
-        if found is None:
-            worker.why_inline = "the balancer has keys, and this worker would serve without"
-            return
-        self._last_token += 1
-        worker.serves = PayloadServer(
-            self._last_token, hello.address, hello.key, found.public, found.secret
-        )
-        self._workers[self._last_token] = worker
-
-    def begin_job(self) -> None:
-        """Return all workers to service, also those out of reach of a former job's ranks."""
-        for worker in self._workers.values():
-            worker.why_inline = ""
-
-    def find(self, token: int) -> WorkerPeer | None:
-        """Return the worker with a token, None if it is gone."""
-        return self._workers.get(token)
-
-    def remove(self, worker: WorkerPeer) -> None:
-        """Forget a worker that is gone."""
-        if worker.serves is not None:
-            self._workers.pop(worker.serves.token, None)
-
-
-def instruction(worker: WorkerPeer, transport: str, most_bytes: int) -> ServePayloads | None:
-    """Return what a worker is told about its payloads; None if it can only send them inline.
-
-    transport: that of the job.
-    """
-    server = worker.serves
-    if server is None or worker.why_inline:
-        return None
-    # Of a key pair the worker needs only the public key, of a password the whole.
-    secret = b"" if server.public else server.secret
-    kept_bytes = 0 if transport == "inline" else most_bytes
-    return ServePayloads(server.token, kept_bytes, server.public, secret)
+# Makes the credentials for ranks of a worker with this public key (empty: nothing would be
+# encrypted): a public and a secret key under CURVE (Z85), or no key and a password. None if ranks
+# may not connect to it.
+MakeCredentials = Callable[[bytes], tuple[bytes, bytes] | None]
 
 
 def why_not_direct(worker: WorkerPeer, job: JobSpec | None) -> str:
@@ -241,10 +173,100 @@ def why_not_direct(worker: WorkerPeer, job: JobSpec | None) -> str:
     )
 
 
-def how_carried(worker: WorkerPeer, transport: str) -> str:
-    """Return how a worker's payloads travel, and why, as text."""
-    if worker.why_inline:
-        return f"inline: {worker.why_inline}"
-    if worker.serves is not None and transport == "inline":
-        return f"inline: {AS_ASKED}"
-    return worker.hello.transport
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+
+class WorkerPool:
+    """Workers: by name, those that can be leased samples, and by how many leases these have.
+
+    Kept up to date by those who change a worker or its leases, so that no message has to walk all
+    workers.
+
+    A rank connects to each worker that has decoded something for it, so each worker has a *home*, a
+    place on the circle of all ranks: of the samples that are as urgent it takes those of the ranks
+    from there on. Homes are multiples of the golden ratio: however many workers there are, they are
+    spread evenly, and none moves when others come and go.
+
+    >>> pool = WorkerPool()
+    >>> pool.update(b"a", is_assignable=True)
+    >>> leases = {b"a": 1}
+    >>> pool.next_free(leases.__getitem__)
+    b'a'
+    >>> leases[b"a"] = 2
+    >>> pool.note(b"a")
+    >>> pool.next_free(leases.__getitem__) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[bytes, WorkerPeer]] = {}
+        self.assignable: dict[bytes, None] = {}
+        # Workers that may have room, by the number of leases that they had when last looked at.
+        self._free = tuple(dict[bytes, None]() for _ in range(LEASES_PER_WORKER))
+        self._changed: dict[bytes, None] = {}
+        # From 0 to 1; of the names of all workers there have been.
+        self._homes: dict[str, float] = {}
+
+    def add(self, worker: WorkerPeer) -> None:
+        """Add a worker process that has said hello."""
+        name = worker.hello.name
+        self._by_name.setdefault(name, {})[worker.peer] = worker
+        self._homes.setdefault(name, len(self._homes) * _GOLDEN_RATIO % 1)
+
+    def remove(self, worker: WorkerPeer) -> None:
+        """Remove a worker process."""
+        named = self._by_name[worker.hello.name]
+        del named[worker.peer]
+        if not named:
+            del self._by_name[worker.hello.name]
+        self.update(worker.peer, is_assignable=False)
+        for free in self._free:
+            free.pop(worker.peer, None)
+
+    def named(self, name: str) -> list[WorkerPeer]:
+        """Return the worker processes of a name: one, but for those that replace each other."""
+        return list(self._by_name.get(name, {}).values())
+
+    def update(self, peer: bytes, is_assignable: bool) -> None:
+        """Record whether a worker can be leased samples now."""
+        if is_assignable == (peer in self.assignable):
+            return
+        if is_assignable:
+            self.assignable[peer] = None
+        else:
+            del self.assignable[peer]
+        self.note(peer)
+
+    def note(self, peer: bytes) -> None:
+        """Note that the number of a worker's leases has changed."""
+        self._changed[peer] = None
+
+    def note_all(self) -> None:
+        """Note that no worker has a lease any more."""
+        self._changed.update(self.assignable)
+
+    def next_free(self, count: Callable[[bytes], int]) -> bytes | None:
+        """Return a worker with the fewest leases that may have another, None if there is none.
+
+        `count` returns how many leases a worker has. It is returned again until that changes.
+        """
+        for peer in self._changed:
+            self._place(peer, count(peer))
+        self._changed.clear()
+        return next((peer for free in self._free for peer in free), None)
+
+    def home(self, name: str, ranks: int) -> int:
+        """Return the rank at which a worker of a name is at home, of so many."""
+        return int(self._homes[name] * ranks)
+
+    def idle(self, count: Callable[[bytes], int]) -> list[bytes]:
+        """Return the workers without a lease."""
+        self.next_free(count)
+        return list(self._free[0])
+
+    def _place(self, peer: bytes, leases: int) -> None:
+        for number, free in enumerate(self._free):
+            if number == leases and peer in self.assignable:
+                free.setdefault(peer)
+            else:
+                free.pop(peer, None)

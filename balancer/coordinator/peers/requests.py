@@ -9,13 +9,13 @@ step's total stays as long as one of the processes does that were here when it w
 have counted may leave before others, which share a rank with them, come to the step.
 """
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
-from ...protocol.messages import LabelCount, LabelTotal, RequestBatch
+from ...protocol.messages import LabelCount, LabelTotal
 from ...protocol.parts import COUNTED_STEPS
+from ...protocol.payload_messages import RequestBatch
 
 # Requests that one rank may have open. The trainer's prefetch is far below, and it asks again.
 MAX_REQUESTS = 1024
@@ -34,9 +34,6 @@ class PendingRequests:
         self._of_place: dict[tuple[int, int, int], dict[Key, None]] = {}
         self._to_look_at: dict[Key, None] = {}
         self._run = -1
-
-    def __len__(self) -> int:
-        return len(self._since)
 
     def add(self, peer: bytes, request: RequestBatch, now: float) -> None:
         """Record a request, as far as the peer may have more; a repeated one keeps its time."""
@@ -82,12 +79,11 @@ class PendingRequests:
         """Forget a request that was answered."""
         self._forget(_key(request, peer))
 
-    def remove_peer(self, peer: bytes) -> None:
-        """Forget all that a peer has asked for."""
-        self.remove_before(peer, math.inf)
-
     def remove_before(self, peer: bytes, run: float) -> None:
-        """Forget what a peer has asked for of runs before this one: it has left them."""
+        """Forget what a peer has asked for of runs before this one: it has left them.
+
+        Of all runs, if `run` is infinity.
+        """
         for key in [key for key in self._of_peer.get(peer, ()) if key[0] < run]:
             self._forget(key)
 
@@ -145,9 +141,6 @@ class LabelTotals:
     def __init__(self) -> None:
         self._steps: dict[StepOfRun, CountedStep] = {}
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
     def add(self, peer: bytes, message: LabelCount) -> int | None:
         """Store a count; return what another process has for its rank, if it differs."""
         step = self._steps.setdefault((message.run, message.step), CountedStep())
@@ -157,26 +150,22 @@ class LabelTotals:
             del self._steps[min(self._steps)]
         return next((other for other in own.values() if other != message.tokens), None)
 
-    def settle(self, message: LabelCount, ranks: int, peers: Iterable[bytes]) -> bool:
-        """Add up the counts of a step; return True when those of all ranks are there at last."""
-        step = self._steps.get((message.run, message.step))
-        if step is None or step.total is not None or len(step.counts) < ranks:
-            return False
-        step.total = sum(next(iter(each.values())) for each in step.counts.values())
-        step.owners = set(peers)
-        return True
+    def settle(
+        self, peer: bytes, message: LabelCount, ranks: int, peers: Iterable[bytes]
+    ) -> tuple[LabelTotal, list[bytes]] | None:
+        """Return the total of a step, of which `peer` has sent a count, and whom to tell it.
 
-    def answer(self, message: LabelCount) -> LabelTotal | None:
-        """Return the answer to a count, None while the total is not known."""
+        None while not all of the ranks' counts are there; `peers` are the processes that are here.
+        """
         step = self._steps.get((message.run, message.step))
-        if step is None or step.total is None:
+        if step is None or (step.total is None and len(step.counts) < ranks):
             return None
-        return LabelTotal(message.run, message.step, step.total)
-
-    def who_counted(self, message: LabelCount) -> list[bytes]:
-        """Return the processes that have counted the step of a message."""
-        step = self._steps.get((message.run, message.step), CountedStep())
-        return sorted({peer for each in step.counts.values() for peer in each})
+        told = [peer]
+        if step.total is None:
+            step.total = sum(next(iter(each.values())) for each in step.counts.values())
+            step.owners = set(peers)
+            told = sorted({peer for each in step.counts.values() for peer in each})
+        return LabelTotal(message.run, message.step, step.total), told
 
     def waits_for(self, peer: bytes, run: int, ranks: int) -> tuple[int, list[int]] | None:
         """Return the step of which a process waits for the total, and the ranks that lack in it."""

@@ -65,36 +65,22 @@ class Sharers:
         """Return whether a rank has one process at most, and none was lost."""
         return not self.lost and len(self._of_rank.get(number, ())) < 2
 
-    def may_share(self, rank: RankPeer) -> bool:
-        """Return whether others play a rank of this process, in whatever run."""
-        return any(len(self._of_rank.get(number, ())) > 1 for number in rank.hello.ranks)
-
-    def lose(self, rank: RankPeer, now: float) -> None:
-        """Remember a process that cannot be reached, if others share its rank in its run."""
-        if self.others(rank):
-            self.lost[rank.peer] = LostSharer(rank, now, unreachable_at=now)
-
     def others(self, rank: RankPeer) -> list[RankPeer]:
         """Return the processes that count and share a rank with this one, in the same run."""
-        if rank.started is None:
-            return []
         mates = {
             each.peer: each
             for number in rank.hello.ranks
             for each in self._of_rank.get(number, {}).values()
         }
-        return [
-            each
-            for each in mates.values()
-            if each.peer != rank.peer and each.started and each.started.run == rank.started.run
-        ]
+        others = [each for each in mates.values() if each.peer != rank.peer]
+        return [each for each in others if rank.started and each.run == rank.run]
 
     def of_run(self, number: int, run: int) -> list[RankPeer]:
         """Return the processes of a rank that count in a run, those that were lost included."""
         counting = [*self._of_rank.get(number, {}).values()]
         if self.lost:
             counting += [e.rank for e in self.lost.values() if number in e.rank.hello.ranks]
-        return [rank for rank in counting if rank.started and rank.started.run == run]
+        return [rank for rank in counting if rank.started and rank.run == run]
 
     def needed(self, number: int, run: int) -> Position:
         """Return the first microbatch of a run that some process of a rank may still need."""
@@ -105,8 +91,7 @@ class Sharers:
         """Return the slowest process that a step of a rank has to wait for, None if it need not."""
         if self.is_alone(number):
             return None
-        run = rank.started.run if rank.started is not None else -1
-        others = [each for each in self.of_run(number, run) if each.peer != rank.peer]
+        others = [each for each in self.of_run(number, rank.run) if each.peer != rank.peer]
         if not others:
             return None
         slowest = min(others, key=lambda each: each.reached(number))

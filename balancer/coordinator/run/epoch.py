@@ -10,18 +10,12 @@ sample is leased again. Who is blamed a few times is turned away by the handlers
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from ...planning.kernels.arrays import Int64
-from ...protocol.job_spec import JobSpec
-from ...protocol.messages import DecodedItem, Probed, ProbeDone, SampleFailed, StartRun
-from ..delivery.sample import Payload, Sample, WorkerPayloads
+from ...protocol.messages import SampleFailed, StartRun
+from ...protocol.parts import DecodedItem, Probed
+from ...protocol.payload_messages import ProbeDone
+from ..delivery.sample import Payload, Sample
 from ..delivery.step import Position
-from ..delivery.tracker import DeliveryTracker
-from .granting import FailedSamples, LeaseGranter, LostLeases
-from .known_costs import KnownCosts
-from .leases import LeaseTable
-from .planning_feed import PlanningFeed, WindowPlanner
+from .granting import SampleWork
 
 # Returns why a payload cannot be read with its header (workers/codec/sample_layout.py), or "".
 LayoutCheck = Callable[[bytes, object], str]
@@ -31,11 +25,8 @@ MAX_PULLED_BYTES = 1 << 30
 SHOWN = 80
 
 
-class Blame(msgspec.Struct, frozen=True):
-    """A worker has sent rubbish, and what."""
-
-    worker: bytes
-    reason: str
+# A worker that has sent rubbish, and what.
+Blame = tuple[bytes, str]
 
 
 def why_bad_costs(cost: tuple[int, ...], nbytes: int, resources: int) -> str:
@@ -65,56 +56,13 @@ def why_not_readable(payload: Payload, check_layout: LayoutCheck | None) -> str:
     return ""
 
 
-def describe(sample: Sample, result: Probed | DecodedItem, reason: str) -> str:
-    """Return a reason with the sample that it is about."""
-    return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
+class EpochRun(SampleWork):
+    """The state of one run, and what results of workers and ranks do to it."""
 
-
-class EpochRun:
-    """The state of one run, and what results of workers and ranks do to it.
-
-    `granter` grants leases, `lost_leases` returns them, `delivery` has the planned steps.
-    """
-
-    def __init__(
-        self,
-        begin: StartRun,
-        job: JobSpec,
-        order: Int64,
-        planner: WindowPlanner,
-        known: KnownCosts,
-        check_layout: LayoutCheck | None = None,
-        note_leases: Callable[[bytes], None] = lambda _: None,
-        kept: WorkerPayloads | None = None,
-    ) -> None:
-        """`known` are the costs that need not be measured; those that are measured are added.
-
-        `note_leases` is told each worker the number of whose leases has changed; `kept` has the
-        payloads that they keep; with `check_layout` workers are doubted: what they send must be
-        readable.
-        """
-        self.check_layout = check_layout
-        self.number = begin.run
-        self.begin = begin
-        self.job = job
-        self.delivery = DeliveryTracker(
-            begin.run,
-            job.buffer_bytes,
-            job.on_error == "skip",
-            job.label,
-            job.plan.empty_microbatches,
-            job.plan.sizing,
-            kept,
-            job.plan.spares,
-        )
-        self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
-        self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
-        self.leases = LeaseTable(job.lease_s, note_change=note_leases)
-        self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
-        parts = self.leases, self.feed, self.delivery
-        self.granter = LeaseGranter(begin.epoch, *parts)
-        self.lost_leases = LostLeases(*parts, self.failed)
-        self._end_is_known = False
+    # With it workers are doubted: what they send must be readable.
+    check_layout: LayoutCheck | None = None
+    # Whether ranks that asked for more were told that the epoch has ended.
+    end_is_known = False
 
     # --- results of workers
 
@@ -168,7 +116,7 @@ class EpochRun:
                     f"worker {who:.{SHOWN}} calls it {item.key!r:.{SHOWN}}, unlike the one that "
                     "measured it: give all workers the same data"
                 )
-                self.failed.give_up(sample, sample.key, reason, io=True)
+                self.give_up(sample, sample.key, reason, io=True)
             else:
                 sample.key = item.key
                 if kind == "probe":
@@ -182,15 +130,16 @@ class EpochRun:
         self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodedItem, reason: str
     ) -> Blame:
         """Lease a sample again whose result is rubbish; return who is to blame."""
-        self.lost_leases.requeue(kind, sample)
-        return Blame(worker, describe(sample, result, reason))
+        self.requeue(kind, sample)
+        name = f"{sample.key or result.key!r:.{SHOWN}}"
+        return worker, f"it answers sample {name} with rubbish: {reason}"
 
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
         """Store that a sample cannot be used; return who is to blame for what is rubbish."""
         blamed: list[Blame] = []
         _, found = self._complete(worker, message.lease, [message.ordinal], now, blamed)
         for sample in found.values():
-            self.failed.give_up(sample, message.key, message.reason, message.io, message.source)
+            self.give_up(sample, message.key, message.reason, message.io, message.source)
         return blamed
 
     def _complete(
@@ -200,12 +149,15 @@ class EpochRun:
 
         A worker that cannot have been leased them is added to those to blame.
         """
-        for ordinal in self.leases.never_granted(worker, lease, ordinals):
+        held = self.leases.find(worker, lease)
+        # Of leases that are over it is not known what they were granted with.
+        granted = held.granted if held else () if lease > self.leases.last else ordinals
+        for ordinal in [each for each in ordinals if each not in granted]:
             reason = f"it answers sample {ordinal} under lease {lease}, where that is not"
-            blamed.append(Blame(worker, reason))
+            blamed.append((worker, reason))
         kind, found = self.leases.complete(worker, lease, ordinals, now)
         if found:
-            self.lost_leases.return_skipped(worker, lease)
+            self.give_back(self.leases.take_skipped(worker, lease))
         return kind, found
 
     # --- progress of ranks
@@ -215,7 +167,7 @@ class EpochRun:
         planned = self.delivery.steps.get(step)
         # An acknowledgement that came before its step was planned ends the step when it is, so that
         # only those that are repeated find out that it was the step's last.
-        is_last = self.delivery.is_over(step)
+        is_last = step <= self.delivery.last_over
         if planned is not None:
             is_last = planned.find(rank, microbatch + 1) is None
         return (step + 1, 0) if is_last else (step, microbatch + 1)
@@ -226,26 +178,3 @@ class EpochRun:
         # What one of its ranks has had is gone, whatever the others still need.
         earliest = max((first.step, first.microbatch), *(needed([rank]) for rank in ranks))
         return begin.run == self.number and (here.step, here.microbatch) < earliest
-
-    # --- questions
-
-    def epoch_end(self, step: int) -> int | None:
-        """Return the number of steps of the epoch if `step` is not one of them, else None."""
-        if not self.feed.ended or step < self.feed.step:
-            return None
-        return self.feed.step
-
-    def take_end(self) -> bool:
-        """Return, once, whether it is known by now where the epoch ends."""
-        is_new = self.feed.ended and not self._end_is_known
-        self._end_is_known = self.feed.ended
-        return is_new
-
-    def waiting_reason(self) -> str:
-        """Return in a few words what the run waits for."""
-        unknown, window = self.feed.unknown
-        if self.delivery.steps:
-            return "decoded samples"
-        if not unknown:
-            return "the plan of the next window"
-        return f"costs of the next window: {window - unknown} of {window} samples are measured"

@@ -1,8 +1,8 @@
 """Grants leases, returns those that are lost, and gives up samples that fail or end workers.
 
 A lease is lost when its worker leaves or goes missing, when it expires, when it could not be sent,
-when its worker is idle instead of working on it, or when its worker goes on to a later lease. Each
-case has a method of `LostLeases`, and all end in `_return`.
+when its worker is idle instead of working on it, or when its worker goes on to a later lease. In
+each case `LeaseTable` takes it out, and `give_back` queues what is left of it again.
 
 A worker without heartbeats may be dead, stopped or cut off, and nobody can know which; a lease that
 expires may have been lost on its way to the worker or back. If each of these counted, a few network
@@ -16,18 +16,21 @@ workers work on nothing beside it and have nothing to go on with, so that the ne
 it with certainty: a worker that dies of the next sample may take the last one's result with it.
 """
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from ...protocol.messages import Hole, Lease, SampleRef
-from ...protocol.parts import IDLE, WorkInProgress
-from ..delivery.sample import Sample, SampleFailure
+from ...planning.kernels.arrays import Int64
+from ...protocol.job_spec import JobSpec
+from ...protocol.messages import StartRun
+from ...protocol.parts import Hole, SampleRef, WorkInProgress
+from ...protocol.payload_messages import Lease
+from ..delivery.sample import Sample, SampleFailure, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
+from .known_costs import KnownCosts
 from .leases import GrantedLease, LeaseTable, wanted
-from .planning_feed import PlanningFeed
+from .planning_feed import PlanningFeed, WindowPlanner
 
 # Samples in a lease, where it is not known how long they take.
 PROBE_SAMPLES = 16
@@ -39,82 +42,6 @@ LEASE_MS = 10.0
 STEPS_AHEAD = 3
 # A lease without a result for this long is granted to an idle worker, too.
 HELP_AFTER_S = 2.0
-
-
-class LeaseGranter:
-    """Grants leases on the samples of one run."""
-
-    def __init__(
-        self,
-        epoch: int,
-        leases: LeaseTable,
-        feed: PlanningFeed,
-        delivery: DeliveryTracker,
-    ) -> None:
-        self.epoch = epoch
-        self.leases = leases
-        self.feed = feed
-        self.delivery = delivery
-
-    def grant(
-        self,
-        worker: bytes,
-        now: float,
-        workers: int = 1,
-        probe_ms: float | None = None,
-        decode_ms: float | None = None,
-        rank: int = 0,
-    ) -> Lease | None:
-        """Grant a worker its next lease, if there is work for it within the byte budget.
-
-        `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
-        this one takes for a sample, None where that is not known. Of what is to be decoded next,
-        the samples of `rank` come first.
-        """
-        for kind in self._kinds():
-            if kind == "probe":
-                samples = self._to_probe(workers, probe_ms)
-            else:
-                samples = self._to_decode(rank, decode_ms)
-            if samples:
-                return self._message(self.leases.grant(worker, kind, samples, now))
-        return None
-
-    def has_work(self) -> bool:
-        """Return whether there is anything to decode, or to probe; `grant` finds none otherwise."""
-        return self.delivery.decoding.nearest(0) is not None or self.feed.has_to_probe(MOST_SAMPLES)
-
-    def grant_shared(self, worker: bytes, now: float) -> Lease | None:
-        """Grant an idle worker the samples of a slow one as well; the first result counts."""
-        slow = self.leases.slowest(now - HELP_AFTER_S)
-        if slow is None:
-            return None
-        return self._message(self.leases.grant(worker, slow.kind, wanted(slow), now, shared=slow))
-
-    def _kinds(self) -> tuple[str, ...]:
-        """Return the kinds of work: decode first, unless the ranks soon run out of steps."""
-        if len(self.delivery.steps) < STEPS_AHEAD - 1:
-            return "probe", "decode"
-        return "decode", "probe"
-
-    def _to_decode(self, rank: int, each_ms: float | None) -> list[Sample]:
-        most = lease_samples(DECODE_SAMPLES, each_ms)
-        return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
-
-    def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
-        # Asked first: after most messages there is nothing to probe.
-        if not self.feed.has_to_probe(MOST_SAMPLES):
-            return []
-        most = lease_samples(PROBE_SAMPLES, each_ms)
-        if most <= PROBE_SAMPLES:
-            return self.feed.next_samples(most, workers)
-        # Shares of what is quick would end in leases of one sample each, and so would windows.
-        self.feed.open_ahead(most)
-        return self.feed.next_samples(most)
-
-    def _message(self, lease: GrantedLease) -> Lease:
-        refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
-        return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
 
 
 def lease_samples(least: int, each_ms: float | None) -> int:
@@ -160,36 +87,101 @@ def reported_sample(leases: Iterable[GrantedLease], now: WorkInProgress) -> Samp
     return next(found, None)
 
 
-def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> SuspectedSample | None:
-    """Return the sample that a lost worker worked on: the one last reported, else its first."""
-    for lease in leases:
-        sample = reported_sample([lease], last)
-        if sample is not None:
-            return SuspectedSample(sample, lease.alone)
-    for lease in leases:
-        for sample in lease.samples.values():
-            return SuspectedSample(sample, lease.alone)
-    return None
+class SampleWork:
+    """The samples of one run at work: grants leases, takes lost ones back, gives samples up.
 
+    `leases` are the workers', `feed` is what is to be probed, `delivery` what is to be decoded.
+    """
 
-class FailedSamples:
-    """Turns samples into holes, and counts them."""
+    def __init__(
+        self,
+        begin: StartRun,
+        job: JobSpec,
+        order: Int64,
+        planner: WindowPlanner,
+        known: KnownCosts,
+        note_leases: Callable[[bytes], None],
+        kept: WorkerPayloads,
+    ) -> None:
+        """`known` are the costs that need not be measured; those that are measured are added.
 
-    def __init__(self, feed: PlanningFeed, delivery: DeliveryTracker, on_error: str) -> None:
-        """With `on_error` "raise" a failed sample ends the run when its microbatch is due."""
-        self.feed = feed
-        self.delivery = delivery
-        self.on_error = on_error
-        self.count = 0
-        self.last: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
+        `note_leases` is told each worker the number of whose leases has changed; `kept` has the
+        payloads that they keep.
+        """
+        self.number = begin.run
+        self.begin = begin
+        self.job = job
+        self.delivery = DeliveryTracker(begin.run, job, kept)
+        self.delivery.skip_to(range(job.plan.ranks), begin.start.step, begin.start.microbatch)
+        self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
+        self.leases = LeaseTable(job.lease_s, note_change=note_leases)
+        # Samples that were given up.
+        self.holes = 0
+        self.last_holes: deque[Hole] = deque(maxlen=HOLES_REMEMBERED)
+        # By their names. One that is missing for as long as a lease lasts counts as dead.
+        self._missing: dict[str, MissingWorker] = {}
+
+    # --- granting
+
+    def grant(
+        self, worker: bytes, now: float, workers: int, ms_each: Mapping[str, float], rank: int
+    ) -> Lease | None:
+        """Grant a worker its next lease, if there is work for it within the byte budget.
+
+        `workers` are those that share the samples to probe; `ms_each` is how long this one takes
+        for a sample, by kind of lease, where that is known. Of what is to be decoded next, the
+        samples of `rank` come first.
+        """
+        # Decode first, unless the ranks soon run out of steps.
+        is_short = len(self.delivery.steps) < STEPS_AHEAD - 1
+        for kind in ("probe", "decode") if is_short else ("decode", "probe"):
+            each_ms = ms_each.get(kind)
+            if kind == "probe":
+                samples = self._to_probe(workers, each_ms)
+            else:
+                most = lease_samples(DECODE_SAMPLES, each_ms)
+                samples = self.delivery.decoding.next_samples(most, rank, most > DECODE_SAMPLES)
+            if samples:
+                return self._message(self.leases.grant(worker, kind, samples, now))
+        return None
+
+    def has_work(self) -> bool:
+        """Return whether there is anything to decode, or to probe; `grant` finds none otherwise."""
+        return self.delivery.decoding.nearest(0) is not None or self.feed.has_to_probe(MOST_SAMPLES)
+
+    def grant_shared(self, worker: bytes, now: float) -> Lease | None:
+        """Grant an idle worker the samples of a slow one as well; the first result counts."""
+        slow = self.leases.slowest(now - HELP_AFTER_S)
+        if slow is None:
+            return None
+        return self._message(self.leases.grant(worker, slow.kind, wanted(slow), now, shared=slow))
+
+    def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
+        # Asked first: after most messages there is nothing to probe.
+        if not self.feed.has_to_probe(MOST_SAMPLES):
+            return []
+        most = lease_samples(PROBE_SAMPLES, each_ms)
+        if most > PROBE_SAMPLES:
+            # Shares of what is quick would end in leases of one sample each, and so would windows.
+            self.feed.open_ahead(most)
+            workers = 1
+        return self.feed.samples.next_samples(most, workers)
+
+    def _message(self, lease: GrantedLease) -> Lease:
+        refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
+        return Lease(lease.number, lease.kind, self.begin.epoch, refs, alone=lease.alone)
+
+    # --- giving up
 
     def give_up(self, sample: Sample, key: str, reason: str, io: bool, source: str = "") -> None:
         """Turn a sample into a hole; an `io` error ends the run whatever `on_error` is."""
         sample.key = sample.key or key
-        self.count += 1
-        self.last.append(Hole(sample.ordinal, sample.key, reason, source))
+        self.holes += 1
+        self.last_holes.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        self.delivery.fail(sample, SampleFailure(reason, source, io or self.on_error == "raise"))
+        self.delivery.fail(
+            sample, SampleFailure(reason, source, io or self.job.on_error == "raise")
+        )
 
     def count_crash(self, suspect: SuspectedSample) -> None:
         """Count a worker that died or hung on a sample; give it up when there were too many.
@@ -205,39 +197,21 @@ class FailedSamples:
             reason = f"{MAX_CRASHES} worker processes died or hung while they worked on it"
             self.give_up(sample, sample.key or str(sample.index), reason, io=False)
 
+    # --- lost leases
 
-class LostLeases:
-    """Returns the samples of lost leases, and suspects one of them where a worker died or hung."""
-
-    def __init__(
-        self,
-        leases: LeaseTable,
-        feed: PlanningFeed,
-        delivery: DeliveryTracker,
-        failed: FailedSamples,
-    ) -> None:
-        self.leases = leases
-        self.feed = feed
-        self.delivery = delivery
-        self.failed = failed
-        # By their names. One that is missing for as long as a lease lasts counts as dead.
-        self._missing: dict[str, MissingWorker] = {}
-
-    def return_worker(self, worker: bytes) -> None:
-        """Return the leases of a worker that has left."""
-        self._return(self.leases.take_of_worker(worker))
-
-    def return_missing_worker(
+    def suspect_worker(
         self, worker: bytes, name: str, incarnation: int, last: WorkInProgress, heard_at: float
     ) -> None:
-        """Return the leases of a worker that is missing; it may have died on the sample `last`.
+        """Note a worker that is missing: it may have died on the sample that it reported `last`.
 
         Whether it died shows when a new process has its name, or when it stays away.
         """
-        suspect = likely_sample(self.leases.of_worker(worker), last)
-        if suspect is not None:
+        leases = self.leases.of_worker(worker)
+        reported = [each for each in leases if reported_sample([each], last) is not None]
+        for lease in (reported or leases)[:1]:
+            sample = reported_sample([lease], last) or next(iter(lease.samples.values()))
+            suspect = SuspectedSample(sample, lease.alone)
             self._missing[name] = MissingWorker(incarnation, suspect, heard_at)
-        self.return_worker(worker)
 
     def see_worker(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: if it is a new one, the one before has died."""
@@ -245,15 +219,10 @@ class LostLeases:
         if missing is not None and incarnation >= missing.incarnation:
             del self._missing[name]
             if incarnation > missing.incarnation:
-                self.failed.count_crash(missing.suspect)
-
-    def return_undelivered(self, number: int) -> None:
-        """Return a lease that could not be sent: nobody was working on it."""
-        lease = self.leases.pop(number)
-        self._return([lease] if lease is not None else [])
+                self.count_crash(missing.suspect)
 
     def return_expired(
-        self, now: float, in_progress: Callable[[bytes], WorkInProgress] = lambda _: IDLE
+        self, now: float, in_progress: Callable[[bytes], WorkInProgress]
     ) -> list[GrantedLease]:
         """Return expired leases to be worked on by others; the caller revokes them.
 
@@ -265,39 +234,26 @@ class LostLeases:
             leases = [lease for lease in expired if lease.worker == worker]
             sample = reported_sample(leases, in_progress(worker))
             if sample is not None:
-                self.failed.count_crash(SuspectedSample(sample, is_certain=True))
+                self.count_crash(SuspectedSample(sample, is_certain=True))
         for name, missing in list(self._missing.items()):
             if missing.since + self.leases.lease_s <= now:
                 del self._missing[name]
-                self.failed.count_crash(missing.suspect)
-        self._return(expired)
+                self.count_crash(missing.suspect)
+        self.give_back(expired)
         return expired
-
-    def return_idle(self, worker: bytes, since: float) -> list[GrantedLease]:
-        """Return the leases of an idle worker without a result since a time; the caller revokes."""
-        lost = self.leases.take_without_result(worker, since)
-        self._return(lost)
-        return lost
-
-    def return_skipped(self, worker: bytes, number: int) -> None:
-        """Return a worker's leases before the one of which it has shown a result."""
-        self._return(self.leases.take_skipped(worker, number))
-
-    def next_deadline(self) -> float:
-        """Return when a lease expires, or a missing worker counts as dead."""
-        since = min((missing.since for missing in self._missing.values()), default=math.inf)
-        return min(self.leases.next_deadline(), since + self.leases.lease_s)
 
     def requeue(self, kind: str, sample: Sample) -> None:
         """Queue a sample again that no worker has on a lease."""
         if kind == "probe":
-            self.feed.requeue(sample)
+            self.feed.samples.requeue(sample)
         else:
             self.delivery.decoding.requeue(sample)
 
-    def _return(self, leases: Iterable[GrantedLease]) -> None:
+    def give_back(self, leases: Iterable[GrantedLease]) -> None:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
-                if not self.leases.has_twin(lease, sample.ordinal):  # another worker may have it
+                # Another worker may have it, on a lease that shares it.
+                others = self.leases if lease.shared else ()
+                if not any(sample.ordinal in other.samples for other in others):
                     self.requeue(lease.kind, sample)

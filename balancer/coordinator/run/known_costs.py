@@ -36,14 +36,10 @@ class KnownCosts:
         # Size in bytes + 1; 0 where nothing is known.
         self._sizes = np.zeros(count, np.int64)
         most = np.iinfo(np.int64).max
-        self._limits = np.array([most if each is None else each for each in budgets], np.int64)
+        # The most of each resource.
+        self.limits = np.array([most if each is None else each for each in budgets], np.int64)
         self._failed: set[int] = set()
         self._is_empty = True
-
-    @property
-    def resources(self) -> int:
-        """The number of resources that a sample has costs of."""
-        return len(self._limits)
 
     def are_known(self, indexes: Int64) -> Mask:
         """Return of which samples (n,) the costs are known (n,)."""
@@ -54,7 +50,7 @@ class KnownCosts:
     def costs(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
         if self._is_empty:
-            return np.zeros((len(indexes), len(self._limits)), np.int64)
+            return np.zeros((len(indexes), len(self.limits)), np.int64)
         return self._costs[indexes]
 
     def measured(self, indexes: Int64) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -67,14 +63,14 @@ class KnownCosts:
         if not len(self._sizes):
             return
         at, rows = np.array(indexes, np.int64), np.array(costs, np.int64)
-        fit = (rows <= self._limits).all(axis=1)
+        fit = (rows <= self.limits).all(axis=1)
         self._costs[at[fit]], self._sizes[at[fit]] = rows[fit], nbytes[fit] + 1
         self._is_empty = False
 
-    def note_failed(self, index: int) -> None:
-        """Note that a sample could not be used: the next run is to measure it again."""
+    def note_failed(self, indexes: Iterable[int]) -> None:
+        """Note samples that could not be used: the next run is to measure them again."""
         if len(self._sizes):
-            self._failed.add(index)
+            self._failed.update(indexes)
 
     def forget_failed(self) -> None:
         """Forget samples that could not be used; not during a run."""
@@ -110,8 +106,7 @@ class CostMemory:
     def note_failed(self, indexes: Iterable[int]) -> None:
         """Note samples that could not be used: see KnownCosts.note_failed."""
         if self._known is not None:
-            for index in indexes:
-                self._known.note_failed(index)
+            self._known.note_failed(indexes)
 
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""
@@ -134,14 +129,34 @@ class OpenSamples:
         `shrinks` says to keep no object of a sample of which only the costs are known.
         """
         self._order = order
-        self._known = known
+        self.known = known
         self._shrinks = shrinks
-        self._samples: dict[int, Sample] = {}
+        # Those that are objects.
+        self.seen: dict[int, Sample] = {}
         # Samples whose lease was lost; those from `_fresh` on that are not known, of which `_left`
         # are to be measured, were on none yet.
         self._again: deque[Sample] = deque()
         self._fresh = self.end = begin
         self._left = 0
+
+    def next_samples(self, most: int, workers: int) -> list[Sample]:
+        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
+
+        No worker gets more than its share among `workers`, as planning waits for the last sample.
+        """
+        most = min(most, -(-self.to_probe // workers))
+        chosen: list[Sample] = []
+        while len(chosen) < most and self._again:
+            sample = self._again[0]
+            if chosen and (chosen[0].crash_count or sample.crash_count):
+                return chosen
+            self._again.popleft()
+            # A late worker may have reported its costs after the lease expired.
+            if sample.cost is None:
+                chosen.append(sample)
+        if chosen and chosen[0].crash_count:
+            return chosen
+        return chosen + self._take_fresh(most - len(chosen))
 
     @property
     def to_probe(self) -> int:
@@ -155,51 +170,37 @@ class OpenSamples:
 
     def unknown(self, begin: int, end: int) -> int:
         """Return how many of these samples, which are open, have no costs yet."""
-        objects = (self._samples.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
+        objects = (self.seen.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
         leased = sum(sample is not None and sample.cost is None for sample in objects)
         return leased + self._not_known(max(begin, self._fresh), end)
 
     def _not_known(self, begin: int, end: int) -> int:
         """Return how many of these samples, which were on no lease yet, are to be measured."""
         return sum(
-            int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
+            int(np.count_nonzero(~self.known.are_known(self._order[at : min(at + PART, end)])))
             for at in range(begin, end, PART)
         )
 
-    def take_fresh(self, most: int) -> list[Sample]:
+    def _take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
         most = min(most, self._left)
         fresh, looked_at = list[Sample](), most
         while len(fresh) < most:
             begin, wanted = self._fresh, most - len(fresh)
             indexes = self._order[begin : min(begin + looked_at, self.end)]
-            places = np.flatnonzero(~self._known.are_known(indexes))[:wanted]
+            places = np.flatnonzero(~self.known.are_known(indexes))[:wanted]
             fresh += map(Sample, (begin + places).tolist(), indexes[places].tolist())
             is_cut = len(places) == wanted
             self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
             looked_at *= 2  # there may be one in a million
         self._left -= len(fresh)
-        self._samples.update(zip(map(ORDINAL, fresh), fresh, strict=True))
+        self.seen.update(zip(map(ORDINAL, fresh), fresh, strict=True))
         return fresh
 
-    def next_again(self) -> Sample | None:
-        """Return the first sample that is to be measured again, None if there is none.
-
-        It may be known by now.
-        """
-        return self._again[0] if self._again else None
-
-    def pop_again(self) -> None:
-        """Take the sample out that `next_again` has returned."""
-        self._again.popleft()
-
-    def probe_again(self, sample: Sample) -> None:
-        """Put a sample before all others to be measured."""
-        self._again.appendleft(sample)
-
-    def seen(self) -> list[Sample]:
-        """Return the samples that are objects, first leased first."""
-        return list(self._samples.values())
+    def requeue(self, sample: Sample) -> None:
+        """Queue a sample whose probe lease was lost to be probed again, before all others."""
+        if sample.cost is None:
+            self._again.appendleft(sample)
 
     def note_measured(self, samples: Sequence[Sample]) -> None:
         """Note the costs and sizes that samples have got."""
@@ -207,21 +208,14 @@ class OpenSamples:
             return
         indexes = [sample.index for sample in samples]
         nbytes = np.array([sample.nbytes for sample in samples], np.int64)
-        self._known.note(indexes, [sample.cost or () for sample in samples], nbytes)
-        if self._shrinks:
-            noted = self._known.are_known(np.array(indexes, np.int64)).tolist()
-            self._shrink(itertools.compress(samples, noted))
-
-    def _shrink(self, samples: Iterable[Sample]) -> None:
-        """Forget the objects of samples of which no more is known than what was noted."""
-        for sample in samples:
-            is_more_known = bool(sample.failure or sample.crash_count) or sample.payload is not None
+        self.known.note(indexes, [sample.cost or () for sample in samples], nbytes)
+        if not self._shrinks:
+            return
+        noted = self.known.are_known(np.array(indexes, np.int64)).tolist()
+        for sample in itertools.compress(samples, noted):
+            is_more_known = sample.failure or sample.crash_count or sample.payload is not None
             if not is_more_known:
-                self._samples.pop(sample.ordinal, None)
-
-    def note_failed(self, sample: Sample) -> None:
-        """Note that a sample could not be used: the next run is to measure it again."""
-        self._known.note_failed(sample.index)
+                self.seen.pop(sample.ordinal, None)
 
     def costs(self, begin: int, end: int) -> Int64:
         """Return the costs of samples (n, resources), all of which have some.
@@ -229,37 +223,28 @@ class OpenSamples:
         Those that are not known to later epochs are in objects.
         """
         indexes = self._order[begin:end]
-        costs = self._known.costs(indexes)
-        others = np.flatnonzero(~self._known.are_known(indexes))
+        costs = self.known.costs(indexes)
+        others = np.flatnonzero(~self.known.are_known(indexes))
         if len(others):
-            found = [self._samples[begin + place].cost or () for place in others.tolist()]
+            found = [self.seen[begin + place].cost or () for place in others.tolist()]
             costs[others] = np.array(found, np.int64)
         return costs
 
-    def name(self, ordinal: int) -> str:
-        """Return what an error calls a sample."""
-        sample = self._samples.get(ordinal)
-        return repr(sample.key) if sample is not None else f"{self._order[ordinal]} of the source"
-
     def take(self, ordinals: Sequence[int]) -> list[Sample]:
         """Return samples that have costs, and forget them."""
-        samples = self._samples
+        samples = self.seen
         new = [each for each in ordinals if each not in samples] if samples else ordinals
-        made = self._make_objects(new)
+        made: list[Sample] = []
+        if new:
+            indexes = self._order[np.array(new)]
+            costs, nbytes = self.known.measured(indexes)
+            made += map(Sample, new, indexes.tolist(), itertools.repeat(""), costs, nbytes)
         if len(made) == len(ordinals):
             return made
         samples.update(zip(new, made, strict=True))
         return [samples.pop(ordinal) for ordinal in ordinals]
 
-    def _make_objects(self, ordinals: Sequence[int]) -> list[Sample]:
-        """Return objects of samples that are known."""
-        if not ordinals:
-            return []
-        indexes = self._order[np.array(ordinals)]
-        costs, nbytes = self._known.measured(indexes)
-        return [*map(Sample, ordinals, indexes.tolist(), itertools.repeat(""), costs, nbytes)]
-
     def forget_before(self, end: int) -> list[Sample]:
         """Forget all samples before an ordinal; return those that are objects."""
-        gone = [ordinal for ordinal in self._samples if ordinal < end]
-        return [self._samples.pop(ordinal) for ordinal in gone]
+        gone = [ordinal for ordinal in self.seen if ordinal < end]
+        return [self.seen.pop(ordinal) for ordinal in gone]

@@ -10,7 +10,6 @@ result of a later lease.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -71,10 +70,8 @@ class LeaseTable:
         self._of_worker: dict[bytes, dict[int, GrantedLease]] = {}
         # Those that have expired and are still usable: few, and in none of the above.
         self._late: dict[int, GrantedLease] = {}
-        self._useless: list[GrantedLease] = []
-
-    def __len__(self) -> int:
-        return len(self._by_number)
+        # Those whose samples others have done, to be revoked.
+        self.useless: list[GrantedLease] = []
 
     def __iter__(self) -> Iterator[GrantedLease]:
         return iter(self._by_number.values())
@@ -94,10 +91,6 @@ class LeaseTable:
         """
         own = self.of_worker(worker)
         return LEASES_PER_WORKER if any(each.alone for each in own) else len(own)
-
-    def count_per_worker(self) -> Counter[bytes]:
-        """Return how many leases each worker has."""
-        return Counter({worker: len(leases) for worker, leases in self._of_worker.items()})
 
     def pop(self, number: int) -> GrantedLease | None:
         """Remove a lease and return it, None if it is not here."""
@@ -143,8 +136,8 @@ class LeaseTable:
 
         Samples that are not on this lease (any more) are left out: all, if it is not the worker's.
         """
-        lease = self._by_number.get(number) or self._late.get(number)
-        if lease is None or lease.worker != worker:
+        lease = self.find(worker, number)
+        if lease is None:
             return "", {}
         for each in self.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
@@ -155,30 +148,13 @@ class LeaseTable:
         found = self._take_off(lease, ordinals)
         for other in others:
             if other.kind == lease.kind and self._take_off(other, found) and not other.samples:
-                self._useless.append(other)
+                self.useless.append(other)
         return lease.kind, found
 
-    def never_granted(self, worker: bytes, number: int, ordinals: Sequence[int]) -> list[int]:
-        """Return the samples of which a worker cannot have a result under this lease.
-
-        None where that is not known, as of leases that are over.
-        """
-        if number > self.last:
-            return list(ordinals)
+    def find(self, worker: bytes, number: int) -> GrantedLease | None:
+        """Return a worker's lease under which a result can come, None if it has no such."""
         lease = self._by_number.get(number) or self._late.get(number)
-        if lease is None or lease.worker != worker or lease.granted.issuperset(ordinals):
-            return []
-        return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
-
-    def renew(self, worker: bytes, now: float) -> None:
-        """Put off the deadlines of a worker's leases: it makes progress."""
-        for lease in self.of_worker(worker):
-            lease.deadline = now + self.lease_s
-
-    def take_useless(self) -> list[GrantedLease]:
-        """Return, once, the leases whose samples others have done."""
-        useless, self._useless = self._useless, []
-        return useless
+        return lease if lease is not None and lease.worker == worker else None
 
     # --- lost leases
 
@@ -219,10 +195,6 @@ class LeaseTable:
 
     # --- questions
 
-    def has_twin(self, lease: GrantedLease, ordinal: int) -> bool:
-        """Return whether a sample of a lease that was removed is on one that shares it."""
-        return lease.shared and any(ordinal in each.samples for each in self)
-
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
 
@@ -235,10 +207,6 @@ class LeaseTable:
             if held.shown_at <= before and not (held.shared or has_suspect(held)) and wanted(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
-
-    def next_deadline(self) -> float:
-        """Return the earliest deadline, infinity if there is none."""
-        return min((held.deadline for held in self), default=math.inf)
 
     # --- inside
 

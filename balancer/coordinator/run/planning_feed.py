@@ -14,8 +14,8 @@ from ...planning.kernels.arrays import Int64
 from ...planning.planner import WHOLE_EPOCH
 from ...planning.problem.config import GlobalBatch, Planned, Window
 from ...planning.problem.costs import OversizeError
-from ...protocol.messages import EpochPosition, Probed
-from ..delivery.sample import ORDINAL, Sample
+from ...protocol.parts import EpochPosition, Probed
+from ..delivery.sample import ORDINAL, Sample, SampleFailure
 from ..delivery.tracker import DeliveryTracker
 from .known_costs import KnownCosts, OpenSamples
 
@@ -74,7 +74,7 @@ class PlanningFeed:
         self.epoch = epoch
         self.order = order
         self.planner = planner
-        self.resources = known.resources
+        self.resources = len(known.limits)
         self.delivery = delivery
         self.first = at
         self.start = at.start
@@ -85,14 +85,12 @@ class PlanningFeed:
         self.left_out = 0
         self.samples = OpenSamples(order, self.start, known, plans_whole_epoch(planner))
         self._undelivered: _Undelivered | None = None
-        self._unknown = 0
-        self._end = self.start
         self._open_window()
 
     def has_to_probe(self, most: int) -> bool:
         """Return whether samples wait to be probed, or would with `open_ahead`."""
         samples = self.samples
-        return samples.to_probe > 0 or samples.end < min(self._end + most, len(self.order))
+        return samples.to_probe > 0 or samples.end < min(self.end + most, len(self.order))
 
     def open_ahead(self, most: int) -> None:
         """Open up to `most` samples beyond the next window to probing, once none of it waits."""
@@ -100,50 +98,19 @@ class PlanningFeed:
         if not samples.to_probe and self.has_to_probe(most):
             samples.open(min(samples.end + most, len(self.order)))
 
-    def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
-        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
-
-        No worker gets more than its share among `workers`, as planning waits for the last sample.
-        """
-        most = min(most, -(-self.samples.to_probe // workers))
-        chosen: list[Sample] = []
-        while len(chosen) < most and (sample := self.samples.next_again()) is not None:
-            if chosen and (chosen[0].crash_count or sample.crash_count):
-                return chosen
-            self.samples.pop_again()
-            # A late worker may have reported its costs after the lease expired.
-            if sample.cost is None:
-                chosen.append(sample)
-        if chosen and chosen[0].crash_count:
-            return chosen
-        return chosen + self.samples.take_fresh(most - len(chosen))
-
-    def requeue(self, sample: Sample) -> None:
-        """Queue a sample whose probe lease was lost to be probed again, before all others."""
-        if sample.cost is None:
-            self.samples.probe_again(sample)
-
     def store_costs(self, measured: Iterable[tuple[Sample, Probed]]) -> list[Sample]:
-        """Store samples' names, costs and sizes, once; return those of which it was the first time.
-
-        Raises ValueError unless there is one non-negative cost per resource.
-        """
+        """Store samples' names, costs and sizes, once; return those that had none."""
         first = [(sample, found) for sample, found in measured if sample.cost is None]
         for sample, found in first:
-            if len(found.cost) != self.resources:
-                raise ValueError(
-                    f"sample {found.key!r} has costs {found.cost}: {self.resources} are needed"
-                )
             sample.key, sample.cost = found.key, found.cost
-            if found.nbytes > sample.nbytes:
-                sample.nbytes = found.nbytes
+            sample.nbytes = max(sample.nbytes, found.nbytes)
         samples = [sample for sample, _ in first]
-        self._unknown -= sum([ordinal < self._end for ordinal in map(ORDINAL, samples)])
+        self.unknown -= sum([ordinal < self.end for ordinal in map(ORDINAL, samples)])
         return samples
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
-        self.samples.note_failed(sample)
+        self.samples.known.note_failed([sample.index])
         self.store_costs([(sample, Probed(sample.ordinal, key, (0,) * self.resources, 0))])
 
     def plan_ahead(self, steps_ahead: int) -> None:
@@ -158,39 +125,27 @@ class PlanningFeed:
                 if not (is_short or len(delivery.planned.samples) < AHEAD_SAMPLES):
                     return
                 self._deliver_step(self._undelivered)
-            elif self.ended or self._unknown or not is_short:
+            elif self.ended or self.unknown or not is_short:
                 return
             else:
                 self._plan_window()
 
-    @property
-    def unknown(self) -> tuple[int, int]:
-        """The number of the next window's samples without costs yet, and of all its samples."""
-        return self._unknown, self._end - self.start
-
-    @property
-    def _window_end(self) -> int:
-        return min(self.start + self.planner.window_samples, len(self.order))
-
     def _open_window(self) -> None:
         """Queue the samples of the next window to be probed, those not known already."""
-        end = self._window_end
-        self.samples.open(end)
-        self._unknown, self._end = self.samples.unknown(self.start, end), end
-
-    def _next_plan(self, end: int) -> tuple[Planned, str]:
-        """Return the plan of the window that ends with an ordinal, and the digest of its costs."""
-        costs = self.samples.costs(self.start, end)
-        window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
-        try:
-            return self.planner.plan(window), window.costs_digest()
-        except OversizeError as error:
-            name = self.samples.name(error.ordinal)
-            raise ValueError(f"sample {name} {error.reason}") from None
+        self.end = min(self.start + self.planner.window_samples, len(self.order))
+        self.samples.open(self.end)
+        self.unknown = self.samples.unknown(self.start, self.end)
 
     def _plan_window(self) -> None:
-        end = self._window_end
-        planned, costs = self._next_plan(end)
+        is_last = self.end == len(self.order)
+        known = self.samples.costs(self.start, self.end)
+        window = Window(self.epoch, self.step, self.start, known, is_last)
+        try:
+            planned, costs = self.planner.plan(window), window.costs_digest()
+        except OversizeError as error:
+            seen, index = self.samples.seen.get(error.ordinal), self.order[error.ordinal]
+            name = repr(seen.key) if seen is not None else f"{index} of the source"
+            raise ValueError(f"sample {name} {error.reason}") from None
         after_window = self.start + planned.consumed
         if self.start == self.first.start:
             microbatches = [len(each.ranks[0]) for each in planned.batches]
@@ -199,7 +154,7 @@ class PlanningFeed:
         self._undelivered = _Undelivered(planned, self.step, self.start, after_window, costs)
         if not planned.batches:
             self._end_window(self._undelivered)
-        self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
+        self.ended = (is_last and after_window >= self.end) or not planned.consumed
         self.start, self.step = after_window, self.step + len(planned.batches)
         self.left_out += planned.left_out
         self._open_window()
@@ -215,26 +170,28 @@ class PlanningFeed:
             after = EpochPosition(window.start, window.first, batch.step + 1, 0, window.costs)
         is_first = not window.delivered
         window.delivered += 1
-        self._deliver(batch, after, planned.oversize if planned.refused and is_first else ())
+        if batch.step >= self.first.step:  # else the run starts in this window, but after the step
+            refused = planned.oversize if planned.refused and is_first else ()
+            self._deliver(batch, after, refused)
         if window.delivered == len(planned.batches):
             self._end_window(window)
 
     def _end_window(self, window: _Undelivered) -> None:
         """Forget the samples of a window that no step has taken."""
         self._undelivered = None
-        for sample in self.samples.forget_before(window.end):
-            self.delivery.discard_unplanned(sample)
+        # Their payloads, too: they were decoded to be measured.
+        untaken = self.samples.forget_before(window.end)
+        self.delivery.budget.drop(each for each in untaken if each.step < 0)
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""
-        if batch.step < self.first.step:
-            return  # of the window that the run starts in, but before its position
         take = self.samples.take
         # All at once: numpy's calls cost as much for a microbatch.
         ordinals = [each for mbs in batch.ranks for mb in mbs for each in mb.ordinals]
         taken = iter(take(ordinals))
         ranks = [[[*islice(taken, len(mb.ordinals))] for mb in mbs] for mbs in batch.ranks]
         for sample in take(refused):
-            self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
+            self.delivery.budget.drop((sample,))
+            self.delivery.fail(sample, SampleFailure("over budget, and oversize is 'refuse'"))
             ranks[0][0].append(sample)
         self.delivery.add_step(batch.step, ranks, after)

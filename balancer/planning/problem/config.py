@@ -40,7 +40,7 @@ from .options import (
     padded_of,
 )
 from .pipeline_costs import read_costs_of
-from .shapes import Sizing, of_columns
+from .shapes import Sizing, check_columns
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -127,8 +127,7 @@ class PlanConfig:
             self.all_or_none, self.grouping, self.partition, self.ordering, bool(self.padded),
             self.dispatched, self.resources,
         )  # fmt: skip
-        of_columns(self.resources, "align (or cp)", dict(self.multiples))
-        of_columns(self.resources, "buckets", dict(self.buckets))
+        check_columns(self.resources, self.multiples, self.buckets)
         _check_batch_size(self)
         _check_step_size(self)
 

@@ -4,28 +4,11 @@ Loads are float or integer arrays (steps, ranks): the work of the ranks side by 
 every point at which they wait for each other.
 """
 
-from collections.abc import Sequence
-from itertools import combinations
-
 import numpy as np
 
 from ..kernels.arrays import Int64
 
 TILE_TOKENS = 307  # a tile's encoder work in tokens of the language model
-
-
-def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:
-    """Return the mean share of padding over microbatches, each padded to its longest sample.
-
-    OmniBal (2024), §4.1, equation 1.
-
-    >>> pad_ratio([[4, 2], [3, 3]])
-    0.125
-    """
-    shares = [
-        1 - sum(batch) / (max(batch) * len(batch)) for batch in lengths if max(batch, default=0)
-    ]
-    return float(np.mean(shares)) if shares else 0.0
 
 
 def dist_ratio(loads: Int64) -> float:
@@ -93,18 +76,6 @@ def drift(lengths: Int64, step_of: Int64) -> float:
     return float(np.corrcoef(np.arange(len(mean)), mean)[0, 1])
 
 
-def repeat_pairs(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
-    """Return the share of pairs that share a microbatch in one epoch and in the next.
-
-    >>> repeat_pairs([[0, 1], [2, 3]], [[0, 1], [2], [3]])
-    0.5
-    """
-    before, after = _pairs(first), _pairs(second)
-    if not len(before):
-        return 0.0
-    return len(np.intersect1d(before, after, assume_unique=True)) / len(before)
-
-
 def rank_bias(loads: Int64) -> float:
     """Return the largest relative deviation of a rank's mean load: loads (steps, ranks).
 
@@ -113,12 +84,3 @@ def rank_bias(loads: Int64) -> float:
     """
     means = loads.mean(axis=0)
     return float(np.abs(means / means.mean() - 1).max()) if means.any() else 0.0
-
-
-def _pairs(groups: Sequence[Sequence[int]]) -> Int64:
-    """Return a number for every pair of members of one group."""
-    both = [pair for group in groups for pair in combinations(sorted(group), 2)]
-    if not both:
-        return np.empty(0, dtype=np.int64)
-    pairs = np.array(both, dtype=np.int64)
-    return pairs[:, 0] * 2**31 + pairs[:, 1]

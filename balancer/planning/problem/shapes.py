@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..kernels.arrays import Int64
+from .costs import MAX_COST
 from .layout import Layout, LayoutName, as_layout
 
 # The resource that max_shapes and cp are about, and that layouts can pad.
@@ -172,18 +173,24 @@ def check_shapes(
         )
 
 
-def of_columns(resources: Sequence[str], what: str, by_name: Mapping[str, object]) -> list[int]:
-    """Return the columns of the resources that shapes name; ValueError for those without one.
-
-    >>> of_columns(("tiles", "tokens"), "align", {"tokens": 16})
-    [1]
-    """
-    if unknown := [name for name in by_name if name not in resources]:
-        raise ValueError(
-            f"{what} names {', '.join(unknown)}, but samples cost {', '.join(resources)}: let cost "
-            "count what is padded under that name"
-        )
-    return [resources.index(name) for name in by_name]
+def check_columns(
+    resources: Sequence[str],
+    multiples: Sequence[tuple[str, int]],
+    buckets: Sequence[tuple[str, tuple[int, ...]]],
+) -> None:
+    """Raise ValueError for shapes of what samples do not cost, and for sizes that are none."""
+    aligned = [(name, (each,)) for name, each in multiples]
+    for what, given in (("align (or cp)", aligned), ("buckets", buckets)):
+        for name, sizes in given:
+            if name not in resources:
+                raise ValueError(
+                    f"{what} names {name}, but samples cost {', '.join(resources)}: let cost "
+                    "count what is padded under that name"
+                )
+            if not sizes or sizes[0] < 1 or sizes[-1] > MAX_COST or [*sizes] != sorted({*sizes}):
+                raise ValueError(
+                    f"{what} of {name} is {sizes}, allowed are ascending numbers from 1 to 2**40"
+                )
 
 
 def _evenly(budget: int, shapes: int, multiple: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ...ir.kinds import layer_number
 from ...ir.program import Pass, Program
 from ..gradients import is_sharded
 from ..parts import TensorSpec, count_tokens
@@ -136,18 +137,6 @@ def _check_counts(
 def is_encoder(item: Pass, direction: str = "E") -> bool:
     """Return whether a pass is an encoder's: "EF", "EB", or "E" for both."""
     return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
-
-
-def layer_number(kind: str) -> int:
-    """Return the number on its rank of the layer whose pass a kind is.
-
-    >>> layer_number("EF"), layer_number("EF_A"), layer_number("EB_AB")
-    (0, 0, 27)
-    """
-    number = 0
-    for letter in kind[3:]:
-        number = 26 * number + ord(letter) - ord("A") + 1
-    return max(0, number - 1)
 
 
 Shape = Callable[[Any], tuple[int, ...]]

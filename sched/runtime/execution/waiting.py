@@ -133,28 +133,17 @@ class Pipelines:
         """Return the ranks whose entry into a collective is missing."""
         found = self.collectives[entry.what.kind]
         peers = self.peers.get(rank, range(len(self.lists)))
-        others = [peers[found.root]] if found.operation == "broadcast" else peers
         name = (entry.what.kind, entry.what.microbatch)
-        return [
-            other
-            for other in others
-            if other != rank and not self._has_entered(other, name, standing, standings)
-        ]
-
-    def _has_entered(
-        self,
-        rank: int,
-        name: tuple[str, int],
-        standing: Standing,
-        standings: Mapping[int, Standing],
-    ) -> bool:
-        """Return whether a rank has entered a collective, as far as is known."""
-        there = standings.get(rank)
-        if there is None or there.step < standing.step:
-            return False
-        ops = self.lists[rank]
-        entry = (at for at, op in enumerate(ops) if (op.what.kind, op.what.microbatch) == name)
-        return there.step > standing.step or there.at > next(entry, -1)
+        missing = []
+        for other in [peers[found.root]] if found.operation == "broadcast" else peers:
+            there, ops = standings.get(other), self.lists[other]
+            at = (n for n, op in enumerate(ops) if (op.what.kind, op.what.microbatch) == name)
+            # In a step before, in this one's list before its entry, or nothing is known of it.
+            if other != rank and (
+                there is None or (there.step, there.at) <= (standing.step, next(at, -1))
+            ):
+                missing.append(other)
+        return missing
 
 
 def _is_silent(standing: Standing) -> bool:

@@ -83,18 +83,21 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
                 waits.value = value
                 held[value] = yield item.transfer
                 waits.value = None
-        if op.delivered:
-            yield from _delivered(op, underway)
+        # The reads prove that these sends have arrived.
+        for target, last in op.delivered:
+            queue = underway[target]
+            while queue and queue[0].at <= last:
+                yield queue.popleft().transfer
         # Messages come first: they are most of the operations.
         if op.source is not None:
             (value,) = op.writes
             transfer = links.receive(data.spec(value), op.source, value)
             held[value] = _Underway(at, value, transfer, None)
         elif op.targets:
-            last = _send(op, at, held[op.reads[0]], walker)
+            sent = _send(op, at, held[op.reads[0]], walker)
             if walker.wait_sends:
                 waits.value = op.reads[0]
-                yield last
+                yield sent
                 waits.value = None
         else:
             _run(op, at, data, walker, held)
@@ -106,16 +109,6 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
         yield item.transfer
     underway.clear()
     waits.at, waits.value, waits.done = len(ops), None, True
-
-
-def _delivered(op: Op, underway: Underway) -> list[Transfer]:
-    """Drop and return the sends of which an operation's reads prove that they have arrived."""
-    found = []
-    for target, last in op.delivered:
-        queue = underway[target]
-        while queue and queue[0].at <= last:
-            found.append(queue.popleft().transfer)
-    return found
 
 
 def _keep(item: _Underway, where: int | str, underway: Underway) -> None:

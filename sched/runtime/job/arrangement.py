@@ -8,7 +8,6 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...ir.registry import schedule as make_program
 from ...transforms.generator_passes import with_generator, without_last_stage
 from ..encoders.placement import EncoderSpec
 from ..links.place import MeshPlace
@@ -17,7 +16,7 @@ from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
 from ..units.lists import joined
 from ..units.place import UnitPlace, agree_units, place_units
-from ..units.plan import KnownPlans, known_plans
+from ..units.plan import KnownPlans
 from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
 
@@ -43,11 +42,7 @@ class ResumedSchedule:
         """Return the program of a number of microbatches, for a mesh."""
         if not self.unit_plans and (found := self.saved.get((ranks, microbatches))):
             return found
-        if isinstance(self.schedule, str):
-            return make_program(
-                self.schedule, ranks=ranks, microbatches=microbatches, **self.options
-            )
-        return self.schedule(ranks, microbatches)
+        return generator_of(self.schedule, ranks, self.options)(microbatches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ def arrange(
     made = _of_replicas(where, schedule, options, generator)
     layers = [len(spec.modules) for spec in encoders]
     saved = schedule.unit_plans if isinstance(schedule, ResumedSchedule) else ""
-    plans = known_plans(cache(made), where, layers, saved)
+    plans = KnownPlans(cache(made), where, layers, saved)
 
     def make(count: int) -> Program:
         return joined(plans.plan_of(count).programs)

@@ -48,14 +48,6 @@ class CompiledProgram:
     encoded: frozenset[int] = frozenset()
     generated: frozenset[int] = frozenset()
 
-    def with_sizes(self, read: StepData, infos: Sequence[Any]) -> StepData:
-        """Return a step's data with the sizes of all that ranks exchange, and what losses count."""
-        if self.generator is None:
-            return replace(read, edges=self.edges(infos), precision=self.precision)
-        edges = {**self.edges(infos), **self.generator.edge_specs(infos)}
-        generated = self.generator.weights(infos)
-        return replace(read, edges=edges, precision=self.precision, generated=generated)
-
 
 @dataclass(slots=True)
 class Programs:
@@ -125,8 +117,12 @@ class Programs:
             read = reading.read(one, facts.input_gradient, training, needed)
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
-        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
-        return compiled.with_sizes(data, infos)
+        edges, generated = {**compiled.edges(infos)}, dict[int, float]()
+        if compiled.generator is not None:
+            edges |= compiled.generator.edge_specs(infos)
+            generated = compiled.generator.weights(infos)
+        gradient, precision = facts.input_gradient, compiled.precision
+        return StepData(tuple(microbatches), gradient, edges, precision, training, generated)
 
     def facts_for(self, training: bool) -> ModelFacts:
         """Return what ranks know of the model; without training no gradient is wanted anywhere."""

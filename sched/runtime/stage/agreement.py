@@ -69,7 +69,15 @@ def facts_of(
     parameters. Raises ValueError for a shared parameter that is in none of its stages, or in a
     sharded one.
     """
-    _refuse_elsewhere(stages, shared)
+    own = {id(p) for module in stages.values() for p in module.parameters()}
+    divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
+    for name, parameter in shared.items():
+        if id(parameter) not in own or id(parameter) in divided:
+            where = "in a stage that FSDP2 shards" if id(parameter) in own else "in no stage"
+            raise ValueError(
+                f"the shared parameter {name!r} is {where} of this rank; share parameters of "
+                "stages that are not sharded"
+            )
     # A shared parameter has another name in each stage, and is no stage's own.
     several = {id(p) for p in shared.values()}
     return RankFacts(
@@ -87,19 +95,6 @@ def facts_of(
         ),
         generator,
     )
-
-
-def _refuse_elsewhere(stages: Mapping[int, nn.Module], shared: Mapping[str, nn.Parameter]) -> None:
-    """Raise ValueError for a shared parameter that is in no stage, or in one that is sharded."""
-    own = {id(p) for module in stages.values() for p in module.parameters()}
-    divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
-    for name, parameter in shared.items():
-        if id(parameter) not in own or id(parameter) in divided:
-            where = "in a stage that FSDP2 shards" if id(parameter) in own else "in no stage"
-            raise ValueError(
-                f"the shared parameter {name!r} is {where} of this rank; share parameters of "
-                "stages that are not sharded"
-            )
 
 
 def agree(own: RankFacts, program: Program, place: MeshPlace, deadline_s: float) -> ModelFacts:
@@ -135,7 +130,12 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
                 f"{list(wanted)} on it; give each rank a module for each of its stages"
             )
-    _refuse_other_generators(everyone)
+    for rank, facts in enumerate(everyone):
+        if facts.generator != everyone[0].generator:
+            raise ValueError(
+                f"rank {rank} has the generator {facts.generator!r}, rank 0 "
+                f"{everyone[0].generator!r}; give every rank the same generator="
+            )
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
     lowest = _lowest_trained(everyone)
     counts = Counter(name for facts in everyone for name in facts.names)
@@ -144,16 +144,6 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
     encoded = any(number is not None for number in lowest)
     flows = tuple(_flows(everyone, program, encoded))
     return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(everyone), unclear)
-
-
-def _refuse_other_generators(everyone: Sequence[RankFacts]) -> None:
-    """Raise ValueError if ranks name different generators, or only some of them one."""
-    for rank, facts in enumerate(everyone):
-        if facts.generator != everyone[0].generator:
-            raise ValueError(
-                f"rank {rank} has the generator {facts.generator!r}, rank 0 "
-                f"{everyone[0].generator!r}; give every rank the same generator="
-            )
 
 
 def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:

@@ -56,7 +56,8 @@ def split(
         # What is around the layers belongs to the ends of the pipeline.
         front = first if stage.stage == 0 else ()
         back = last if stage.stage == len(plan.stages) - 1 else ()
-        stages.append(_SplitStage(model, front, own, back, again, call or _call_layer))
+        how = call or (lambda layer, x, extras: layer(x, **extras))
+        stages.append(_SplitStage(model, front, own, back, again, how))
     return stages
 
 
@@ -106,10 +107,6 @@ class _SplitStage(nn.Module):
         for name in self._last:
             x = self.get_submodule(name)(x)
         return x
-
-
-def _call_layer(layer: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Any:
-    return layer(x, **extras)
 
 
 def _hold(stage: nn.Module, name: str, module: nn.Module) -> None:

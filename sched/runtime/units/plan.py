@@ -17,9 +17,8 @@ layout a new one is made.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -230,75 +229,59 @@ def layout_digest(units: Units, layers: Sequence[int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def plans_text(layout: str, plans: Mapping[int, UnitPlan]) -> str:
-    """Return plans as JSON, by number of microbatches; `layout`: the digest of theirs."""
-    texts = {
-        str(count): _PlanText(
-            tuple(map(str, plan.programs)),
-            {
-                str(seat): tuple((replica, format_pass(item)) for replica, item in row)
-                for seat, row in sorted(plan.order.items())
-            },
-        )
-        for count, plan in sorted(plans.items())
-    }
-    return msgspec.json.encode(_SavedPlans(layout, texts)).decode()
-
-
 def read_plans(text: str, layout: str) -> dict[int, UnitPlan]:
     """Return the plans that JSON text has for a layout, none if it is of another one.
 
-    Raises ValueError, in one line, for what `plans_text` cannot have written.
+    Raises ValueError, in one line, for what `KnownPlans.text` cannot have written.
     """
     saved = read_json(text, _SavedPlans, "the units' plans") if text else _SavedPlans("", {})
     if saved.layout != layout:
         return {}
-    return {int(count): _plan_of(plan) for count, plan in saved.plans.items()}
+    return {
+        int(count): UnitPlan(
+            tuple(map(parse_program, plan.programs)),
+            {
+                int(seat): tuple((replica, parse_pass(item)) for replica, item in row)
+                for seat, row in plan.order.items()
+            },
+        )
+        for count, plan in saved.plans.items()
+    }
 
 
-def _plan_of(text: _PlanText) -> UnitPlan:
-    return UnitPlan(
-        tuple(map(parse_program, text.programs)),
-        {
-            int(seat): tuple((replica, parse_pass(item)) for replica, item in row)
-            for seat, row in text.order.items()
-        },
-    )
-
-
-@dataclass(slots=True)
 class KnownPlans:
     """The plans of a job, those of its checkpoint before any other.
 
-    `base`: the program of a number of microbatches of one replica. `make`: the plan of such a
-    program. `layout`: its digest. `known`: by number of microbatches.
+    `base`: the program of a number of microbatches of one replica. `layers`: of each encoder.
+    `saved`: the text in its checkpoint, "" without one. Raises ValueError as `read_plans` does.
     """
 
-    base: Callable[[int], Program]
-    make: Callable[[Program], UnitPlan]
-    layout: str
-    known: dict[int, UnitPlan]
+    def __init__(
+        self, base: Callable[[int], Program], units: Units, layers: Sequence[int], saved: str
+    ) -> None:
+        self.base, self._units, self._layers = base, units, layers
+        self._layout = layout_digest(units, layers)
+        # By number of microbatches.
+        self.known = read_plans(saved, self._layout)
 
     def plan_of(self, microbatches: int) -> UnitPlan:
         """Return the plan of a number of microbatches of each replica."""
         base, found = self.base(microbatches), self.known.get(microbatches)
         if found is None or found.programs[0].ranks[: len(base.ranks)] != base.ranks:
             # It is not known, or the job has another schedule now.
-            found = self.known[microbatches] = self.make(base)
+            found = self.known[microbatches] = plan_units(base, self._units, self._layers)
         return found
 
     def text(self) -> str:
         """Return all plans that were asked for or known before, as JSON."""
-        return plans_text(self.layout, self.known)
-
-
-def known_plans(
-    base: Callable[[int], Program], units: Units, layers: Sequence[int], saved: str
-) -> KnownPlans:
-    """Return the plans of a job. `saved`: the text in its checkpoint, "" without one.
-
-    Raises ValueError as `read_plans` does.
-    """
-    layout = layout_digest(units, layers)
-    make = partial(plan_units, units=units, layers=layers)
-    return KnownPlans(base, make, layout, read_plans(saved, layout))
+        texts = {
+            str(count): _PlanText(
+                tuple(map(str, plan.programs)),
+                {
+                    str(seat): tuple((replica, format_pass(item)) for replica, item in row)
+                    for seat, row in sorted(plan.order.items())
+                },
+            )
+            for count, plan in sorted(self.known.items())
+        }
+        return msgspec.json.encode(_SavedPlans(self._layout, texts)).decode()

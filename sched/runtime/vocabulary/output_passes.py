@@ -67,39 +67,6 @@ class WeightGradients:
         return self.weight is not None or self.bias is not None
 
 
-def _empty_products(hidden: Tensor, head: Head, options: LossOptions) -> EarlyProducts:
-    """Return the early products of a microbatch, which `_fill_products` fills piece by piece."""
-    precise = statistics_dtype(hidden.dtype)
-    attraction = hidden.new_zeros(hidden.shape, dtype=precise)
-    smoothing = None
-    if options.label_smoothing:
-        # Without a softcap it is the same for all tokens. Padding rows are zero and add nothing.
-        share = options.label_smoothing / head.size
-        plain = options.softcap is None
-        smoothing = head.weight.sum(0, dtype=precise) * share if plain else attraction.clone()
-    return EarlyProducts(attraction, smoothing)
-
-
-def _fill_products(
-    products: EarlyProducts,
-    tokens: slice,
-    exponentials: Tensor,
-    slope: Tensor | None,
-    head: Head,
-    options: LossOptions,
-) -> None:
-    """Fill in the early products of some tokens.
-
-    `exponentials`: exp(z - m), (tokens, real columns). `slope`: s, of the same shape, None for 1.
-    """
-    if slope is not None:
-        exponentials = exponentials * slope
-        if products.smoothing is not None:
-            share = options.label_smoothing / head.size
-            products.smoothing[tokens] = _times_weight(slope * share, head)
-    products.attraction[tokens] = _times_weight(exponentials, head)
-
-
 def _times_weight(values: Tensor, head: Head) -> Tensor:
     return multiply(pad_columns(values, head.rows).to(head.weight.dtype), head.weight)
 
@@ -136,14 +103,6 @@ def _logit_gradient(
     if slope is not None:
         found *= slope
     return found.mul_(targets.weight[:, None])
-
-
-def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add the product of two matrices, which may be in a lower precision."""
-    if into.dtype == a.dtype:
-        into.addmm_(a, b)
-    else:
-        into += multiply(a, b)
 
 
 def gradients_of(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None) -> WeightGradients:
@@ -188,15 +147,27 @@ def pass_s(
     kept = compute_logits(hidden, head) if keep_logits else None
     precise = statistics_dtype(hidden.dtype)
     statistics = hidden.new_zeros(options.statistics, hidden.shape[0], dtype=precise)
-    products = _empty_products(hidden, head, options) if early else None
+    products, share = None, options.label_smoothing / head.size
+    if early:
+        attraction, smoothing = hidden.new_zeros(hidden.shape, dtype=precise), None
+        if options.label_smoothing:
+            # Without a softcap it is the same for all tokens. Padding rows are zero, add nothing.
+            plain = options.softcap is None
+            smoothing = head.weight.sum(0, dtype=precise) * share if plain else attraction.clone()
+        products = EarlyProducts(attraction, smoothing)
     for tokens in token_pieces(hidden.shape[0], head.rows):
         logits, slope = _real_logits(hidden, kept, head, tokens, options)
         maximum = local_maximum(logits)
         exponentials = (logits - maximum[:, None]).exp_()
         some = _some(targets, tokens)
         statistics[:, tokens] = local_statistics(logits, maximum, exponentials, some, options)
-        if products is not None:
-            _fill_products(products, tokens, exponentials, slope, head, options)
+        if products is None:
+            continue
+        if slope is not None:
+            exponentials = exponentials * slope
+            if products.smoothing is not None:
+                products.smoothing[tokens] = _times_weight(slope * share, head)
+        products.attraction[tokens] = _times_weight(exponentials, head)
     return LocalSoftmax(hidden, targets, kept, statistics, products)
 
 
@@ -251,7 +222,12 @@ def pass_t(
             into.bias[columns.start : columns.start + real] += gradient.sum(0)
         gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
         if into.weight is not None:
-            _add_product(into.weight[columns], gradient.t(), hidden)
+            rows = into.weight[columns]
+            # The factors may be in a lower precision.
+            if rows.dtype == hidden.dtype:
+                rows.addmm_(gradient.t(), hidden)
+            else:
+                rows += multiply(gradient.t(), hidden)
         if found is not None:
             found += multiply(gradient, head.weight[columns])
     return found

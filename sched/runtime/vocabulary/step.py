@@ -107,7 +107,12 @@ class VocabularyStep:
         if kind == "IF":
             return self._look_up(microbatch)
         if kind == "IB":
-            self._add_embedding_gradient(microbatch, received)
+            words, edge = self.batches[microbatch].words, self._edges.pop(microbatch)
+            # There is none for a frozen weight.
+            if edge is not None and received is not None and words is not None:
+                # Between stages a pack (1, tokens) of words is (tokens, hidden).
+                received = received.reshape(*words.shape, received.shape[-1])
+                torch.autograd.backward([edge], [received])
             return None
         wanted = OUTPUT_PASSES[self.parallel.algorithm]
         if kind not in wanted:
@@ -140,24 +145,18 @@ class VocabularyStep:
             self._edges[microbatch] = edge
         return found
 
-    def _add_embedding_gradient(self, microbatch: int, received: Tensor | None) -> None:
-        """Add the embedding's gradient to the weight's; nothing if it is frozen."""
-        words, edge = self.batches[microbatch].words, self._edges.pop(microbatch)
-        if edge is not None and received is not None and words is not None:
-            # Between stages a pack (1, tokens) of words is (tokens, hidden).
-            received = received.reshape(*words.shape, received.shape[-1])
-            torch.autograd.backward([edge], [received])
-
     def _begin(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor:
         """Run S or L, the first pass of a microbatch, and return what all shards gather."""
         hidden, targets = self._inputs(microbatch, received, head)
-        loss = self.parallel.loss
+        loss, keep = self.parallel.loss, self.parallel.keep == "logits"
         if kind == "S":
-            keep = self._needs_logits() and self.parallel.keep == "logits"
+            # T needs logits for the weights' gradients, and Algorithm 1's for dX too.
+            trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
+            late = self.input_gradient and self.parallel.algorithm == "alg1"
+            keep = keep and ((trained and self.training) or late)
             early = self.parallel.algorithm == "alg2" and self.input_gradient
             local = pass_s(hidden, targets, head, loss, keep_logits=keep, early=early)
         else:
-            keep = self.parallel.keep == "logits"
             local = pass_l(hidden, targets, head, loss, keep_logits=keep)
         todo = set(OUTPUT_PASSES[self.parallel.algorithm])
         self.open[microbatch] = _Open(todo if self.training else todo - {"C"}, local)
@@ -203,12 +202,6 @@ class VocabularyStep:
             dtype=statistics_dtype(head.weight.dtype),
         )
         return received.detach().flatten(0, -2).to(head.weight.dtype), targets
-
-    def _needs_logits(self) -> bool:
-        """Return whether T will need the logits."""
-        trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
-        late = self.input_gradient and self.parallel.algorithm == "alg1"
-        return (trained and self.training) or late
 
 
 def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:

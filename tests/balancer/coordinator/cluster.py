@@ -2,28 +2,36 @@
 
 from dataclasses import replace
 
+from counterpoise.balancer.coordinator.delivery.sample import WorkerPayloads
+from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.job_spec import LABEL_TOKENS, JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
     Message,
-    Probed,
-    ProbeDone,
     RankHello,
     StartRun,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, ProbeDone
 from counterpoise.balancer.protocol.wire import payload_frames
 
 START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN)
 OTHER = replace(JOB, on_error="skip")
+
+
+def tracker(buffer_bytes=1000, skips=False, label=True, **plan):
+    """Return a delivery without steps; `skips`: it waits for holes."""
+    job = JobSpec(
+        plan=replace(PLAN, resources=(LABEL_TOKENS if label else "tokens",), **plan),
+        on_error="skip" if skips else "raise",
+        buffer_bytes=buffer_bytes,
+    )
+    return DeliveryTracker(0, job, WorkerPayloads())
 
 
 class Cluster:
@@ -59,7 +67,7 @@ class Cluster:
 
     def probe_all(self, peer):
         """Send the costs of all samples of a worker's probe leases."""
-        for held in self.coordinator.state.run.leases.of_worker(peer):
+        for held in self.coordinator.run.leases.of_worker(peer):
             found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
             if held.kind == "probe":
                 self.send(peer, ProbeDone(held.number, found))

@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     mutant(
         "lease numbers start again with every run",
-        edit("coordinator.run_control:RunControl._make", "state.last_lease", "0"),
+        edit("coordinator.run_control:RunControl._make", "self.last_lease", "0"),
         seed=0,
     ),
     mutant(
@@ -103,8 +103,8 @@ MUTANTS = (
     # --- leases
     mutant(
         "leases are not renewed",
-        edit("coordinator.run.leases:LeaseTable.renew",
-             "lease.deadline = now + self.lease_s", ""),
+        edit("coordinator.worker_handlers:WorkerHandlers._record_progress",
+             "lease.deadline = self.now + run.leases.lease_s", ""),
         seed=13,
     ),
     mutant(
@@ -114,36 +114,36 @@ MUTANTS = (
     ),
     mutant(
         "a lease of a lost worker is lost",
-        edit("coordinator.run.granting:LostLeases.return_worker",
-             "self._return(self.leases.take_of_worker(worker))",
-             "self.leases.take_of_worker(worker)"),
+        edit("coordinator.worker_handlers:WorkerHandlers.release_worker",
+             "self.run.give_back(self.run.leases.take_of_worker(peer))",
+             "self.run.leases.take_of_worker(peer)"),
         seed=3,
     ),
     mutant(
         "a lease that ran out is lost",
-        edit("coordinator.run.granting:LostLeases.return_expired",
-             "self._return(expired)", "None"),
+        edit("coordinator.run.granting:SampleWork.return_expired",
+             "self.give_back(expired)", "None"),
         seed=36,
     ),
     mutant(
         "what a worker passed over is lost",
-        edit("coordinator.run.granting:LostLeases.return_skipped",
-             "self._return(self.leases.take_skipped(worker, number))",
-             "self.leases.take_skipped(worker, number)"),
+        edit("coordinator.run.epoch:EpochRun._complete",
+             "self.give_back(self.leases.take_skipped(worker, lease))",
+             "self.leases.take_skipped(worker, lease)"),
         seed=8,
     ),
     mutant(
         "a probe lease that was lost is not done again",
-        edit("coordinator.run.planning_feed:PlanningFeed.requeue",
-             "self.samples.probe_again(sample)", "None"),
+        edit("coordinator.run.known_costs:OpenSamples.requeue",
+             "self._again.appendleft(sample)", "None"),
         seed=46,
     ),
     mutant(
         "a late worker is never forgiven",
-        edit("coordinator.worker_handlers:WorkerHandlers._count_results",
-             "self.state.set_unresponsive(worker, False)", ""),
+        edit("coordinator.worker_handlers:WorkerHandlers._judge",
+             "self.set_unresponsive(worker, False)", ""),
         edit("coordinator.worker_handlers:WorkerHandlers.confirm_worker",
-             "self.state.set_unresponsive(self.state.workers[peer], False)", "pass"),
+             "self.set_unresponsive(self.workers[peer], False)", "pass"),
         seed=15,
     ),
     mutant(
@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     mutant(
         "nobody is suspected",
-        edit("coordinator.run.granting:FailedSamples.count_crash",
+        edit("coordinator.run.granting:SampleWork.count_crash",
              "sample.crash_count += 1", ""),
         seed=3,
     ),
@@ -235,34 +235,34 @@ MUTANTS = (
     mutant(
         "a rank that is not known is not answered",
         edit("coordinator.rank_handlers:RankHandlers.identify_rank",
-             "self.state.send(peer, REPLACED if replaced else UnknownPeer())",
-             "replaced and self.state.send(peer, REPLACED)"),
+             "self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())",
+             "peer in self.launches.replaced and self.send(peer, REPLACED)"),
         seed=0,
     ),
     mutant(
         "a lease that was lost is waited for until it runs out",
         edit("coordinator.worker_handlers:WorkerHandlers._record_progress",
-             "before == now == IDLE", "False"),
+             "before != IDLE or now != IDLE", "True"),
         seed=161,
     ),
     mutant(
         "a rank that comes back does not begin",
         edit("protocol.rank_session:RankSession._return",
-             "[self.hello, begun, *self._open_messages()]",
-             "[self.hello, *self._open_messages()]"),
+             "[self.hello, begun, *self._open_messages(with_totals=True)]",
+             "[self.hello, *self._open_messages(with_totals=True)]"),
         seed=0,
     ),
     # --- runs and places
     mutant(
         "the epoch ends one sample early",
-        edit("coordinator.run.planning_feed:PlanningFeed._window_end",
+        edit("coordinator.run.planning_feed:PlanningFeed._open_window",
              "len(self.order)", "len(self.order) - 1"),
         seed=0,
     ),
     mutant(
         "the end of the epoch is one step late",
-        edit("coordinator.run.epoch:EpochRun.epoch_end",
-             "step < self.feed.step", "step <= self.feed.step"),
+        edit("coordinator.machine:Coordinator._answer_requests",
+             "request.step >= run.feed.step", "request.step > run.feed.step"),
         seed=0,
     ),
     mutant(
@@ -281,14 +281,14 @@ MUTANTS = (
     ),
     mutant(
         "steps of a window before the place are delivered again",
-        edit("coordinator.run.planning_feed:PlanningFeed._deliver",
-             "batch.step < self.first.step", "False"),
+        edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
+             "batch.step >= self.first.step", "True"),
         seed=355,
     ),
     mutant(
         "the next run starts before all have left the last",
         edit("coordinator.run_control:RunControl._next_start",
-             "run is not None and len(self._ranks_beyond(current)) < job.ranks", "False"),
+             "run is not None and len(self._ranks_beyond(current)) < job.plan.ranks", "False"),
         seed=221,
     ),
     mutant(
@@ -301,7 +301,7 @@ MUTANTS = (
     mutant(
         "a run is not put back for a rank that is behind",
         edit("coordinator.rank_handlers:RankHandlers.start_run",
-             "state.run is not None and state.run.starts_after(start, rank.hello.ranks)", "False"),
+             "self.run is not None and self.run.starts_after(start, rank.hello.ranks)", "False"),
         seed=85,
     ),
     mutant(

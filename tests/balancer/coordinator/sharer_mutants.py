@@ -22,7 +22,7 @@ SHARER_MUTANTS = (
     mutant(
         "an acknowledgement is taken for all who share the rank",
         edit("coordinator.rank_handlers:RankHandlers.acknowledge",
-             "self.state.sharers.others(rank)", "False"),
+             "self.sharers.others(rank)", "False"),
         seed=48,
     ),
     mutant(
@@ -55,9 +55,9 @@ SHARER_MUTANTS = (
     mutant(
         "the next run starts when one who shares a rank has started it",
         edit("coordinator.run_control:RunControl._ranks_beyond",
-             "{number for number in beyond if not self.state.sharers.of_run(number, run)}",
+             "{number for number in beyond if not self.sharers.of_run(number, run)}",
              "beyond"),
-        seed=430,
+        seed=1198,
     ),
     mutant(
         "one that is back counts as lost",
@@ -68,7 +68,7 @@ SHARER_MUTANTS = (
     mutant(
         "a late one is not given what the others have had",
         edit("coordinator.rank_handlers:RankHandlers.start_run",
-             "state.run is not None and state.run.starts_after(start, rank.hello.ranks)", "False"),
+             "self.run is not None and self.run.starts_after(start, rank.hello.ranks)", "False"),
         seed=18,
     ),
     mutant(

@@ -3,17 +3,16 @@
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    Ack,
     Bye,
     EpochEnd,
-    EpochPosition,
     Ping,
     Pong,
     RankBye,
-    RequestBatch,
     RunFailed,
     StartRun,
 )
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.payload_messages import Ack, RequestBatch
 from tests.balancer.coordinator.cluster import START, Cluster, do_leases, kinds, started
 
 
@@ -65,9 +64,9 @@ def taken_by(cluster, peer, rank, after_s):
     taken = []
     for step, microbatch in [(step, each) for step in range(5) for each in range(2)]:
         do_leases(cluster, cluster.send(peer, RequestBatch(0, rank, step, microbatch)))
-        if step not in cluster.coordinator.state.run.delivery.steps:
+        if step not in cluster.coordinator.run.delivery.steps:
             do_leases(cluster, cluster.tick(after_s))
-        if step not in cluster.coordinator.state.run.delivery.steps:
+        if step not in cluster.coordinator.run.delivery.steps:
             return taken
         cluster.send(peer, Ack(0, rank, step, microbatch))
         taken += [step] * (microbatch == 0)
@@ -93,7 +92,7 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
     sent = cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0, "")))
     do_leases(cluster, sent)
     assert "Batch" in kinds(cluster.send(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
-    assert cluster.coordinator.state.run.delivery.progress.needed((1,)) >= (4, 2)
+    assert cluster.coordinator.run.delivery.progress.needed((1,)) >= (4, 2)
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
@@ -122,8 +121,8 @@ def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
         cluster.lose(b"r1", Pong(""))
     cluster.rank(b"r1", (1,))
     cluster.send(b"r1", StartRun(1, 1, START))
-    assert cluster.coordinator.state.failure is None
-    assert cluster.coordinator.state.run.number == 1
+    assert cluster.coordinator.failure is None
+    assert cluster.coordinator.run.number == 1
 
 
 def test_a_rank_that_is_there_may_take_its_time_between_epochs():

@@ -3,27 +3,22 @@
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.coordinator.rank_checks import waiting_reason
+from counterpoise.balancer.coordinator.status_report import waiting_reason
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    Batch,
-    Lease,
     PeerRejected,
     Pong,
     RankHello,
-    Ready,
-    RequestBatch,
-    Revoke,
     RunFailed,
-    SampleRef,
     StartRun,
     UnknownPeer,
-    Weights,
     Welcome,
     WorkerBye,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import Ready, SampleRef, Weights
+from counterpoise.balancer.protocol.payload_messages import Batch, Lease, RequestBatch, Revoke
 from counterpoise.balancer.protocol.rank_session import RankSession
 from tests.balancer.coordinator.cluster import JOB, OTHER, START, Cluster, do_leases
 
@@ -71,7 +66,7 @@ def test_after_the_first_worker_has_gone_the_next_says_what_the_data_are(how, fi
     assert refused == ""
     assert [to for to, m in sent if m == Ready(20, fingerprint)] == [b"r0", b"r1"]
     assert [ref.ordinal for _, m in sent if isinstance(m, Lease) for ref in m.refs] == [0, 1, 2, 3]
-    assert len(cluster.coordinator.state.run.feed.order) == 20
+    assert len(cluster.coordinator.run.feed.order) == 20
 
 
 def test_while_it_is_here_others_are_told_who_said_otherwise():
@@ -105,15 +100,15 @@ def test_ranks_are_told_who_was_refused_and_why_while_no_worker_is_left():
 
 
 def waiting(cluster):
-    return waiting_reason(cluster.coordinator.state)
+    return waiting_reason(cluster.coordinator)
 
 
 def test_a_worker_that_comes_back_with_the_same_data_goes_on_with_the_run():
     cluster = with_stale()
-    run = cluster.coordinator.state.run
+    run = cluster.coordinator.run
     go(cluster, "stale", "cannot be reached")
     assert come(cluster, "another", 13, "stale")[0] == ""
-    assert cluster.coordinator.state.run is run
+    assert cluster.coordinator.run is run
 
 
 def served(cluster):
@@ -123,7 +118,7 @@ def served(cluster):
         for peer, rank in ((b"r0", 0), (b"r1", 1))
         for each in cluster.send(peer, RequestBatch(0, rank, 0, 0))
     ]
-    state = cluster.coordinator.state
+    state = cluster.coordinator
     while not state.is_served:
         held = [*state.run.leases]
         assert held
@@ -158,7 +153,7 @@ def test_in_the_next_epoch_other_workers_may_say_what_the_data_are():
 
 def test_a_ledger_says_how_many_samples_there_are():
     cluster = with_stale(replace_samples(RUN, 20))
-    assert cluster.coordinator.state.workers == {}
+    assert cluster.coordinator.workers == {}
     assert waiting(cluster) == (
         "a worker to connect; worker stale was refused: this worker has 13 samples, and the "
         "trainer goes on in data of 20 (those of its ledger, or of which it has had a part): give "
@@ -166,7 +161,7 @@ def test_a_ledger_says_how_many_samples_there_are():
     )
     assert "goes on in data of 20" in come(cluster, "second", 13)[0]
     assert come(cluster, "good", 20)[0] == ""
-    assert cluster.coordinator.state.run is not None
+    assert cluster.coordinator.run is not None
 
 
 def replace_samples(run, samples):
@@ -179,7 +174,7 @@ def test_a_rank_that_goes_on_elsewhere_is_refused_rather_than_workers_others_use
     cluster.lose(b"r1", WorkerBye())
     cluster.rank(b"again", (1,))
     cluster.send(b"again", replace_samples(RUN, 20))
-    assert b"stale" in cluster.coordinator.state.workers
+    assert b"stale" in cluster.coordinator.workers
     cluster.tick(1.0)
     failed = [message for _, message in cluster.tick(6.0) if isinstance(message, RunFailed)]
     assert "go on in data of 13 and 20 samples" in failed[0].reason
@@ -210,6 +205,7 @@ def test_a_rank_waits_for_workers_with_as_many_samples_as_its_ledger():
     session = RankSession((0,), to_json(JOB), 1)
     session.handle(Ready(13, "stale"))
     (begun,) = session.begin(0, START, samples=20)
+    assert isinstance(begun, StartRun)
     assert begun.samples == 20
     assert session.ready is None
     session.handle(Ready(13, "stale"))

@@ -11,19 +11,20 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    Lease,
-    Probed,
-    ProbeDone,
-    RequestBatch,
-    Revoke,
     RunFailed,
     StartRun,
     Welcome,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
+    Revoke,
 )
 from tests.balancer.coordinator.cluster import JOB, START, Cluster
 
@@ -112,7 +113,7 @@ class World:
             self.rng.choice([*self.workers.values()]).act(self.rng)
             if self.rng.random() < 0.05:
                 self.hear(self.cluster.tick(0.3))
-        return [hole.key for hole in self.cluster.coordinator.state.run.failed.last]
+        return [hole.key for hole in self.cluster.coordinator.run.last_holes]
 
 
 @pytest.mark.parametrize("on_error", ["skip", "raise"])

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
-from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S
+from counterpoise.balancer.protocol.parts import EpochPosition
+from tests.balancer.coordinator.cluster import tracker
 
 AFTER = EpochPosition(0, 0, 1, 0, "")
 SHARERS = (b"a", b"b")
@@ -44,7 +45,7 @@ def take_all(delivery):
         work = delivery.decoding.next_samples(3)
         decoded += [each.ordinal for each in work]
         arrive(delivery, *work)
-        number, microbatch = delivery.front
+        number, microbatch = delivery.planned.front
         for rank in range(2):
             if delivery.ready(rank, number, microbatch):
                 delivery.acknowledge(rank, number, microbatch)
@@ -58,7 +59,7 @@ def take_all(delivery):
 
 
 def test_samples_are_decoded_in_the_order_of_need():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     filled(delivery, steps=2)
     order = [each for _ in range(8) for each in delivery.decoding.next_samples(2)]
     assert [each.place for each in order] == sorted(
@@ -68,13 +69,13 @@ def test_samples_are_decoded_in_the_order_of_need():
 
 
 def test_one_piece_of_work_is_of_one_microbatch():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     filled(delivery)
     assert len({each.position for each in delivery.decoding.next_samples(100)}) == 1
 
 
 def test_a_piece_of_work_that_spans_microbatches_has_them_in_the_order_of_need():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     filled(delivery)
     work = delivery.decoding.next_samples(7, rank=1, spans=True)
     assert [each.place[1:] for each in work] == [
@@ -84,7 +85,7 @@ def test_a_piece_of_work_that_spans_microbatches_has_them_in_the_order_of_need()
 
 
 def test_a_suspected_sample_ends_a_piece_of_work_that_spans_microbatches():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     suspected = next(each for each in samples.values() if each.position == (0, 1))
     suspected.crash_count = 1
@@ -96,7 +97,7 @@ def test_a_suspected_sample_ends_a_piece_of_work_that_spans_microbatches():
 def test_what_arrives_together_is_what_arrives_one_by_one():
     held: list[object] = []
     for at_once in (True, False):
-        delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
+        delivery = tracker(1000, skips=True)
         samples = [*filled(delivery, steps=2).values()]
         work = [(each, Payload(b"h", 10 + each.ordinal, b"x")) for each in samples[:9]]
         for decoded in [work] if at_once else [[each] for each in work]:
@@ -109,7 +110,7 @@ def test_what_arrives_together_is_what_arrives_one_by_one():
 
 
 def test_a_sample_that_waits_twice_is_given_out_once():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     # It is decoded though nobody took it off the queue, as by a worker whose lease had expired.
     arrive(delivery, samples[0])
@@ -120,14 +121,14 @@ def test_a_sample_that_waits_twice_is_given_out_once():
 
 
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
-    delivery = DeliveryTracker(0, 40, waits_for_holes=False)
+    delivery = tracker(40)
     filled(delivery)
     assert [each.position[1] for each in delivery.decoding.next_samples(9)] == [0, 0, 0, 0]
     assert delivery.decoding.next_samples(9) == []
 
 
 def test_what_comes_back_from_a_lost_lease_is_given_out_again():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     filled(delivery)
     work = delivery.decoding.next_samples(2)
     for each in work:
@@ -137,7 +138,7 @@ def test_what_comes_back_from_a_lost_lease_is_given_out_again():
 
 
 def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
-    delivery = DeliveryTracker(0, 100, waits_for_holes=False)
+    delivery = tracker(100)
     samples = filled(delivery)
     first = [each for each in samples.values() if each.position[1] == 0]
     later = [each for each in samples.values() if each.position[1] == 1]
@@ -160,7 +161,7 @@ def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_agai
 def test_the_line_never_jams_and_forgets_everything(seed, waits_for_holes):
     chance = random.Random(seed)
     size, ranks = chance.randint(1, 3), 2
-    delivery = DeliveryTracker(0, ranks * size * 10 + chance.randint(0, 30), waits_for_holes)
+    delivery = tracker(ranks * size * 10 + chance.randint(0, 30), waits_for_holes)
     filled(delivery, ranks, chance.randint(1, 4), size, steps=chance.randint(1, 3))
     take_all(delivery)
     assert (delivery.budget.held_bytes, delivery.budget.reserved_bytes) == (0, 0)
@@ -168,7 +169,7 @@ def test_the_line_never_jams_and_forgets_everything(seed, waits_for_holes):
 
 def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
     with pytest.raises(ValueError, match="step 0 needs 40; raise buffer_bytes to at least that"):
-        filled(DeliveryTracker(0, 39, waits_for_holes=False))
+        filled(tracker(39))
 
 
 # --- what ranks have, and have not acknowledged
@@ -176,7 +177,7 @@ def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
 
 def sent(budget=100):
     """Return a delivery of which both ranks were sent their first microbatch, 40 bytes each."""
-    delivery = DeliveryTracker(0, budget, waits_for_holes=False)
+    delivery = tracker(budget)
     samples = filled(delivery, nbytes=20).values()
     arrive(delivery, *[each for each in samples if each.position[1] == 0], nbytes=20)
     for rank in (0, 1):
@@ -229,7 +230,7 @@ def lose(delivery, _):
     ("what", "now"), [(ask_again, LOST_AFTER_S), (lose, 0.1)], ids=["on its way", "handles"]
 )
 def test_what_two_who_share_a_rank_have_lost_is_decoded_once_and_both_get_it_at_once(what, now):
-    delivery = DeliveryTracker(0, 40, waits_for_holes=False)
+    delivery = tracker(40)
     filled(delivery, ranks=1, nbytes=20)
     arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
     send_to_both(delivery, 0.0)
@@ -256,7 +257,7 @@ def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
 
 
 def test_a_step_that_waits_for_holes_needs_all_its_samples_and_counts_without_holes():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=True, label=0)
+    delivery = tracker(1000, skips=True)
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
     assert delivery.ready(0, 0, 0) is None
@@ -271,7 +272,7 @@ def test_a_step_that_waits_for_holes_needs_all_its_samples_and_counts_without_ho
 
 @pytest.mark.parametrize("early", [True, False])
 def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(early):
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=True, label=0)
+    delivery = tracker(1000, skips=True)
     if early:
         delivery.learn_holes([0], [1, 6])
     samples = filled(delivery)
@@ -288,7 +289,7 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
 
 
 def test_what_is_decoded_in_vain_is_ignored():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     (work,) = delivery.decoding.next_samples(1)
     delivery.acknowledge(1, 0, 0)
@@ -300,7 +301,7 @@ def test_what_is_decoded_in_vain_is_ignored():
 
 
 def test_known_holes_of_other_steps_unblock_no_step():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
+    delivery = tracker(1000, skips=True)
     samples = filled(delivery)
     delivery.learn_holes([1], [1])
     arrive(delivery, samples[0])
@@ -309,7 +310,7 @@ def test_known_holes_of_other_steps_unblock_no_step():
 
 
 def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     arrive(delivery, samples[0])
     assert delivery.ready(0, 0, 0) is None
@@ -319,7 +320,7 @@ def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete(
 
 
 def test_a_failure_and_a_payload_said_twice_change_nothing():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     delivery.fail(samples[0], SampleFailure("first"))
     delivery.fail(samples[0], SampleFailure("second"))
@@ -332,7 +333,7 @@ def test_a_failure_and_a_payload_said_twice_change_nothing():
 
 
 def test_what_is_not_there_can_be_asked_for_and_acknowledged():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     arrive(delivery, *filled(delivery).values())
     for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 0, 9), (0, 0, -1)]:
         assert delivery.ready(rank, step, microbatch) is None
@@ -347,7 +348,7 @@ def test_what_is_not_there_can_be_asked_for_and_acknowledged():
 
 
 def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     arrive(delivery, *filled(delivery).values())
     delivery.acknowledge(0, 9, 0)
     assert delivery.budget.held_bytes == 40
@@ -357,7 +358,7 @@ def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
 
 
 def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    delivery = tracker(1000)
     samples = filled(delivery)
     arrive(delivery, *samples.values())
     for rank in (0, 1):

@@ -4,19 +4,15 @@ import msgpack
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.worker_handlers import MAX_RUBBISH
-from counterpoise.balancer.protocol.messages import (
+from counterpoise.balancer.coordinator.state import MAX_RUBBISH
+from counterpoise.balancer.protocol.messages import PeerRejected, RunFailed, SampleFailed, StartRun
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
     Batch,
-    DecodedItem,
     DecodeDone,
     Lease,
-    PeerRejected,
-    Probed,
     ProbeDone,
     RequestBatch,
-    RunFailed,
-    SampleFailed,
-    StartRun,
 )
 from counterpoise.workers.codec.fields import why_bad_layout
 from tests.balancer.coordinator.cluster import START, Cluster
@@ -41,9 +37,9 @@ def work(cluster, sent, answers, most=200):
         if not waiting:
             return everything
         peer, message = waiting.pop(0)
-        if isinstance(message, Lease) and peer in cluster.coordinator.state.workers:
+        if isinstance(message, Lease) and peer in cluster.coordinator.workers:
             for ref in message.refs:
-                if peer in cluster.coordinator.state.workers:
+                if peer in cluster.coordinator.workers:
                     new = cluster.send(peer, answers[peer](message, ref))
                     everything += new
                     waiting += new
@@ -154,7 +150,7 @@ def test_a_sample_that_comes_twice_in_a_message_counts_once_and_others_are_not_l
     cluster, sent = begun(b"w")
     cluster.send(b"r", *[RequestBatch(0, rank, 0, m) for rank in (0, 1) for m in (0, 1)])
     waiting, batches = list(sent), []
-    while waiting and cluster.coordinator.state.workers:
+    while waiting and cluster.coordinator.workers:
         _, message = waiting.pop(0)
         if isinstance(message, Batch):
             batches.append(message)
@@ -170,4 +166,4 @@ def test_a_sample_that_comes_twice_in_a_message_counts_once_and_others_are_not_l
         )
     keys = [item.key for batch in batches for item in batch.items]
     assert len(keys) == len(set(keys)) == 4
-    assert cluster.coordinator.state.workers[b"w"].rubbish == 0
+    assert cluster.coordinator.workers[b"w"].rubbish == 0

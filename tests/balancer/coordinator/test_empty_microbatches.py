@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.coordinator.delivery.sample import Payload, Sample, SampleFailure
 from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
+from tests.balancer.coordinator.cluster import tracker as empty_tracker
 
 AFTER = EpochPosition(0, 0, 1, 0, "")
 
@@ -30,9 +31,7 @@ def tracker(
     sizes: list[list[int]], budget: int = 10_000, has_spares: bool = False, **more: Any
 ) -> Any:
     """Return a tracker with one step, and the step's samples."""
-    delivery = DeliveryTracker(
-        0, budget, waits_for_holes=True, label=0, may_be_empty=False, has_spares=has_spares
-    )
+    delivery = empty_tracker(budget, skips=True, empty_microbatches=False, spares=has_spares)
     for name, value in more.items():
         getattr(delivery, name)(*value)
     ranks, samples = planned(sizes)
@@ -106,7 +105,7 @@ def test_where_ranks_have_spare_samples_a_step_without_enough_keeps_its_own() ->
 
 
 def test_nothing_moves_where_the_loop_takes_empty_microbatches() -> None:
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
+    delivery = empty_tracker(skips=True)
     ranks, samples = planned([[1], [3]])
     delivery.add_step(0, ranks, AFTER)
     decode(delivery, samples, broken={0})
@@ -146,7 +145,7 @@ def test_the_line_does_not_jam_when_dropped_samples_are_moved(seed: int) -> None
     for _ in range(100):
         decode(delivery, delivery.decoding.next_samples(chance.randint(1, 3)), broken)
         for place in contents(delivery) if delivery.steps else ():
-            if place[1] == delivery.front[1]:
+            if place[1] == delivery.planned.front[1]:
                 taken += [
                     item.ordinal for item in delivery.ready(place[0], 0, place[1]).message.items
                 ]

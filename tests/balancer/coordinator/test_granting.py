@@ -9,18 +9,13 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
+from counterpoise.balancer.protocol.messages import RankHello, StartRun, WorkerHello, WorkerReady
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
     DecodeDone,
-    EpochPosition,
     Lease,
-    Probed,
     ProbeDone,
-    RankHello,
     RequestBatch,
-    StartRun,
-    WorkerHello,
-    WorkerReady,
 )
 
 PLAN = PlanConfig(
@@ -96,10 +91,9 @@ def test_large_samples_are_decoded_few_steps_ahead() -> None:
 
 def test_how_long_a_sample_takes_follows_the_last_ones() -> None:
     stats = WorkerStats(since=0.0)
-    stats.note_decoding(-1)
-    assert stats.decode_ms_each is None
-    stats.note_decoding(10_000)
-    assert stats.decode_ms_each == 10.0
-    stats.note_decoding(2_000)
-    assert stats.decode_ms_each == 6.0
-    assert stats.probe_ms_each is None
+    stats.note_time("decode", -1)
+    assert stats.ms_each == {}
+    stats.note_time("decode", 10_000)
+    assert stats.ms_each == {"decode": 10.0}
+    stats.note_time("decode", 2_000)
+    assert stats.ms_each == {"decode": 6.0}

@@ -5,14 +5,9 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.coordinator.run.granting import HELP_AFTER_S
-from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Lease,
-    Probed,
-    ProbeDone,
-    RequestBatch,
-    WorkerReady,
-)
+from counterpoise.balancer.protocol.messages import WorkerReady
+from counterpoise.balancer.protocol.parts import Probed
+from counterpoise.balancer.protocol.payload_messages import Ack, Lease, ProbeDone, RequestBatch
 from tests.balancer.coordinator.cluster import Cluster, do_leases, kinds, started
 
 SLOW, QUICK = b"w", b"v"
@@ -32,7 +27,7 @@ def leased_to(peer: bytes, sent: Any) -> list[Lease]:
 
 
 def leases(cluster: Cluster) -> Any:
-    return cluster.coordinator.state.run.leases.of_worker(SLOW)
+    return cluster.coordinator.run.leases.of_worker(SLOW)
 
 
 def take(cluster: Cluster, step: int) -> Any:
@@ -61,7 +56,7 @@ def test_a_worker_whose_work_others_had_to_do_is_leased_nothing_before_it_answer
     helped = do_leases(cluster, cluster.tick(after_s=HELP_AFTER_S + 0.1), QUICK)
     assert {"Revoke", "Welcome"} <= {*kinds(helped, SLOW)}
     assert not leased_to(SLOW, helped + take(cluster, 0))
-    welcome = cluster.coordinator.state.last_welcome
+    welcome = cluster.coordinator.last_welcome
     answered = cluster.send(SLOW, WorkerReady(20, "same", welcome)) + take(cluster, 1)
     assert leased_to(SLOW, answered)
 

@@ -15,25 +15,25 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    DecodedItem,
-    DecodeDone,
     EpochEnd,
-    EpochPosition,
-    Lease,
     Message,
-    Probed,
-    ProbeDone,
     RankBye,
     RankHello,
-    RequestBatch,
     SampleFailed,
     StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
     WorkersEnded,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
 )
 from tests.simulation.balancer import NoMemory
 
@@ -143,7 +143,7 @@ ALL = list(range(COUNT))
 def test_samples_are_measured_once_a_job(mode: Mode) -> None:
     job = replace(JOB, plan=replace(PLAN, mode=mode))
     epochs, others = Epochs(job), Epochs(job)
-    others.coordinator.state.costs = NoMemory()
+    others.coordinator.costs = NoMemory()
     assert [epochs.epoch() for _ in range(4)] == [ALL, AGAIN, AGAIN, AGAIN]
     assert [others.epoch() for _ in range(4)] == [ALL] * 4
     assert epochs.given == others.given
@@ -166,7 +166,7 @@ def test_holes_of_a_ledger_have_their_names() -> None:
     epochs.epoch()
     first = len(epochs.given)
     measured = epochs.epoch(holes=(3, COUNT + 1))
-    index = int(epochs.coordinator.state.run.feed.order[3])
+    index = int(epochs.coordinator.run.feed.order[3])
     holes = [each for _, keys in epochs.given[first:] for each in keys if ": " in each]
     assert holes == [f"k{index}: could not be used before the run was resumed"]
     assert measured == sorted({*AGAIN, index})
@@ -184,7 +184,7 @@ def _one_of_two_ended(epochs: Epochs) -> None:
 
 def _another_data_set(fingerprint: str, count: int) -> Callable[[Epochs], None]:
     def change(epochs: Epochs) -> None:
-        epochs.coordinator.state.facts = DataFacts(count, fingerprint, "w")
+        epochs.coordinator.facts = DataFacts(count, fingerprint, "w")
         epochs.count = count
 
     return change
@@ -206,10 +206,10 @@ def _rubbish(epochs: Epochs) -> None:
     epochs.tell(b"v", WorkerHello("v", 0, "host", 1))
     epochs.run += 1
     epochs.tell(b"r", StartRun(epochs.run, epochs.run, START))
-    (last,) = {epochs.coordinator.state.run.leases.last}
+    (last,) = {epochs.coordinator.run.leases.last}
     for ordinal in range(100, 103):
         epochs.tell(b"v", ProbeDone(last + 5, (Probed(ordinal, "x", (1, 1), 1),)))
-    assert b"v" not in epochs.coordinator.state.workers
+    assert b"v" not in epochs.coordinator.workers
 
 
 def _restarted(epochs: Epochs) -> None:
@@ -247,7 +247,7 @@ def test_a_worker_that_died_and_came_back_changes_nothing() -> None:
     epochs = Epochs()
     assert epochs.epoch() == ALL
     epochs.start_worker(1)
-    assert list(epochs.coordinator.state.workers) == [b"w1"]
+    assert list(epochs.coordinator.workers) == [b"w1"]
     assert epochs.epoch() == AGAIN
 
 
@@ -309,7 +309,7 @@ def test_what_was_noted_is_known(seed: int) -> None:
         rows = zip(indexes.tolist(), costs.tolist(), nbytes.tolist(), strict=True)
         noted |= {index: (row, size) for index, row, size in rows if row[0] <= 1 << 39}
         if draw.random() < 0.3:
-            known.note_failed(int(indexes[0]))
+            known.note_failed([int(indexes[0])])
             known.forget_failed()
             noted.pop(int(indexes[0]), None)
         every = draw.permutation(50)

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from counterpoise.balancer.coordinator.machine import KEEPALIVE_S
 from counterpoise.balancer.coordinator.peers.requests import LabelTotals
-from counterpoise.balancer.coordinator.rank_checks import COUNTS_LOST_S
+from counterpoise.balancer.coordinator.run_control import COUNTS_LOST_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    EpochPosition,
     LabelCount,
     LabelTotal,
     Ping,
@@ -17,7 +16,7 @@ from counterpoise.balancer.protocol.messages import (
     RunFailed,
     StartRun,
 )
-from counterpoise.balancer.protocol.parts import COUNTED_STEPS
+from counterpoise.balancer.protocol.parts import COUNTED_STEPS, EpochPosition
 from tests.balancer.coordinator.cluster import JOB, START, Cluster
 
 COUNTING = replace(JOB, label_tokens="batch")
@@ -156,17 +155,17 @@ def test_counts_of_ranks_of_others_and_of_jobs_that_count_otherwise_are_ignored(
     assert cluster.send(b"b", LabelCount(0, 1, 3, 7))[0][1] == LabelTotal(0, 3, 12)
     other = started(*TWO, job=JOB)
     assert other.send(b"a", LabelCount(0, 0, 3, 5), LabelCount(0, 1, 3, 5)) == []
-    assert not len(other.coordinator.state.labels)
+    assert not other.coordinator.labels._steps
 
 
 def test_what_is_kept_of_a_process_has_a_bound() -> None:
     labels = LabelTotals()
     for step in range(1000):
         labels.add(b"a", LabelCount(0, 0, step, 1))
-        assert labels.settle(LabelCount(0, 0, step, 1), 1, [b"a"])
-    assert len(labels) == COUNTED_STEPS
+        assert labels.settle(b"a", LabelCount(0, 0, step, 1), 1, [b"a"])
+    assert len(labels._steps) == COUNTED_STEPS
     labels.remove(b"a")
-    assert not len(labels)
+    assert not len(labels._steps)
 
 
 def test_who_shares_a_rank_and_comes_last_gets_the_total_of_those_that_have_left() -> None:

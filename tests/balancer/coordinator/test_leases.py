@@ -31,7 +31,7 @@ def test_a_result_renews_all_leases_of_its_worker():
         leases.grant(worker, "decode", granted, now=0.0)
     assert leases.complete(A, 1, [0], now=9.0)[1]
     assert [held.worker for held in leases.take_expired(10.0)] == [B]
-    assert leases.next_deadline() == 19.0
+    assert [held.deadline for held in leases] == [19.0] * 2
 
 
 def test_a_result_counts_once_and_only_from_whom_it_was_leased_to():
@@ -64,7 +64,7 @@ def test_a_late_result_ends_a_lease_that_has_nothing_else():
     leases, mine = expired(count=1)
     held = leases.grant(B, "decode", mine, now=10.0)
     assert leases.complete(A, 1, [0], now=11.0)[1]
-    assert leases.take_useless() == [held]
+    assert leases.useless == [held]
     assert leases.of_worker(B) == []
 
 

@@ -3,33 +3,32 @@
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers.records import PullCredentials
 from counterpoise.balancer.coordinator.run.epoch import MAX_PULLED_BYTES
 from counterpoise.balancer.coordinator.status_report import make_status_report
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    Lease,
-    PayloadsFreed,
     PeerRejected,
-    Probed,
-    ProbeDone,
-    PullFailed,
     RankBye,
     RankHello,
-    RequestBatch,
     RunFailed,
-    ServePayloads,
     StartRun,
-    StopServing,
     WorkerBye,
     WorkerHello,
     WorkerReady,
+)
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    DecodeDone,
+    Lease,
+    PayloadsFreed,
+    ProbeDone,
+    PullFailed,
+    RequestBatch,
+    ServePayloads,
+    StopServing,
 )
 from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.workers.codec.fields import why_bad_layout
@@ -49,7 +48,7 @@ class Job:
         self.job = JobSpec(plan=PLAN, source={"pattern": "x"}, **changes)
         self.coordinator = Coordinator(
             check_layout=why_bad_layout,
-            make_credentials=credentials or (lambda _: PullCredentials(b"", b"secret")),
+            make_credentials=credentials or (lambda _: (b"", b"secret")),
             incarnation=3,
         )
         self.sent, self.serials, self.now, self.freed_with_leases = [], 0, 0.0, []
@@ -57,7 +56,7 @@ class Job:
             self.tell(name, WorkerHello(name.decode(), 0, "h", 0, address=address, key=key))
         self.tell(b"r", RankHello((0,), to_json(self.job), name="the rank"))
         for name in (b"w0", b"w1"):
-            self.tell(name, WorkerReady(COUNT, "f", self.coordinator.state.last_welcome))
+            self.tell(name, WorkerReady(COUNT, "f", self.coordinator.last_welcome))
         self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0, "")))
 
     def tell(self, peer, message, *payloads):
@@ -111,7 +110,7 @@ class Job:
         return self.told(Batch)[-1]
 
     def ways(self):
-        report = make_status_report(self.coordinator.state, 1, "")
+        report = make_status_report(self.coordinator, 1)
         return {each.name: each.transport for each in report.worker_statuses}
 
 
@@ -167,7 +166,7 @@ def test_at_the_end_everything_is_freed_once():
             job.ask(step, microbatch)
             job.tell(b"r", Ack(0, 0, step, microbatch))
     assert job.freed() == list(range(1, job.serials + 1))
-    assert len(job.coordinator.state.kept) == 0
+    assert sum(map(len, job.coordinator.kept.kept.values())) == 0
 
 
 def test_a_rank_that_leaves_frees_what_was_decoded_ahead():
@@ -186,7 +185,7 @@ def test_a_repeated_result_frees_nothing():
     for _ in range(3):
         job.tell(peer, done)
     assert not job.freed()
-    assert len(job.coordinator.state.kept) == len(lease.refs)
+    assert sum(map(len, job.coordinator.kept.kept.values())) == len(lease.refs)
 
 
 def test_a_result_that_nobody_wants_is_freed():
@@ -206,7 +205,7 @@ def test_a_microbatch_that_was_lost_is_decoded_again():
     assert [item.key for item in first.items] == [item.key for item in second.items]
     assert not set(serials(first)) & set(serials(second))
     assert job.freed() == serials(first)
-    assert job.coordinator.state.run.delivery.budget.sent_bytes == 6
+    assert job.coordinator.run.delivery.budget.sent_bytes == 6
 
 
 def test_asked_for_again_it_is_sent_again_as_it_is_there():
@@ -217,13 +216,13 @@ def test_asked_for_again_it_is_sent_again_as_it_is_there():
 def test_what_a_worker_that_ends_had_is_decoded_by_the_others():
     job = Job()
     job.work()
-    budget = job.coordinator.state.run.delivery.budget
+    budget = job.coordinator.run.delivery.budget
     before = budget.held_bytes
     job.tell(b"w0", WorkerBye())
     assert budget.held_bytes < before
     job.work()
     assert budget.held_bytes == before
-    assert {sample.payload.worker for sample in budget._held.values()} == {b"w1"}
+    assert {sample.payload.worker for sample in budget.held.values()} == {b"w1"}
     assert not job.freed()  # there is nobody to tell
 
 
@@ -232,14 +231,14 @@ def test_payloads_needed_last_are_dropped_and_freed_where_memory_is_short():
     for step in range(COUNT // 4):
         for microbatch in range(2):
             job.ask(step, microbatch)
-            budget = job.coordinator.state.run.delivery.budget
+            budget = job.coordinator.run.delivery.budget
             assert budget.held_bytes + budget.sent_bytes <= 12
             job.tell(b"r", Ack(0, 0, step, microbatch))
     assert job.freed() == list(range(1, job.serials + 1))
 
 
 def test_a_key_pair_s_secret_is_for_ranks_only():
-    pair = PullCredentials(b"public of ranks", b"secret of ranks")
+    pair = (b"public of ranks", b"secret of ranks")
     job = Job(key=b"the worker's key", credentials=lambda _: pair)
     (instruction, *_) = job.told(ServePayloads)
     assert (instruction.public, instruction.secret) == (b"public of ranks", b"")
@@ -251,9 +250,11 @@ def test_a_key_pair_s_secret_is_for_ranks_only():
 
 def test_where_the_balancer_has_keys_nobody_serves_without():
     assert new_credentials(b"", has_keys=True) is None
-    assert new_credentials(b"a key", has_keys=True).public
-    plain = new_credentials(b"", has_keys=False)
-    assert (plain.public, len(plain.secret)) == (b"", 32)
+    pair, plain = new_credentials(b"a key", has_keys=True), new_credentials(b"", has_keys=False)
+    assert pair is not None
+    assert pair[0]
+    assert plain is not None
+    assert (plain[0], len(plain[1])) == (b"", 32)
     job = Job(credentials=lambda _: None)
     assert not job.told(ServePayloads)
     assert set(job.ways().values()) == {
@@ -279,7 +280,8 @@ def test_a_worker_out_of_reach_sends_inline_and_what_it_has_is_decoded_again():
     # It is told again: it may not have heard it the first time.
     assert job.told(StopServing) == job.told(StopServing, peer) == [StopServing(reason)] * 2
     assert job.ways()[peer.decode()] == f"inline: {reason}"
-    assert job.coordinator.state.run.delivery.budget.held_at(peer) == []
+    held = job.coordinator.run.delivery.budget.held.values()
+    assert not any(each.payload.worker == peer for each in held)
     again = job.ask(0, 0, lost=True)
     assert [item.ordinal for item in again.items] == [item.ordinal for item in batch.items]
     assert not set(serials(batch)) & set(serials(again))
@@ -303,7 +305,7 @@ def test_a_worker_whose_payloads_are_rubbish_is_turned_away():
         job.tell(b"r", PullFailed(job.token(b"w0"), "its header describes no fields", True))
     (rejected,) = job.told(PeerRejected, b"w0")
     assert "its header describes no fields" in rejected.reason
-    assert b"w0" not in job.coordinator.state.workers
+    assert b"w0" not in job.coordinator.workers
     job.tell(b"r", PullFailed(1, "nothing has this token", True))
 
 

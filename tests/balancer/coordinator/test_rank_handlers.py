@@ -5,24 +5,22 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator.rank_checks import APART_S
+from counterpoise.balancer.coordinator.run_control import APART_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    EpochPosition,
     PeerRejected,
     Ping,
     Pong,
     RankBye,
     RankHello,
-    Ready,
-    RequestBatch,
     RunFailed,
     StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready
+from counterpoise.balancer.protocol.payload_messages import Ack, RequestBatch
 from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,
@@ -66,19 +64,19 @@ def test_a_rank_that_waited_and_has_left_is_not_admitted_later(is_admitted_befor
         cluster.rank(b"new", job=OTHER)
     cluster.send(b"new", RankBye())
     assert kinds(cluster.tick(), b"new") == []
-    assert b"new" not in cluster.coordinator.state.ranks
+    assert b"new" not in cluster.coordinator.ranks
 
 
 def test_ranks_that_start_anew_end_the_run_of_those_before():
     cluster = started()
     sent = cluster.rank(b"s1", (1,))
     assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["UnknownPeer"], ["RunFailed"])
-    assert cluster.coordinator.state.run is None
+    assert cluster.coordinator.run is None
     sent = cluster.rank(b"s0", (0,))
     assert kinds(sent, b"s1") == []
     cluster.send(b"s1", StartRun(0, 0, START))
     cluster.send(b"s0", StartRun(0, 0, START))
-    run: Any = cluster.coordinator.state.run
+    run: Any = cluster.coordinator.run
     assert run.number == 0
     assert kinds(cluster.send(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
     assert kinds(cluster.send(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
@@ -95,7 +93,7 @@ def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
     cluster.rank(b"s0", (0,))
     cluster.send(b"s0", StartRun(0, 0, START))
     cluster.send(b"s1", StartRun(0, 0, START))
-    assert cluster.coordinator.state.run.number == 0
+    assert cluster.coordinator.run.number == 0
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
@@ -124,7 +122,7 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
     cluster.send(b"r1", Ack(0, 1, 2, 0))
     cluster.rank(b"r0", (0,), OTHER)
     cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0, "")))
-    run = cluster.coordinator.state.run
+    run = cluster.coordinator.run
     assert run.begin.start.step == 1
     assert run.delivery.progress.needed((1,)) == (2, 1)
     assert run.delivery.progress.needed((0,)) == (1, 0)
@@ -141,9 +139,9 @@ def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs()
     cluster.rank(b"s1", (1,))
     cluster.send(b"s1", StartRun(0, 0, START))
     assert kinds(cluster.send(b"s0", StartRun(1, 1, START)), b"s1") == []
-    assert cluster.coordinator.state.run.number == 0
+    assert cluster.coordinator.run.number == 0
     cluster.send(b"s1", StartRun(1, 1, START))
-    assert cluster.coordinator.state.run.number == 1
+    assert cluster.coordinator.run.number == 1
 
 
 def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
@@ -152,7 +150,7 @@ def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
     assert kinds(cluster.send(b"r1", RequestBatch(1, 1, 0, 0)), b"r1") == ["UnknownPeer"]
     cluster.rank(b"r1", (1,))
     cluster.send(b"r1", StartRun(1, 1, START, START))
-    assert cluster.coordinator.state.run.number == 1
+    assert cluster.coordinator.run.number == 1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ def test_ranks_that_stay_at_different_places_are_told():
     assert RunFailed not in [
         type(message) for _, message in cluster.send(b"r1", StartRun(0, 1, START))
     ]
-    assert cluster.coordinator.state.run is None
+    assert cluster.coordinator.run is None
     assert RunFailed not in [type(message) for _, message in cluster.tick(APART_S)]
     sent = cluster.tick(0.1)
     for peer in (b"r0", b"r1"):
@@ -191,7 +189,7 @@ def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten(
     cluster.send(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
     ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
     cluster.lose(b"r0", asked)
-    assert cluster.coordinator.state.run.begin.at == EpochPosition(8, 2, 2, 0, "")
+    assert cluster.coordinator.run.begin.at == EpochPosition(8, 2, 2, 0, "")
     cluster.rank(b"new 1", (1,))
     cluster.send(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
@@ -218,7 +216,7 @@ def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
     cluster.worker()
     for peer in sorted(begins, key=lambda peer: peer != first):
         cluster.send(peer, *begins[peer])
-    run = cluster.coordinator.state.run
+    run = cluster.coordinator.run
     while not run.delivery.steps:
         cluster.probe_all(b"w")
     (had,) = run.delivery.steps[0].ranks[1][0].samples
@@ -232,7 +230,7 @@ def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
     cluster.send(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
-    assert cluster.coordinator.state.requests.nearest_of(b"r0", 0) is None
+    assert cluster.coordinator.requests.nearest_of(b"r0", 0) is None
 
 
 def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
@@ -265,13 +263,13 @@ def ordered_by(costs, run=0):
 
 def test_a_run_is_planned_by_the_costs_that_its_ranks_have_measured():
     cluster, plans = Cluster(), []
-    make = cluster.coordinator.state.plan_with
+    make = cluster.coordinator.plan_with
 
     def plan_with(plan):
         plans.append(plan.pipeline)
         return make(plan)
 
-    cluster.coordinator.state.plan_with = plan_with
+    cluster.coordinator.plan_with = plan_with
     for peer, rank in ((b"r0", 0), (b"r1", 1)):
         cluster.rank(peer, (rank,), ORDERED)
     cluster.worker()
@@ -279,7 +277,7 @@ def test_a_run_is_planned_by_the_costs_that_its_ranks_have_measured():
     for run, costs in enumerate(("", COSTS % 7, "")):
         for peer in (b"r0", b"r1"):
             cluster.send(peer, ordered_by(costs, run))
-        assert cluster.coordinator.state.run.number == run
+        assert cluster.coordinator.run.number == run
     assert plans == [COSTS % 5, COSTS % 7, COSTS % 5]
 
 
@@ -290,7 +288,7 @@ def test_ranks_that_go_by_different_costs_are_told():
     cluster.worker()
     cluster.send(b"r0", ordered_by(""))
     cluster.send(b"r1", ordered_by(COSTS % 7))
-    assert cluster.coordinator.state.run is None
+    assert cluster.coordinator.run is None
     cluster.tick(APART_S)
     sent = cluster.tick(0.1)
     assert {to for to, _ in sent} == {b"r0", b"r1"}
@@ -307,4 +305,4 @@ def test_costs_that_cannot_be_gone_by_fail_the_run(costs):
     assert "the costs that a pipeline has measured" in sent[0][1].reason
     # Another run may go by others.
     cluster.send(b"r", ordered_by("", run=1))
-    assert cluster.coordinator.state.run.number == 1
+    assert cluster.coordinator.run.number == 1

@@ -4,29 +4,33 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import RECENT_S, WorkerStats
-from counterpoise.balancer.coordinator.rank_checks import waiting_reason
-from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
+from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT, waiting_reason
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
-    EpochPosition,
-    GetStatus,
-    Lease,
     Ping,
-    Probed,
-    ProbeDone,
     RankHello,
-    RequestBatch,
     SampleFailed,
     StartRun,
-    StatusReport,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.status_messages import LIMIT, UNKNOWN_US, ClockOffset, bounded
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    DecodeDone,
+    Lease,
+    ProbeDone,
+    RequestBatch,
+)
+from counterpoise.balancer.protocol.status_messages import (
+    LIMIT,
+    UNKNOWN_US,
+    ClockOffset,
+    GetStatus,
+    StatusReport,
+    bounded,
+)
 from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
 from tests.security.hostile import Cluster as HostileCluster
 from tests.security.hostile import Mutator, Wired, corpus
@@ -114,10 +118,10 @@ def test_nothing_but_a_number_is_known_at_first():
 
 
 def test_looking_leaves_no_trace(cluster):
-    before = dict(cluster.coordinator.state.peer_states)
+    before = dict(cluster.coordinator.peer_states)
     cluster.look()
-    assert cluster.coordinator.state.peer_states == before
-    assert cluster.coordinator.state.dropped == 0
+    assert cluster.coordinator.peer_states == before
+    assert cluster.coordinator.dropped == 0
 
 
 def test_what_workers_have_done_is_counted_with_its_time(cluster):
@@ -134,7 +138,7 @@ def test_what_workers_have_done_is_counted_with_its_time(cluster):
 
 
 def test_a_heartbeat_reports_time_at_work_and_the_clock(cluster):
-    cluster.coordinator.state.diagnostics.wall_ahead_s = 1000.0
+    cluster.coordinator.diagnostics.wall_ahead_s = 1000.0
     cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 5000, 6000))  # worked for another balancer
     beat = WorkerHeartbeat("a", 0, 5700, 6200, 1_001_000_000 - 40_000)
     cluster.send(b"heartbeat.a", beat, after_s=1.0)
@@ -253,12 +257,12 @@ def test_the_quickest_message_tells_the_clock_best():
 
 def test_who_waits_is_told_of_a_worker_that_hangs_and_of_its_sample(cluster):
     cluster.train()
-    held = next(iter(cluster.coordinator.state.run.leases))
+    held = next(iter(cluster.coordinator.run.leases))
     last = [*held.samples][-1]
     name = held.worker.decode()
     for _ in range(7):
         beat = WorkerHeartbeat(name, 0, lease=held.number, ordinal=last)
         cluster.send(b"heartbeat." + held.worker, beat, after_s=1.0)
-    said = waiting_reason(cluster.coordinator.state)
+    said = waiting_reason(cluster.coordinator)
     where = f"sample number {held.samples[last].index} of the source"
     assert said.endswith(f"; worker {name} has shown no result for 7 s, and works on {where}")

@@ -1,7 +1,8 @@
 """A balancer that is asked to end fails nobody: ranks are told to wait for the one that follows."""
 
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import BalancerStops, EpochPosition, Pong, RankBye
+from counterpoise.balancer.protocol.messages import BalancerStops, Pong, RankBye
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
 from tests.balancer.coordinator.cluster import JOB, Cluster, kinds, started
 
@@ -14,7 +15,7 @@ def test_ranks_are_told_to_wait_and_the_run_does_not_fail() -> None:
     cluster = started()
     sent = stopped(cluster)
     assert [kinds(sent, rank) for rank in (b"r0", b"r1")] == [["BalancerStops"]] * 2
-    assert cluster.coordinator.state.failure is None
+    assert cluster.coordinator.failure is None
 
 
 def test_a_rank_that_was_about_to_leave_may_go() -> None:

@@ -6,18 +6,10 @@ import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import (
-    Ack,
     Bye,
-    DecodedItem,
-    DecodeDone,
-    GetStatus,
     LabelCount,
     Ping,
-    Probed,
-    ProbeDone,
-    PullFailed,
     RankBye,
-    RequestBatch,
     SampleFailed,
     StartRun,
     WorkerBye,
@@ -27,6 +19,15 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    DecodeDone,
+    ProbeDone,
+    PullFailed,
+    RequestBatch,
+)
+from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.protocol.transitions import (
     ABSENT,
     COORDINATOR,
@@ -64,7 +65,7 @@ def bring_to(state: str) -> Cluster:
         cluster.worker()
     if state == R_RUNNING:
         cluster.send(PEER, StartRun(0, 0, START))
-    assert cluster.coordinator.state.state_of(PEER) == state
+    assert cluster.coordinator.state_of(PEER) == state
     return cluster
 
 
@@ -76,7 +77,7 @@ def start_job(cluster: Cluster) -> None:
 
 
 def end_job(cluster: Cluster) -> None:
-    if cluster.coordinator.state.state_of(PEER) == W_WAITING:
+    if cluster.coordinator.state_of(PEER) == W_WAITING:
         cluster.rank(b"rank")
         cluster.send(PEER, WorkerFailed("no such file"))
     cluster.send(b"rank", RankBye())
@@ -87,21 +88,21 @@ def time_out(cluster: Cluster) -> None:
 
 
 def replace_peer(cluster: Cluster) -> None:
-    if cluster.coordinator.state.state_of(PEER).startswith("worker"):
+    if cluster.coordinator.state_of(PEER).startswith("worker"):
         cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
     else:
         cluster.rank(b"successor", (0,))
 
 
 def be_ended(cluster: Cluster) -> None:
-    if cluster.coordinator.state.state_of(PEER) == W_WAITING:
+    if cluster.coordinator.state_of(PEER) == W_WAITING:
         cluster.rank(b"rank")
         cluster.send(PEER, WorkerFailed("no such file"))
     cluster.send(b"rank", WorkersEnded(("peer", "another")))
 
 
 def be_turned_away(cluster: Cluster) -> None:
-    cluster.coordinator._apply(PEER, Event.TURNED_AWAY, "another file")
+    cluster.coordinator.apply(PEER, Event.TURNED_AWAY, "another file")
 
 
 def send_rubbish(message: object) -> Callable[[Cluster], None]:
@@ -240,14 +241,14 @@ class Walked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: list[tuple[str, str, Outcome, str]] = []
-        original = Coordinator._apply
+        original = Coordinator.apply
 
         def apply(
             coordinator: Coordinator, peer: bytes, event: str, content: object = None
         ) -> bool:
             if peer != PEER:
                 return original(coordinator, peer, event, content)
-            before = coordinator.state.state_of(peer)
+            before = coordinator.state_of(peer)
             outcomes = []
             row = COORDINATOR.get((before, event))
             if row is not None:
@@ -262,11 +263,11 @@ class Walked:
             known = original(coordinator, peer, event, content)
             if row is not None:
                 coordinator.handlers[row.action] = handler
-                after = coordinator.state.state_of(peer)
+                after = coordinator.state_of(peer)
                 self.rows.append((before, event, outcomes[0] or Outcome.DONE, after))
             return known
 
-        monkeypatch.setattr(Coordinator, "_apply", apply)
+        monkeypatch.setattr(Coordinator, "apply", apply)
 
 
 @pytest.mark.parametrize("case", CASES, ids=["-".join(case).replace(" ", "-") for case in CASES])
@@ -280,7 +281,7 @@ def test_after_every_row_the_peer_is_where_the_table_says(
     assert case in [row[:3] for row in walked.rows]
     for before, happened, result, after in walked.rows:
         assert after == COORDINATOR[before, happened].after[result]
-    states = cluster.coordinator.state
+    states = cluster.coordinator
     assert (PEER in states.workers) == states.state_of(PEER).startswith("worker")
     assert (PEER in states.ranks) == states.state_of(PEER).startswith("rank")
 
@@ -288,5 +289,5 @@ def test_after_every_row_the_peer_is_where_the_table_says(
 def test_a_message_without_a_row_is_dropped_and_changes_no_state() -> None:
     cluster = bring_to(W_READY)
     cluster.send(PEER, StartRun(0, 0, START))
-    assert cluster.coordinator.state.state_of(PEER) == W_READY
-    assert cluster.coordinator.state.dropped == 1
+    assert cluster.coordinator.state_of(PEER) == W_READY
+    assert cluster.coordinator.dropped == 1

@@ -28,7 +28,7 @@ def rejections(sent, peer):
 
 
 def diagnostics(cluster):
-    return cluster.coordinator.state.diagnostics
+    return cluster.coordinator.diagnostics
 
 
 # --- workers that cannot open the source
@@ -40,7 +40,7 @@ def test_a_late_worker_that_cannot_open_the_data_ends_no_run():
     assert failures(sent) == []
     (reason,) = rejections(sent, b"late")
     assert reason.endswith("others can: no such file")
-    assert set(cluster.coordinator.state.workers) == {b"w"}
+    assert set(cluster.coordinator.workers) == {b"w"}
     assert diagnostics(cluster).turned_away == 1
     assert "late: this worker cannot do" in diagnostics(cluster).last_refused[0]
 
@@ -87,7 +87,7 @@ def test_a_worker_of_another_version_is_turned_away_even_if_it_comes_first():
     sent = cluster.send(b"late", structs.replace(HELLO, version="0.2.0"))
     (reason,) = rejections(sent, b"late")
     assert f"has counterpoise 0.2.0, and the balancer {VERSION}" in reason
-    assert not cluster.coordinator.state.workers
+    assert not cluster.coordinator.workers
     assert "late: this peer has counterpoise 0.2.0" in diagnostics(cluster).last_refused[0]
     assert kinds(cluster.worker(), b"w")[0] == "Welcome"
 
@@ -97,11 +97,11 @@ def test_so_is_a_worker_that_comes_again_with_another_version():
     cluster.send(b"late", HELLO)
     sent = cluster.send(b"late", structs.replace(HELLO, version="0.2.0"))
     assert len(rejections(sent, b"late")) == 1
-    assert not cluster.coordinator.state.workers
+    assert not cluster.coordinator.workers
 
 
 def test_so_is_a_trainer_of_another_version():
     cluster = Cluster()
     sent = cluster.send(b"r", RankHello((0, 1), to_json(JOB), version="0.2.0"))
     assert [f"the balancer {VERSION}" in reason for reason in rejections(sent, b"r")] == [True]
-    assert cluster.coordinator.state.job is None
+    assert cluster.coordinator.job is None

@@ -4,12 +4,7 @@ import pytest
 
 from counterpoise.balancer.protocol.messages import (
     Bye,
-    Lease,
-    Probed,
-    ProbeDone,
     RankBye,
-    Ready,
-    Revoke,
     RunFailed,
     StartRun,
     UnknownPeer,
@@ -21,6 +16,8 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from counterpoise.balancer.protocol.parts import Probed, Ready
+from counterpoise.balancer.protocol.payload_messages import Lease, ProbeDone, Revoke
 from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,
@@ -44,19 +41,19 @@ def test_a_worker_that_is_not_known_is_asked_to_say_hello():
 
 def test_hello_said_twice_takes_nothing_from_a_worker():
     cluster = started()
-    leases = cluster.coordinator.state.run.leases.of_worker(b"w")
+    leases = cluster.coordinator.run.leases.of_worker(b"w")
     assert leases
     assert cluster.send(b"w", WorkerHello("w", 0, "host", 0)) == []
-    assert cluster.coordinator.state.run.leases.of_worker(b"w") == leases
+    assert cluster.coordinator.run.leases.of_worker(b"w") == leases
 
 
 def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
     cluster = Cluster()
     hello = WorkerHello("w", 0, "host", 0)
     cluster.send(b"w", hello, hello)
-    assert cluster.coordinator.state.diagnostics.lost == 0
+    assert cluster.coordinator.diagnostics.lost == 0
     cluster.send(b"another", hello)
-    assert cluster.coordinator.state.diagnostics.lost == 1
+    assert cluster.coordinator.diagnostics.lost == 1
 
 
 def test_an_older_incarnation_is_sent_away():
@@ -76,7 +73,7 @@ def test_a_worker_that_missed_heartbeats_is_sent_something_so_that_a_dead_one_is
     assert (b"w", Revoke(0)) in nudges
     granted = cluster.lose(b"w", Revoke(0))
     assert kinds(granted, b"v") == ["Lease"] * len(granted)
-    assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
+    assert cluster.coordinator.run.leases.of_worker(b"w") == []
 
 
 def test_a_worker_without_heartbeats_is_lost_and_one_with_them_is_not():
@@ -84,7 +81,7 @@ def test_a_worker_without_heartbeats_is_lost_and_one_with_them_is_not():
     for _ in range(20):
         heartbeat(cluster, b"w", progress=in_progress(cluster, b"w"), after_s=1.0)
         cluster.tick()
-    assert cluster.coordinator.state.run.leases.of_worker(b"w")
+    assert cluster.coordinator.run.leases.of_worker(b"w")
     cluster.tick(11.0)
     assert cluster.send(b"heartbeat.w", WorkerHeartbeat("w", 0)) == [
         (b"heartbeat.w", UnknownPeer())
@@ -115,13 +112,13 @@ def test_a_worker_that_leaves_gives_its_work_to_the_others():
     cluster = started()
     cluster.worker(b"v")
     cluster.send(b"w", WorkerBye())
-    assert cluster.coordinator.state.run.leases.of_worker(b"v")
-    assert not cluster.coordinator.state.run.leases.of_worker(b"w")
+    assert cluster.coordinator.run.leases.of_worker(b"v")
+    assert not cluster.coordinator.run.leases.of_worker(b"w")
 
 
 def in_progress(cluster, peer):
     """What a worker that hangs reports to work on: the first of its oldest lease."""
-    for held in cluster.coordinator.state.run.leases.of_worker(peer):
+    for held in cluster.coordinator.run.leases.of_worker(peer):
         return held.number, next(iter(held.samples))
     return 0, -1
 
@@ -132,8 +129,13 @@ def heartbeat(cluster, peer, incarnation=0, progress=(0, -1), after_s=0.0):
     return cluster.send(b"heartbeat." + peer, message, after_s=after_s)
 
 
+def measured(run):
+    """Return the samples that have been leased to be measured."""
+    return run.feed.samples.seen.values()
+
+
 def crashes(cluster):
-    return sum(sample.crash_count for sample in cluster.coordinator.state.run.feed.samples.seen())
+    return sum(sample.crash_count for sample in cluster.coordinator.run.feed.samples.seen.values())
 
 
 def test_a_sample_on_which_workers_hang_is_given_up():
@@ -143,8 +145,8 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     for peer in workers:
         cluster.worker(peer)
     cluster.send(b"r", StartRun(0, 0, START))
-    run = cluster.coordinator.state.run
-    first = next(iter(run.feed.samples.seen()))
+    run = cluster.coordinator.run
+    first = next(iter(measured(run)))
     for _ in range(3 * 40):
         for peer in workers:
             number, ordinal = in_progress(cluster, peer)
@@ -168,7 +170,7 @@ def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
 def test_a_worker_that_was_cut_off_and_comes_back_makes_no_sample_suspect():
     cluster = started()
     cluster.tick(after_s=11.0)
-    assert not cluster.coordinator.state.run.leases.of_worker(b"w")
+    assert not cluster.coordinator.run.leases.of_worker(b"w")
     cluster.worker()
     assert crashes(cluster) == 0
 
@@ -181,7 +183,7 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert [
-        s.ordinal for s in cluster.coordinator.state.run.feed.samples.seen() if s.crash_count
+        s.ordinal for s in cluster.coordinator.run.feed.samples.seen.values() if s.crash_count
     ] == [2]
 
 
@@ -202,7 +204,7 @@ def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
 def test_a_second_death_counts_only_for_who_had_the_suspect_alone(first, samples, expected):
     """One leased before the first death was not said to be suspected: others were in work, too."""
     cluster = started()
-    run = cluster.coordinator.state.run
+    run = cluster.coordinator.run
     (held,) = run.leases.of_worker(b"w")
     cluster.send(b"v", WorkerHello("v", 0, "host", 1))
     suspect, *_ = chosen = list(held.samples.values())[:samples]
@@ -232,13 +234,13 @@ def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
 
 def late(cluster):
     """Let a lease of the worker run out; return it, and its first sample."""
-    held = cluster.coordinator.state.run.leases.of_worker(b"w")[0]
+    held = cluster.coordinator.run.leases.of_worker(b"w")[0]
     sample = next(iter(held.samples.values()))
     for _ in range(122):
         message = WorkerHeartbeat("w", 0, lease=held.number, ordinal=sample.ordinal)
         cluster.send(b"heartbeat.w", message, after_s=1.0)
         cluster.tick()
-    assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
+    assert cluster.coordinator.run.leases.of_worker(b"w") == []
     return held, sample
 
 
@@ -270,20 +272,20 @@ def test_work_in_progress_before_another_hello_does_not_count(peer, incarnation)
 
 def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
     cluster = started()
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     assert len(held.samples) > 3
     for ordinal in held.samples:
         for _ in range(100):
             message = WorkerHeartbeat("w", 0, lease=held.number, ordinal=ordinal)
             cluster.send(b"heartbeat.w", message, after_s=1.0)
             cluster.tick()
-    assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
+    assert cluster.coordinator.run.leases.of_worker(b"w") == [held]
 
 
 def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
     """Its lease, or the results, were lost with a connection: it would be waited for in vain."""
     cluster = started()
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     assert heartbeat(cluster, b"w", after_s=3.0) == []
     told = heartbeat(cluster, b"w", after_s=1.0)
     assert [type(message) for _, message in told] == [Revoke, Welcome]
@@ -298,7 +300,7 @@ def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
 
 def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
     cluster = started()
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     next(iter(held.samples.values())).crash_count = 1
     cluster.worker(b"v")
     heartbeat(cluster, b"w", after_s=1.0)
@@ -309,17 +311,17 @@ def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
 
 def test_a_worker_that_shows_results_keeps_its_leases_whatever_its_heartbeats_report():
     cluster = started()
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     for sample in list(held.samples.values()):
         heartbeat(cluster, b"w", after_s=0.9)
         heartbeat(cluster, b"w", after_s=0.9)
-        assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
+        assert cluster.coordinator.run.leases.of_worker(b"w") == [held]
         cluster.send(b"w", costs(held, sample))
 
 
 def test_what_comes_after_all_of_a_lease_that_was_taken_for_lost_counts():
     cluster = started()
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     sample = next(iter(held.samples.values()))
     heartbeat(cluster, b"w", after_s=1.0)
     heartbeat(cluster, b"w", after_s=1.0)
@@ -340,7 +342,7 @@ def test_a_worker_that_cannot_open_the_data_is_reported_to_all_and_serves_the_ne
 def test_workers_that_their_trainer_has_ended_return_their_leases_and_no_sample_is_suspected():
     cluster = started()
     cluster.worker(b"v")
-    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    (held,) = cluster.coordinator.run.leases.of_worker(b"w")
     sent = cluster.send(b"r0", WorkersEnded(("w", "unknown")))
     granted = [m for peer, m in sent if peer == b"v" and isinstance(m, Lease)]
     assert {ref.ordinal for m in granted for ref in m.refs} >= held.samples.keys()
@@ -348,7 +350,7 @@ def test_workers_that_their_trainer_has_ended_return_their_leases_and_no_sample_
     assert (b"r0", Ready(20, "same")) in sent
     cluster.worker(b"w", incarnation=1)
     assert crashes(cluster) == 0
-    assert cluster.coordinator.state.diagnostics.lost == 0
+    assert cluster.coordinator.diagnostics.lost == 0
 
 
 def test_after_the_last_worker_was_ended_the_next_may_have_another_data_set():
@@ -359,7 +361,7 @@ def test_after_the_last_worker_was_ended_the_next_may_have_another_data_set():
     assert cluster.send(b"r", WorkersEnded(("w",)), StartRun(1, 1, START)) == []
     sent = cluster.worker(b"v", count=8)
     assert (b"r", Ready(8, "same")) in sent
-    assert len(cluster.coordinator.state.run.feed.order) == 8
+    assert len(cluster.coordinator.run.feed.order) == 8
 
 
 def test_so_may_the_next_if_its_hello_is_read_before_the_end_of_the_last():

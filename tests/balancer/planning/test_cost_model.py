@@ -56,8 +56,6 @@ def test_metrics_of_even_and_empty_plans() -> None:
     assert metrics.rank_bias(even) == 0
     assert metrics.dist_ratio(np.zeros((2, 2), dtype=np.int64)) == 0
     assert metrics.efficiency(np.zeros((1, 2), dtype=int), np.zeros((1, 2), dtype=int)) == 1
-    assert metrics.repeat_pairs([[1]], [[1]]) == 0
-    assert metrics.pad_ratio([]) == 0
 
 
 def test_a_shuffle_has_chi_square_one_and_clusters_more() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
-from counterpoise.sched.shapes import TransformerLayer, Vocabulary, vit_layer
+from counterpoise.sched.shapes import TransformerLayer, Vocabulary
 
 LLAMA = {
     "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 160, "hidden_act": "silu",
@@ -30,7 +30,9 @@ def test_operations_are_those_of_the_layers_and_a_step_is_three_forwards() -> No
 
 def test_a_tile_is_a_sequence_of_patches_of_the_encoder() -> None:
     found = cp.time_ns({"text_config": LLAMA, "vision_config": VISION})
-    assert found.pop("tiles") == 3 * 2 * vit_layer(32, 96).forward_flops(tokens=16, pairs=256)
+    assert found.pop("tiles") == 3 * 2 * TransformerLayer(32, 96).forward_flops(
+        tokens=16, pairs=256
+    )
     assert found == cp.time_ns(LLAMA)
     any_size = {**VISION, "image_size": None}
     assert "tiles" not in cp.time_ns({"text_config": LLAMA, "vision_config": any_size})

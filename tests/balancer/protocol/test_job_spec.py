@@ -1,6 +1,7 @@
 """A job's JSON: it comes back as it was written, and an error names the field that is wrong."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ JOB = JobSpec(
 def test_a_job_comes_back_as_it_was_written() -> None:
     assert from_json(to_json(JOB)) == JOB
     assert from_json(to_json(JobSpec(JOB.plan))) == JobSpec(JOB.plan)
+    sized = replace(JOB.plan, multiples=(("tokens", 16),), buckets=(("tokens", (4096, 9000)),))
+    assert from_json(to_json(JobSpec(sized))) == JobSpec(sized)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,9 @@ def test_an_error_names_the_field_of_the_job(changes: dict[str, Any], reason: st
         ({"ranks": 0}, "job.plan: ranks is 0, allowed is a positive integer"),
         ({"budgets": [None, "9000"]}, r"job.plan.budgets\[1\]: expected int . null, got str"),
         ({"resources": "tiles"}, "job.plan.resources: expected array, got str"),
+        ({"multiples": [["tokens", 0]]}, r"job.plan: align .or cp. of tokens is \(0,\), allowed.*"),
+        ({"buckets": [["tokens", [9, 5]]]}, r"job.plan: buckets of tokens is \(9, 5\), allowed.*"),
+        ({"buckets": [["frames", [9]]]}, "job.plan: buckets names frames, but samples cost .*"),
         ({"rank": 2}, "job has a field 'plan.rank' that is unknown"),
     ],
 )

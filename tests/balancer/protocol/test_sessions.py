@@ -8,26 +8,25 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import messages
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    Ack,
-    Batch,
     Bye,
     EpochEnd,
-    EpochPosition,
-    Lease,
-    PayloadsFreed,
     PeerRejected,
     Ping,
     Pong,
-    Ready,
-    RequestBatch,
-    Revoke,
     RunFailed,
-    SampleRef,
     StartRun,
     UnknownPeer,
-    Weights,
     Welcome,
     WorkersEnded,
+)
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready, SampleRef, Weights
+from counterpoise.balancer.protocol.payload_messages import (
+    Ack,
+    Batch,
+    Lease,
+    PayloadsFreed,
+    RequestBatch,
+    Revoke,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.transitions import BEGIN, COORDINATOR, RANK, WORKER, Event
@@ -79,8 +78,8 @@ def lease(number, *ordinals, kind="decode"):
 
 def tasks(session):
     found = []
-    while (task := session.next_task()) is not None:
-        found.append((task.lease, task.ref.ordinal))
+    while lease_tasks := session.next_lease():
+        found += [(task.lease, task.ref.ordinal) for task in lease_tasks]
     return found
 
 
@@ -118,12 +117,18 @@ def test_a_worker_ends_when_it_is_told():
         session.handle(Welcome("a"))
         session.handle(lease(1, 0))
         assert session.handle(last) == last
-        assert session.next_task() is None
+        assert session.next_lease() == []
         session.handle(lease(2, 0))
-        assert session.next_task() is None
+        assert session.next_lease() == []
 
 
 # --- a rank
+
+
+def take(session):
+    """Return the next microbatch in order and what to send for it, None if it has not arrived."""
+    arrival = session.peek()
+    return None if arrival is None else (arrival, session.release(arrival))
 
 
 def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
@@ -157,7 +162,7 @@ def test_what_is_freed_may_come_with_a_lease():
     assert session.handle(structs.replace(lease(1, 7), freed=(3, 4))) == PayloadsFreed((3, 4))
     assert session.handle(PayloadsFreed((5,))) == PayloadsFreed((5,))
     assert session.handle(lease(2, 8)) is None
-    assert [session.next_task().ref.ordinal for _ in range(2)] == [7, 8]
+    assert [task.ref.ordinal for task in session.tasks] == [7, 8]
 
 
 def test_over_a_new_connection_a_rank_says_who_it_is_and_asks_again():
@@ -165,7 +170,7 @@ def test_over_a_new_connection_a_rank_says_who_it_is_and_asks_again():
     (asked,) = session.new_requests()
     assert session.reattach() == [session.hello, asked]
     session.handle(batch(0, 0, 0))
-    arrival, _ = session.take()
+    arrival, _ = take(session)
     asked = RequestBatch(0, 0, 0, 1), RequestBatch(0, 0, 1, 0)
     assert session.reattach() == [session.hello, Ack(0, 0, 0, 0), *asked]
     assert arrival.batch.step == 0
@@ -222,7 +227,7 @@ def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
     for rank, step, microbatch in [(1, 0, 1), (0, 0, 1), (0, 0, 0), (0, 0, 0)]:
         session.handle(batch(rank, step, microbatch))
         session.new_requests()
-    while (found := session.take()) is not None:
+    while (found := take(session)) is not None:
         arrival, told = found
         acks = [each for each in told if isinstance(each, Ack)]
         assert [place(ack) for ack in acks] == [place(arrival.batch)]
@@ -234,7 +239,7 @@ def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
     session = running(at=EpochPosition(0, 0, 5, 1, ""))
     assert [place(ask) for ask in session.new_requests()] == [(5, 1, 0)]
     session.handle(batch(0, 5, 1))
-    session.take()
+    take(session)
     assert not session.at_end()
     session.new_requests()
     session.handle(EpochEnd(0, 6))
@@ -249,7 +254,7 @@ def test_what_belongs_to_another_run_or_rank_is_not_taken():
     session.new_requests()
     for stale in (batch(0, 0, 0, run=0), batch(7, 0, 0, run=1), EpochEnd(0, 0)):
         session.handle(stale)
-    assert session.take() is None
+    assert take(session) is None
     assert not session.at_end()
 
 
@@ -284,8 +289,8 @@ def test_a_rank_that_comes_back_tells_the_holes_of_all_steps_that_it_has_some_of
     for step in range(3):
         session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1 + step // 2, holes=(7 * step,)))
-    session.take()
-    session.take()
+    take(session)
+    take(session)
     session.handle(UnknownPeer())
     (hello, begun, *_) = session.new_requests()
     assert hello == session.hello
@@ -297,7 +302,7 @@ def test_a_rank_keeps_the_holes_of_some_steps_only():
     for step in range(100):
         session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1, holes=(step,)))
-        session.take()
+        take(session)
     session.handle(UnknownPeer())
     begun = next(message for message in session.new_requests() if isinstance(message, StartRun))
     assert begun.known == begun.holes == tuple(range(68, 100))

@@ -10,27 +10,22 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from counterpoise.balancer.planning.problem.costs import MAX_COST
-from counterpoise.balancer.protocol.messages import (
-    KINDS,
-    PROTOCOL_VERSION,
+from counterpoise.balancer.protocol.messages import KINDS, PROTOCOL_VERSION, Bye
+from counterpoise.balancer.protocol.parts import (
     BatchItem,
-    Bye,
     Cost,
+    Count,
     DecodedItem,
-    DecodeDone,
     EpochPosition,
     Hole,
-    Lease,
     PayloadServer,
-    PayloadsFreed,
     Probed,
     SampleRef,
-    TrainerStatus,
     Weights,
-    WorkerStatus,
 )
-from counterpoise.balancer.protocol.parts import Count
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, PayloadsFreed
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
+from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
 from counterpoise.balancer.protocol.wire import (
     WireError,
     decode,

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.coordinator.state import Send
-from counterpoise.balancer.protocol.messages import Ack, EpochPosition, RankHello, StartRun
+from counterpoise.balancer.protocol.messages import RankHello, StartRun
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.payload_messages import Ack
 from tests.balancer.coordinator.cluster import START, Cluster
 from tests.balancer.coordinator.test_sharers import AHEAD, ONE, A, B, C, do, join, take
 from tests.simulation.watch import Watch
@@ -69,7 +71,7 @@ def test_what_a_process_has_had_counts_where_only_its_start_tells() -> None:
 def test_a_step_too_far_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = started_by_two()
     assert take(cluster, B, 0)
-    monkeypatch.setattr(cluster.coordinator.state.sharers, "why_held_back", lambda *_: None)
+    monkeypatch.setattr(cluster.coordinator.sharers, "why_held_back", lambda *_: None)
     assert all(take(cluster, A, step) for step in range(AHEAD + 1))
     assert not cluster.broken
     assert take(cluster, A, AHEAD + 1)

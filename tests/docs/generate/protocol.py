@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
-from counterpoise.balancer.protocol import messages, parts
+from counterpoise.balancer.protocol import messages, parts, status_messages
 from counterpoise.balancer.protocol.transitions import (
     BEGIN,
     COORDINATOR,
@@ -53,7 +53,7 @@ def protocol_page() -> str:
         "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
         "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
-        "### Coordinator to the doctor\n\n" + record(messages.StatusReport),
+        "### Coordinator to the doctor\n\n" + record(status_messages.StatusReport),
         "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
@@ -129,7 +129,7 @@ def _parts() -> Iterator[type[Any]]:
         parts.Weights,
         parts.EpochPosition,
     )
-    yield from (messages.WorkerStatus, messages.TrainerStatus)
+    yield from (status_messages.WorkerStatus, status_messages.TrainerStatus)
 
 
 def _name(hint: Any) -> str:

@@ -72,7 +72,7 @@ def test_what_processors_return_comes_back_or_names_a_rule() -> None:
             assert again.keys() == batch.keys(), family
             for name, value in batch.items():
                 assert np.array_equal(again[name], value), (family, name)
-            if np.ndim(rows[0].get("pixel_values")) == np.ndim(batch["pixel_values"]):
+            if np.ndim(rows[0].get("pixel_values", 0)) == np.ndim(batch["pixel_values"]):
                 kept = sum(len(row.get("pixel_values", ())) for row in rows)
                 assert len(batch["pixel_values"]) == kept, family
     assert len(every) >= 60

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from counterpoise.balancer.protocol.messages import (
+from counterpoise.balancer.protocol.parts import BatchItem, EpochPosition, PayloadServer, Weights
+from counterpoise.balancer.protocol.payload_messages import (
     Batch,
-    BatchItem,
-    EpochPosition,
-    PayloadServer,
     PulledPayloads,
     PullFailed,
     PullPayloads,
-    Weights,
 )
 from counterpoise.loader.connect.pull_tracker import (
     ANSWER_S,

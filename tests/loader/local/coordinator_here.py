@@ -10,22 +10,19 @@ from collections import deque
 from collections.abc import Mapping
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.rank_checks import waiting_reason
 from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.coordinator.status_report import waiting_reason
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
-    DecodedItem,
-    DecodeDone,
     Message,
-    Probed,
-    ProbeDone,
     RankBye,
-    Ready,
     SampleFailed,
     Welcome,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed, Ready
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from counterpoise.balancer.protocol.worker_session import SampleTask, WorkerSession
 from counterpoise.loader.resume.balanced_position import RunStart
@@ -58,7 +55,7 @@ class InProcessConnection:
         self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
         # The data set is the trainer's own object, and may say something else in each epoch.
         self._coordinator = Coordinator(self._job)
-        self._coordinator.state.costs = NoMemory()
+        self._coordinator.costs = NoMemory()
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
@@ -128,7 +125,7 @@ class InProcessConnection:
             arrival = self.session.peek()
             if arrival is not None or self.session.at_end():
                 return arrival
-            task = self._worker.next_task()
+            task = self._worker.tasks.popleft() if self._worker.tasks else None
             if task is None:
                 raise LoaderError(
                     "no work and no batch is left: please report this bug of counterpoise"
@@ -137,7 +134,7 @@ class InProcessConnection:
             if log.is_due(waited := time.monotonic() - since):
                 logger.warning(
                     "this process (num_workers=0) has worked %.0f s on %s; still missing: %s",
-                    waited, log.what, waiting_reason(self._coordinator.state),
+                    waited, log.what, waiting_reason(self._coordinator),
                 )  # fmt: skip
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader.local.contents import plain_contents
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.loader.local.feed import PlanFeed, PlannedStep

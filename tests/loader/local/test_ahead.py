@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.workers.sources.measuring import FailedSample

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader.local.starts import pack_start, why_apart
 from counterpoise.loader.resume.balanced_position import RunStart
 

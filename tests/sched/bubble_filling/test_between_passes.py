@@ -18,8 +18,7 @@ from counterpoise.sched import (
 )
 from counterpoise.sched.bubble_filling.choose import fill_plan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
-from counterpoise.sched.bubble_filling.executable import fill_between_passes
-from counterpoise.sched.bubble_filling.filled_program import fill_program
+from counterpoise.sched.bubble_filling.filled_program import fill_between_passes, fill_program
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.ir.kinds import layer_kind
 

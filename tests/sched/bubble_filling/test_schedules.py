@@ -232,7 +232,7 @@ def test_a_step_measured_as_planned_has_the_planned_gaps() -> None:
 def test_a_filled_schedule_renders_and_keeps_all_work() -> None:
     _, host = job()
     filled = fill_bubbles(problem())
-    timeline = fill_timeline(host, filled, links=True)
+    timeline = fill_timeline(host, filled)
     for rank, row in enumerate(timeline.ranks):
         assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(row))
         guests = sum(s.end_ns - s.start_ns for s in row if s.what.kind in ("EF", "EB"))

@@ -13,7 +13,6 @@ from counterpoise.sched.shapes import (
     Vocabulary,
     optimizer_ns,
     shape_profile,
-    vit_layer,
 )
 from counterpoise.sched.simulation.cost_profile import (
     CostFunction,
@@ -27,7 +26,7 @@ MODEL = ModelShape(
     TransformerLayer(4096, 14336, 3, 2048),
     32,
     Vocabulary(4096, 128256),
-    encoder=vit_layer(1024),
+    encoder=TransformerLayer(1024),
     encoder_layers=24,
     encoder_tokens=1025,
 )

@@ -8,10 +8,10 @@ or is not what was announced.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from counterpoise.balancer.protocol.messages import (
+from counterpoise.balancer.protocol.messages import Message
+from counterpoise.balancer.protocol.parts import PayloadServer
+from counterpoise.balancer.protocol.payload_messages import (
     Batch,
-    Message,
-    PayloadServer,
     PulledPayloads,
     PullPayloads,
     ServePayloads,

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 from counterpoise.loader.resume.balanced_position import ResumePosition, write_position
 from counterpoise.tools.doctor.command import command

@@ -9,8 +9,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
-from counterpoise.balancer.protocol.messages import Hole, StatusReport, TrainerStatus, WorkerStatus
-from counterpoise.balancer.protocol.status_messages import UNKNOWN_US
+from counterpoise.balancer.protocol.parts import Hole
+from counterpoise.balancer.protocol.status_messages import (
+    UNKNOWN_US,
+    StatusReport,
+    TrainerStatus,
+    WorkerStatus,
+)
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, job_tables

@@ -210,19 +210,15 @@ def test_what_nobody_asks_for_does_no_harm(
 
 
 @pytest.mark.parametrize("name", [n for n in TABLES if n.endswith("npz") and "nbytes" not in n])
-def test_costs_of_plans_and_benches_are_read_so_too(
+def test_costs_of_plans_are_read_so_too(
     run: Callable[..., Said], tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / name, TABLES[name][0])
     plan = ("plan", "orchestrate", "--model", "mllm-9b", "--gpus", 24, "--batch", 24)
-    for words in (
-        (*plan, "--data", path, "--resource", "tokens"),
-        ("bench", "plan", "--costs", path, "--budget", "tokens=9", "--strategy", "random"),
-    ):
-        status, error = run(*words)
-        if status:  # what is about other columns is nothing to them
-            assert status == 2
-            assert name in one_line(error)
+    status, error = run(*plan, "--data", path, "--resource", "tokens")
+    if status:  # what is about other columns is nothing to it
+        assert status == 2
+        assert name in one_line(error)
 
 
 @pytest.mark.parametrize(
@@ -336,9 +332,8 @@ ORCHESTRATE = ("plan", "orchestrate", "--model", "mllm-72b")
         ((*PARTITION, "--images", "9" * 25), "a number that was given is too large"),
         ((*ORCHESTRATE, "--gpus", 96, "--batch", "9" * 30), "too large"),
         ((*ORCHESTRATE, "--gpus", 96, "--batch", 64, "--vpp", "9" * 5000), "--vpp got"),
-        (("bench", "plan", "--ranks", HUGE), f"ranks {HUGE} x accumulate"),
-        (("bench", "plan", "--budget", "tokens=²"), "--budget got 'tokens=²'"),
-        (("bench", "plan", "--budget", f"tokens={'9' * 5000}"), "--budget got 'tokens=999"),
+        (("analyze", "costs.npz", "--budget", "tokens=²"), "--budget got 'tokens=²'"),
+        (("analyze", "costs.npz", "--budget", f"tokens={'9' * 5000}"), "--budget got 'tokens=999"),
         *(
             (("analyze", "costs.npz", f"--{option}", HUGE), "are more than 200000: give fewer")
             for option in ("ranks", "accumulate", "samples-per-step", "stages")

@@ -9,7 +9,7 @@ YEAR_2040_NS = 2_208_988_800 * 10**9
 
 
 def first_number(now_ns: int) -> int:
-    return Coordinator(incarnation=new_incarnation(now_ns)).state.last_lease
+    return Coordinator(incarnation=new_incarnation(now_ns)).last_lease
 
 
 def test_numbers_differ_also_within_a_second() -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer.protocol.messages import Lease, Revoke, SampleRef, Welcome
+from counterpoise.balancer.protocol.messages import Welcome
+from counterpoise.balancer.protocol.parts import SampleRef
+from counterpoise.balancer.protocol.payload_messages import Lease, Revoke
 from counterpoise.balancer.protocol.worker_session import WorkerSession
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.daemon.source_handler import SourceHandler
@@ -102,7 +104,7 @@ def test_a_lease_is_taken_whole_and_no_more() -> None:
     for lease in (7, 8, 9):
         refs = tuple(SampleRef(10 * lease + n, n) for n in range(3))
         session.handle(Lease(lease, "probe", 0, refs))
-    assert session.next_task() is not None
+    assert session.tasks.popleft()
     session.handle(Revoke(8))
     assert [task.ref.ordinal for task in session.next_lease()] == [71, 72]
     assert [task.lease for task in session.next_lease()] == [9] * 3

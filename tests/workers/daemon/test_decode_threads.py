@@ -8,7 +8,7 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
-from counterpoise.balancer.protocol.messages import SampleRef
+from counterpoise.balancer.protocol.parts import SampleRef
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers import PlainSource, Probe, SampleError, TarDataset, VisionLanguage
 from counterpoise.workers.daemon.decode_threads import DecodeThreads

@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    DecodeDone,
-    Lease,
     Message,
-    Probed,
-    Revoke,
     SampleFailed,
-    SampleRef,
     Welcome,
     WorkerFailed,
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import Probed, SampleRef
+from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, Revoke
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.heartbeats import Identity, WorkerActivity

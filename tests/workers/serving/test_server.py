@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import (
-    Message,
-    Ping,
+from counterpoise.balancer.protocol.messages import Message, Ping
+from counterpoise.balancer.protocol.payload_messages import (
     PulledPayloads,
     PullPayloads,
     ServePayloads,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.balancer.protocol.messages import PullPayloads
+from counterpoise.balancer.protocol.payload_messages import PullPayloads
 from counterpoise.workers.serving.server import PayloadStore
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.balancer.protocol.messages import Probed, SampleRef
+from counterpoise.balancer.protocol.parts import Probed, SampleRef
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage

@@ -229,17 +229,15 @@ def _cells(table: CostTable, setting: Plan) -> list[Json]:
         # The first cell says how many microbatches the budgets make; other modes get as many.
         if (name, mode) == CELLS[0]:
             budgeted = with_accumulate_of(setting, found)
-        cells.append(_cell(table, setting, name, mode, found))
+        cells.append(
+            {
+                "ranks": setting.ranks,
+                "accumulate": setting.accumulate,
+                "mode": mode,
+                "strategy": name,
+                "waiting": found.waiting,
+                "interval": waiting_interval(found),
+                "dist_ratio": dist_ratios(table, found),
+            }
+        )
     return cells
-
-
-def _cell(table: CostTable, setting: Plan, name: str, mode: str, found: MicroSteps) -> Json:
-    return {
-        "ranks": setting.ranks,
-        "accumulate": setting.accumulate,
-        "mode": mode,
-        "strategy": name,
-        "waiting": found.waiting,
-        "interval": waiting_interval(found),
-        "dist_ratio": dist_ratios(table, found),
-    }

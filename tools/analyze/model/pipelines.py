@@ -14,7 +14,7 @@ import numpy as np
 
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ....sched.ir.registry import schedule
-from ....sched.shapes import ModelShape, TransformerLayer, Vocabulary, shape_profile, vit_layer
+from ....sched.shapes import ModelShape, TransformerLayer, Vocabulary, shape_profile
 from ....sched.simulation.cost_profile import profile_costs
 from ....sched.simulation.simulator import simulate
 from ....sched.simulation.timeline import Timeline
@@ -54,7 +54,7 @@ MODELS = {
             layer=TransformerLayer(6144, 16384, 3, 2048),
             layers=48,
             vocabulary=Vocabulary(6144, 92553),
-            encoder=vit_layer(3200, 12800),
+            encoder=TransformerLayer(3200, 12800),
             encoder_layers=45,
             encoder_tokens=1025,
         ),
@@ -66,7 +66,7 @@ MODELS = {
             layer=TransformerLayer(4096, 14336, 3, 2048),
             layers=32,
             vocabulary=Vocabulary(4096, 92553),
-            encoder=vit_layer(1024, 4096),
+            encoder=TransformerLayer(1024, 4096),
             encoder_layers=24,
             encoder_tokens=1025,
         ),

@@ -19,7 +19,6 @@ from ....sched.render.elements import (
 )
 from .bars import both_widths, percent, whole
 
-MOST_SOURCES = 14
 LEFT, BOTTOM = 40, 38
 # The chart of budgets.
 HEIGHT, TOP, RIGHT = 290, 10, 20
@@ -56,11 +55,6 @@ def costs(report: Json) -> Json:
         chart = both_widths(partial(_heat_map, joint, limit))
     is_sample = any("intervals" in cost for cost in report["resources"].values())
     return {"chart": chart, "is_sample": is_sample}
-
-
-def data(_: Json) -> Json:
-    """Return the number of sources listed; report.json has the others."""
-    return {"most_sources": MOST_SOURCES}
 
 
 def heaviest(report: Json) -> Json:

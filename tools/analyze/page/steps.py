@@ -114,11 +114,6 @@ GRID_LINES = (
 Json = dict[str, Any]
 
 
-def report_only(_: Json) -> Json:
-    """Return nothing: the template reads all it needs from the report."""
-    return {}
-
-
 def waiting(report: Json) -> Json:
     """Return the bars of waiting by strategy."""
     found = report["strategies"]

@@ -15,10 +15,10 @@ from counterpoise.sched.runtime import (
     resumed_schedule,
     save_checkpoint,
 )
+from counterpoise.sched.runtime.units import plan
 from counterpoise.sched.runtime.units.plan import (
     KnownPlans,
     UnitPlan,
-    known_plans,
     layout_digest,
     plan_units,
     read_plans,
@@ -36,17 +36,18 @@ def base(microbatches: int) -> Program:
     return schedule("1f1b", ranks=2, microbatches=microbatches)
 
 
-def refuse(program: Program, **_: Any) -> UnitPlan:
+def refuse(program: Program, *_: Any) -> UnitPlan:
     raise AssertionError(f"{program.name} was planned again")
 
 
-def test_a_plan_is_its_text() -> None:
-    plans = known_plans(base, UNITS, LAYERS, "")
+def test_a_plan_is_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = KnownPlans(base, UNITS, LAYERS, "")
     made = {count: plans.plan_of(count) for count in (2, 6)}
     assert made[6] == plan_units(base(6), UNITS, LAYERS)
     layout = layout_digest(UNITS, LAYERS)
     assert read_plans(plans.text(), layout) == made
-    again = KnownPlans(base, refuse, layout, read_plans(plans.text(), layout))
+    again = KnownPlans(base, UNITS, LAYERS, plans.text())
+    monkeypatch.setattr(plan, "plan_units", refuse)
     assert [again.plan_of(count) for count in (6, 2)] == [made[6], made[2]]
     assert again.text() == plans.text()
 
@@ -61,21 +62,21 @@ def test_a_plan_is_its_text() -> None:
     ids=["other encoder ranks", "further ahead", "no generator"],
 )
 def test_another_layout_is_planned_anew(units: Units) -> None:
-    saved = known_plans(base, UNITS, LAYERS, "")
+    saved = KnownPlans(base, UNITS, LAYERS, "")
     saved.plan_of(4)
-    plans = known_plans(base, units, LAYERS, saved.text())
+    plans = KnownPlans(base, units, LAYERS, saved.text())
     assert plans.known == {}
     assert plans.plan_of(4) == plan_units(base(4), units, LAYERS)
 
 
 def test_another_schedule_is_planned_anew() -> None:
-    saved = known_plans(base, UNITS, LAYERS, "")
+    saved = KnownPlans(base, UNITS, LAYERS, "")
     saved.plan_of(4)
 
     def other(count: int) -> Program:
         return schedule("gpipe", ranks=2, microbatches=count)
 
-    plans = known_plans(other, UNITS, LAYERS, saved.text())
+    plans = KnownPlans(other, UNITS, LAYERS, saved.text())
     assert plans.plan_of(4) == plan_units(other(4), UNITS, LAYERS)
 
 

@@ -1,33 +1,34 @@
-"""`counterpoise bench plan`: measures how even each grouping makes an epoch, and its CPU time."""
+"""How even each grouping makes a whole epoch, and the CPU time that it takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from itertools import combinations
 
-import click
 import numpy as np
 from rich.table import Table
 
-from ...balancer.planning.problem import metrics
-from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
-from ...balancer.planning.problem.options import GroupingName, Mode
-from ...balancer.planning.problem.shuffle import permutation
-from ..console.reporting import emit, make_table, progress_console
-from ..inputs.cost_tables import (
+from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.problem import metrics
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.loads import (
+    budget_array,
+    group_loads,
+    least_groups,
+    oversized,
+)
+from counterpoise.balancer.planning.problem.options import GroupingName, Mode
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.tools.console.reporting import make_table, progress_console
+from counterpoise.tools.inputs.cost_tables import (
     CostTable,
     EpochPlan,
     encoder_and_llm,
     from_planner,
-    parse_budgets,
-    read_costs,
 )
-from ..inputs.programs import check_sizes
 
 # Plans an epoch of the costs, the number of which is the last argument.
 EpochPlanner = Callable[[CostTable, PlanConfig, int], EpochPlan]
-COUNT = click.IntRange(1, 10**8)
 # Samples of a microbatch, where a strategy counts them.
 SIZE = 4
 # Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
@@ -64,33 +65,39 @@ STRATEGIES: dict[str, EpochPlanner] = {
 }
 
 
-@click.command(
-    "plan",
-    epilog="Example: counterpoise bench plan --costs costs.npz --budget tiles=9 "
-    "--budget tokens=4096 --ranks 128 --accumulate 16 --json",
-)
-@click.option("--costs", type=click.Path(path_type=Path), help="npz file with an array a resource.")
-@click.option("--budget", "budgets", multiple=True, help="NAME=MOST of a microbatch; repeat.")
-@click.option("--ranks", default=32, show_default=True)
-@click.option("--accumulate", default=16, show_default=True)
-@click.option("--mode", type=click.Choice(["window", "exact", "epoch"]), default="window")
-@click.option("--strategy", "chosen", multiple=True, type=click.Choice(list(STRATEGIES)))
-@click.option(
-    "--samples", default=100_000, show_default=True, type=COUNT, help="Without --costs: how many."
-)
-@click.option("--seed", default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(
-    costs: Path | None, budgets: tuple[str, ...], ranks: int, accumulate: int, mode: Mode,
-    chosen: tuple[str, ...], samples: int, seed: int, as_json: bool,
-) -> None:  # fmt: skip
-    """Compare ways of grouping samples into microbatches over one epoch."""
-    check_sizes(ranks=ranks, accumulate=accumulate)
-    limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
-    table = read_costs(costs, tuple(limits), samples, seed)
-    config = make_config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
-    report = compare(table, config, {name: STRATEGIES[name] for name in chosen or STRATEGIES})
-    emit(report, as_json, as_table(report))
+def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:
+    """Return the mean share of padding over microbatches, each padded to its longest sample.
+
+    OmniBal (2024), §4.1, equation 1.
+
+    >>> pad_ratio([[4, 2], [3, 3]])
+    0.125
+    """
+    shares = [
+        1 - sum(batch) / (max(batch) * len(batch)) for batch in lengths if max(batch, default=0)
+    ]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def repeat_pairs(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """Return the share of pairs that share a microbatch in one epoch and in the next.
+
+    >>> repeat_pairs([[0, 1], [2, 3]], [[0, 1], [2], [3]])
+    0.5
+    """
+    before, after = _pairs(first), _pairs(second)
+    if not len(before):
+        return 0.0
+    return len(np.intersect1d(before, after, assume_unique=True)) / len(before)
+
+
+def _pairs(groups: Sequence[Sequence[int]]) -> Int64:
+    """Return a number for every pair of members of one group."""
+    both = [pair for group in groups for pair in combinations(sorted(group), 2)]
+    if not both:
+        return np.empty(0, dtype=np.int64)
+    pairs = np.array(both, dtype=np.int64)
+    return pairs[:, 0] * 2**31 + pairs[:, 1]
 
 
 def compare(
@@ -144,7 +151,7 @@ def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
             name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
         },
         "efficiency": metrics.efficiency(encoder, llm),
-        "pad_ratio": metrics.pad_ratio(padded),
+        "pad_ratio": pad_ratio(padded),
         "left_over": plan.left_over,
         "over_budget": int((loads > limits).any(axis=1).sum()),
         "groups": len(plan.groups),
@@ -192,7 +199,7 @@ def _repeats(planner: EpochPlanner, table: CostTable, config: PlanConfig) -> flo
     )
     if config.samples_per_step > len(some.costs):
         some = table
-    return metrics.repeat_pairs(*(planner(some, config, epoch).groups for epoch in (0, 1)))
+    return repeat_pairs(*(planner(some, config, epoch).groups for epoch in (0, 1)))
 
 
 def make_config(

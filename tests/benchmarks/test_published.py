@@ -1,4 +1,4 @@
-"""`bench plan`: one JSON object as the last line, with the names and figures promised."""
+"""`make bench NAME=published` ends with one JSON object, with the names and figures promised."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.planning import published
-from counterpoise.tools.bench import plan as bench_plan
+from benchmarks.planning import epochs, published
 from counterpoise.tools.inputs.cost_tables import synthetic
 
 
-def report_of(*arguments: str, command: Any = bench_plan.command) -> Any:
+def report_of(*arguments: str) -> Any:
     given = [*arguments, "--json"]
-    result = CliRunner().invoke(command, given, catch_exceptions=False)
+    result = CliRunner().invoke(published.command, given, catch_exceptions=False)
     assert result.exit_code == 0
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -31,11 +30,16 @@ def costs(tmp_path: Path) -> str:
 BUDGETS = ("--budget", "tiles=9", "--budget", "tokens=4096")
 
 
+def test_groups_without_pairs_repeat_none_and_have_no_padding() -> None:
+    assert epochs.repeat_pairs([[1]], [[1]]) == 0
+    assert epochs.pad_ratio([]) == 0
+
+
 @pytest.mark.parametrize("mode", ["window", "exact", "epoch"])
 def test_every_strategy_is_reported(costs: str, mode: str) -> None:
     report = report_of(
         "--costs", costs, *BUDGETS, "--ranks", "4", "--accumulate", "8",
-        "--mode", mode, command=published.command,
+        "--mode", mode,
     )  # fmt: skip
     assert report["samples"] == report["planned"] == 9000
     assert report["oversize"] == 0
