@@ -129,7 +129,7 @@ def read_clips(
     return Clips(videos, infos, sounds, rate)
 
 
-def count_frames(made: Fields, processor: Any) -> tuple[int, int]:
+def count_frames(made: Mapping[str, Any], processor: Any) -> tuple[int, int]:
     """Return the frames of a sample's videos, and the patches or tiles that they are."""
     if "video_grid_thw" in made:
         grids = np.asarray(made["video_grid_thw"]).reshape(-1, 3)
@@ -139,7 +139,7 @@ def count_frames(made: Fields, processor: Any) -> tuple[int, int]:
     return frames, frames
 
 
-def count_mel_frames(made: Fields, processor: Any) -> int:
+def count_mel_frames(made: Mapping[str, Any], processor: Any) -> int:
     """Return the mel frames that the encoder takes of a sample's sounds, filling among them."""
     if type(processor).__name__.startswith(_UNFILLED):
         return int(np.sum(made.get("feature_attention_mask", 0)))

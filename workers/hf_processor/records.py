@@ -37,7 +37,7 @@ TEXT_MEMBERS = ("txt", "text", "caption")
 _NOTHING: Any = object()
 
 
-class Kind(NamedTuple):
+class MediaKind(NamedTuple):
     """What records call a kind of things: templates by `name`, and parts by any of `parts`."""
 
     name: str
@@ -53,9 +53,11 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("image", "images", ("image", "image_url"), ("images", "image"), is_image),
-    Kind("video", "videos", ("video", "video_url"), ("videos", "video"), is_video),
-    Kind("audio", "sounds", ("audio", "audio_url", "input_audio"), ("audios", "audio"), is_audio),
+    MediaKind("image", "images", ("image", "image_url"), ("images", "image"), is_image),
+    MediaKind("video", "videos", ("video", "video_url"), ("videos", "video"), is_video),
+    MediaKind(
+        "audio", "sounds", ("audio", "audio_url", "input_audio"), ("audios", "audio"), is_audio
+    ),
 )
 MEDIA_COLUMNS = tuple(name for kind in KINDS for name in kind.columns)
 
@@ -132,7 +134,7 @@ class _Places:
         self.placed[name].append(value)
         return {"type": name}
 
-    def fill(self, kind: Kind, messages: list[dict[str, Any]]) -> tuple[Any, ...]:
+    def fill(self, kind: MediaKind, messages: list[dict[str, Any]]) -> tuple[Any, ...]:
         """Return all things of a kind, in order; ValueError for more or fewer than places."""
         listed, placed = self.listed[kind.name], self.placed[kind.name]
         unnamed = sum(place is _NOTHING for place in placed)
@@ -160,7 +162,7 @@ def _text_object(record: Record) -> Record:
     return found
 
 
-def _listed(text: Record, kind: Kind) -> list[Any]:
+def _listed(text: Record, kind: MediaKind) -> list[Any]:
     """Return the images in a record's columns `images` or `image`, or others of their kind."""
     found = next((text[name] for name in kind.columns if text.get(name) is not None), None)
     if found is None:
@@ -241,7 +243,7 @@ def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
             )
 
 
-def _named(part: Mapping[str, Any], kind: Kind) -> Any:
+def _named(part: Mapping[str, Any], kind: MediaKind) -> Any:
     """Return what a part says that it is; _NOTHING if it is the next of the record's."""
     for name in (*kind.parts, "url", "path", "base64"):
         found = part.get(name)  # a table has every column in every row, most of them None

@@ -171,7 +171,8 @@ class RecordProcessor:
         if not self._told:
             self._told = True
             logger.warning(
-                "%s: no rule says what becomes of a record (%s): samples are loaded to be measured",
+                "%s: no rule says what an image or a sound becomes (%s): "
+                "samples are loaded to be measured",
                 type(self.processor).__name__, why,
             )  # fmt: skip
         return Probe(key_of(record), self.cost(self(record)))

@@ -55,6 +55,11 @@ def test_something_must_be_left_to_balance(names: tuple[str, ...]) -> None:
         config_of(Balance(dispatch="images"), names)
 
 
+def test_patches_travel_as_tiles_do() -> None:
+    found = config_of(Balance(dispatch="images"), ("patches", "tokens", "images"))
+    assert found.dispatched == ("patches", "images")
+
+
 def test_something_must_travel() -> None:
     with pytest.raises(ValueError, match="samples cost tokens, no tiles, patches or images"):
         config_of(Balance(dispatch="images"), ("tokens",))

@@ -262,8 +262,8 @@ def test_what_has_no_rule_is_loaded_to_be_measured_and_says_so(caplog: Any) -> N
         costs = [hf.probe(SEEN).cost for _ in range(2)]
     assert costs == [hf.cost(hf(SEEN))] * 2
     assert [each.getMessage() for each in caplog.records] == [
-        "LlavaProcessor: no rule says what becomes of a record (LlavaImageProcessorPil): samples "
-        "are loaded to be measured"
+        "LlavaProcessor: no rule says what an image or a sound becomes "
+        "(LlavaImageProcessorPil): samples are loaded to be measured"
     ]
 
 
