@@ -391,3 +391,32 @@ def test_a_model_that_mixes_sounds_is_refused() -> None:
     assert check_packing(mixing).status == "exact"  # texts
     with pytest.raises(ValueError, match=r"does not keep packed samples with .* sounds\) apart"):
         check_packing(mixing, images=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", [*VIDEO, *AUDIO[:-1]])
+def test_a_probe_says_what_random_clips_become(family: str) -> None:
+    draw = np.random.default_rng(2)
+    processor = make(family)
+    for _ in range(30):
+        if family in VIDEO:
+            rule = media.FrameRule(
+                fps=float(draw.choice([0.7, 1, 2, 3.3])), min_frames=2,
+                max_frames=int(draw.integers(2, 12)), multiple=int(draw.integers(1, 3)),
+            )  # fmt: skip
+            if family == "llava_onevision" or draw.random() < 0.3:
+                rule = media.FrameRule(frames=int(draw.integers(2, 9)))
+            width, height = (2 * draw.integers(8, 70, 2)).tolist()
+            clip = video(
+                *draw.choice([("mp4", "libx264"), ("webm", "libvpx")]).tolist(),
+                count=int(draw.integers(1, 70)), width=width, height=height,
+                turned=int(draw.choice([0, 90])) if draw.random() < 0.3 else 0,
+            )  # fmt: skip
+            hf, record = cp.HFProcessor(processor, frames=rule), asked(shown(clip), shown(clip))
+        else:
+            kind = str(draw.choice(["WAV", "FLAC", "MP3"]))
+            sound = audio(
+                kind, int(draw.integers(1_000, 900_000)), int(draw.choice([16_000, 44_100]))
+            )
+            hf, record = cp.HFProcessor(processor), asked(played(sound))
+        assert hf.probe(record).cost == hf.cost(hf(record))
