@@ -74,8 +74,8 @@ class Planning:
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
-        describe: returns the contents of a step's microbatches here.
-        shares: the other ranks; group: begins all keys of this run.
+        describe: returns the contents of a step's microbatches here. shares: the other ranks;
+        group: begins all keys of this run.
         """
         self._make = make
         self._describe = describe
@@ -84,7 +84,7 @@ class Planning:
         self._is_stopped = False
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        # What has come of it and is not handed out yet, of which so many were collected.
+        # What has come of it and is not handed out yet; so many were collected.
         self._found: deque[Collected] = deque()
         self._collected = 0
         # All ranks' values, by key.
@@ -298,10 +298,8 @@ class PlanningThread(Planning):
 
     def start(self) -> None:
         """Start the thread; the processes that are to have no copy of it are forked before."""
-        self._thread = threading.Thread(
-            target=_run, args=(weakref.ref(self), self._bell), daemon=True,
-            name="counterpoise planning",
-        )  # fmt: skip
+        given = weakref.ref(self), self._bell
+        self._thread = threading.Thread(None, _run, "counterpoise planning", given, daemon=True)
         self._thread.start()
 
     def _post(self, kind: str, given: Any) -> None:
@@ -349,10 +347,9 @@ class PlanningThread(Planning):
     def _work_once(self) -> bool:
         """Work as far as there is something to do; return whether anything came of it."""
         with self._gate:
-            if self._stopped or not self.turn():
-                return False
-            os.eventfd_write(self._tells, 1)
-            return True
+            if came := not self._stopped and self.turn():
+                os.eventfd_write(self._tells, 1)
+            return came
 
 
 def _run(planning: "weakref.ref[PlanningThread]", bell: "queue.SimpleQueue[None]") -> None:

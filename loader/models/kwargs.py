@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ...workers.hf_processor.fields import NESTED
+
 NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 # What wraps a model and forwards to it, by the package of its class.
 WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo", "deepspeed", "accelerate")
@@ -48,8 +50,8 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
     (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
     made of the config's image_token_id. And every other field of the batch that forward() names, as
-    pixel_values; one that holds nothing (no sample has an image) is left out. The batch may be on
-    any device.
+    pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
+    nothing (no sample has an image) is left out. The batch may be on any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
     grids that are not as many as the image tokens of the samples.
@@ -85,7 +87,17 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         lengths = ends.diff().to(batch["position_ids"].device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
-    return _fields_named(batch, inner) | told | _types_told(batch, inner)
+    fields = _fields_named(batch, inner) | with_axis(batch, inner)
+    return fields | told | _types_told(batch, inner)
+
+
+def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+    """Return pixels (1, images, ...) for models whose forward() takes (batch, images, ...)."""
+    family = str(getattr(getattr(model, "config", None), "model_type", ""))
+    names = ("pixel_values", "pixel_attention_mask") if family in NESTED else ()
+    found = {name: batch[name] for name in names if name in batch and len(batch[name])}
+    axes = {"pixel_values": 4, "pixel_attention_mask": 3}
+    return {name: each[None] for name, each in found.items() if each.ndim == axes[name]}
 
 
 def is_packed(batch: Any) -> bool:
