@@ -22,18 +22,22 @@ class HFProcessor(RecordProcessor):
     Called with one record it returns the sample: token ids, labels, and everything the processor
     returns, as arrays without a batch axis; labels are -100 but for what the assistant says. Called
     with a list of records it returns their batch in layout "padded". docs/data.md has the forms of
-    records and images.
+    records, and of the images, videos and sounds in them.
 
     processor         an AutoProcessor, or a tokenizer with a chat template; or the folder or name
                       it is loaded from, when it is first used (the form for workers elsewhere)
     chat_template     in place of the processor's own
     max_length        the most tokens of a sample
     overlong          what one with more is: "refuse", a SampleError; "cut", cut at its end, but
-                      not where that is within an image
-    image_root        the folder that the paths of records are in; without it files are refused
+                      not where that is within an image, video or sound
+    media_root        the folder that the paths of records are in; without it files are refused
+    frames            which frames of a video are taken: a cp.media.FrameRule, or its arguments as
+                      a mapping; without it videos are refused
     processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
     template_kwargs   variables of the template
     max_pixels        the most pixels of an image
+    frames            which frames of a video are taken: a cp.media.FrameRule, or its arguments in
+                      a mapping; without it videos are refused
     """
 
     def __call__(self, records: Any) -> Any:

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 from ...balancer.planning.problem.layout import base_of
 from ..collate.layouts import collate_packed
 from ..models.kwargs import is_packed
-from ..models.proof import check_packing
+from ..models.proof import SEEN, check_packing
 from .padded_gather import gather_padded
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class AccelerateFeed:
 
         ValueError for a packed batch where a model mixes samples.
         """
-        images = isinstance(batch, dict) and "pixel_values" in batch
+        images = isinstance(batch, dict) and not SEEN.isdisjoint(batch)
         if self.accelerator is not None and images not in self._checked and is_packed(batch):
             check_models(self.accelerator, images)
             self._checked.add(images)

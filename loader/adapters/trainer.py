@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
-from ..models.kwargs import NEEDED, hf_kwargs, is_packed, unwrapped
-from ..models.proof import check_packing
+from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
+from ..models.proof import SEEN, check_packing
 from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
 from .padded_gather import is_planned
@@ -212,7 +212,8 @@ def _give_packed(trainer: Any, loader: Any) -> None:
     def get_batch_samples(*args: Any, **named: Any) -> Any:
         batches, count = get(*args, **named)
         for batch in filter(is_packed, batches):
-            check("pixel_values" in batch, where())  # again where the model has moved since
+            seen = not SEEN.isdisjoint(batch)
+            check(seen, where())  # again where the model has moved since
         return [for_model(batch, trainer.model) for batch in batches], count
 
     trainer.get_batch_samples = get_batch_samples
@@ -315,7 +316,7 @@ def for_model(batch: Any, model: Any) -> Any:
     kept = {
         name: value
         for name, value in batch.items()
-        if not (hasattr(value, "numel") and not value.numel())
+        if not holds_nothing(value)
         and (
             name in taken
             or not (name in OF_THE_LOOP or name.removesuffix("_lengths") in batch.keys() - {name})

@@ -153,7 +153,8 @@ def _images(
     samples: Sequence[Sample], name: str, pixels: Mapping[int, Array], fields: Container[str]
 ) -> Batch:
     held = {place: array for place, array in pixels.items() if len(array)}
-    says = any(size in sample for size in SIZES for sample in samples)
+    # which are of images: nothing says which frames are a video's own
+    says = name == "pixel_values" and any(each in sample for each in SIZES for sample in samples)
     for place, array in held.items():
         if array.ndim not in ((3, 4, 5) if says else (4, 5)):
             tiles = f"{TILES} (images,) beside tiles (tiles, 3, S, S), "

@@ -74,8 +74,8 @@ class Planning:
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
-        describe: returns the contents of a step's microbatches here.
-        shares: the other ranks; group: begins all keys of this run.
+        describe: returns the contents of a step's microbatches here. shares: the other ranks;
+        group: begins all keys of this run.
         """
         self._make = make
         self._describe = describe
@@ -84,7 +84,7 @@ class Planning:
         self._is_stopped = False
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        # What has come of it and is not handed out yet, of which so many were collected.
+        # What has come of it and is not handed out yet; so many were collected.
         self._found: deque[Collected] = deque()
         self._collected = 0
         # All ranks' values, by key.
@@ -287,7 +287,8 @@ class PlanningThread(Planning):
         super().__init__(make, describe, shares, group)
         self._gate = threading.Lock()
         self._stopped = False
-        self._work_there = threading.Event()
+        # No threading.Event: an exception that leaves set() in its middle leaves its lock held.
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tells = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._tells, select.POLLIN)
@@ -297,15 +298,13 @@ class PlanningThread(Planning):
 
     def start(self) -> None:
         """Start the thread; the processes that are to have no copy of it are forked before."""
-        self._thread = threading.Thread(
-            target=_run, args=(weakref.ref(self), self._work_there), daemon=True,
-            name="counterpoise planning",
-        )  # fmt: skip
+        given = weakref.ref(self), self._bell
+        self._thread = threading.Thread(None, _run, "counterpoise planning", given, daemon=True)
         self._thread.start()
 
     def _post(self, kind: str, given: Any) -> None:
         super()._post(kind, given)
-        self._work_there.set()
+        self._bell.put(None)
 
     def collect(self) -> Collected | None:
         """Return what has come of it, None if nothing has."""
@@ -340,7 +339,7 @@ class PlanningThread(Planning):
     def stop(self) -> None:
         """End the thread, and wait until it has ended."""
         self._stopped = True
-        self._work_there.set()
+        self._bell.put(None)
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(FORK_WAIT_S)
         super().stop()
@@ -348,21 +347,22 @@ class PlanningThread(Planning):
     def _work_once(self) -> bool:
         """Work as far as there is something to do; return whether anything came of it."""
         with self._gate:
-            if self._stopped or not self.turn():
-                return False
-            os.eventfd_write(self._tells, 1)
-            return True
+            if came := not self._stopped and self.turn():
+                os.eventfd_write(self._tells, 1)
+            return came
 
 
-def _run(planning: "weakref.ref[PlanningThread]", work_there: threading.Event) -> None:
+def _run(planning: "weakref.ref[PlanningThread]", bell: "queue.SimpleQueue[None]") -> None:
     """Be the thread: it ends with its planning, which nobody may have stopped."""
     while (mine := planning()) is not None and not mine._stopped and not mine.has_ended:
-        work_there.clear()
+        while not bell.empty():
+            bell.get()
         is_busy = mine._work_once()
         pause_s = mine.pause_s()
         del mine
         if not is_busy:
-            work_there.wait(pause_s)
+            with contextlib.suppress(queue.Empty):
+                bell.get(timeout=pause_s)
 
 
 _running: "weakref.WeakSet[PlanningThread]" = weakref.WeakSet()

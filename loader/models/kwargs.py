@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ...workers.hf_processor.fields import NESTED
+
 NEEDED = ("position_ids", "cu_seq_lens", "max_length")
 # What wraps a model and forwards to it, by the package of its class.
 WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo", "deepspeed", "accelerate")
@@ -47,7 +49,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
     tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
     (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
-    made of the config's image_token_id. The batch may be on any device.
+    made of the config's image_token_id. And every other field of the batch that forward() names, as
+    pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
+    nothing (no sample has an image) is left out. The batch may be on any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
     grids that are not as many as the image tokens of the samples.
@@ -83,7 +87,17 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         lengths = ends.diff().to(batch["position_ids"].device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
-    return told | _types_told(batch, inner)
+    fields = _fields_named(batch, inner) | with_axis(batch, inner)
+    return fields | told | _types_told(batch, inner)
+
+
+def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+    """Return pixels (1, images, ...) for models whose forward() takes (batch, images, ...)."""
+    family = str(getattr(getattr(model, "config", None), "model_type", ""))
+    names = ("pixel_values", "pixel_attention_mask") if family in NESTED else ()
+    found = {name: batch[name] for name in names if name in batch and len(batch[name])}
+    axes = {"pixel_values": 4, "pixel_attention_mask": 3}
+    return {name: each[None] for name, each in found.items() if each.ndim == axes[name]}
 
 
 def is_packed(batch: Any) -> bool:
@@ -134,6 +148,23 @@ def text_model(model: Any) -> Any:
         if isinstance(found, nn.Module):
             return found
     return model
+
+
+def holds_nothing(value: Any) -> bool:
+    """Return whether a field is a tensor of no elements, as those of images where there is none."""
+    return isinstance(value, Tensor) and not value.numel()
+
+
+def _fields_named(batch: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Return the fields of the samples that a model's forward() names, without those of tokens."""
+    taken = inspect.signature(model.forward).parameters
+    return {
+        name: value
+        for name, value in batch.items()
+        if name in taken
+        and name not in ("input_ids", "labels", *NEEDED)
+        and not holds_nothing(value)  # encoders fail on no images
+    }
 
 
 def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]) -> Tensor:

@@ -33,6 +33,8 @@ VISIBLE = 10
 OTHERS = ("sdpa", "eager")
 PADDED = 'give the loader Balance(layout="padded")'
 Status = Literal["exact", "refused", "not proved"]
+# Fields of batches for which a model is looked at with images, or sounds.
+SEEN = frozenset({"pixel_values", "pixel_values_videos", "input_features"})
 # (batch, model) -> what forward() is told besides the batch's fields
 Told = Callable[[Any, Any], dict[str, Any]]
 
@@ -55,9 +57,9 @@ _PROVED: dict[Any, Proof] = {}
 def check_packing(model: Any, images: bool = False) -> Proof:
     """Return whether a model keeps packed samples apart; ValueError where it mixes them.
 
-    images: samples with an image each; else of text. The model is left as it is: weights, mode,
-    gradients, buffers and random numbers. Takes under 2 s the first time, and nothing for another
-    model of the same class and configuration.
+    images: samples with an image each, or a sound (of models without images); else of text. The
+    model is left as it is: weights, mode, gradients, buffers and random numbers. Takes under 2 s
+    the first time, and nothing for another model of the same class and configuration.
     """
     proof = prove_packing(model, images)
     if proof.status == "refused":
@@ -100,7 +102,7 @@ def _key(model: Any, images: bool, told: Told) -> Any:
 def _prove(model: Any, images: bool, told: Told) -> Proof:
     inner = unwrapped(model)
     who, error = type(inner).__name__, "it has no parameters"
-    what = "packed samples with images" if images else "packed samples"
+    what = "packed samples with images (or sounds)" if images else "packed samples"
     for make in small_copies(model, images):
         try:
             small = make()

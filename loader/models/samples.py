@@ -1,4 +1,4 @@
-"""Short samples that a model takes: tokens that mean nothing else to it, and perhaps an image."""
+"""Short samples that a model takes: tokens that mean nothing else to it, an image or a sound."""
 
 import inspect
 import math
@@ -17,14 +17,15 @@ LENGTHS = (9, 7)
 # Image tokens that are too many for large models on a CPU, and what is large there.
 MANY_TOKENS, LARGE = 64, 50_000_000
 PER_TOKEN = ("input_ids", "token_type_ids")
+SOUND_MASKS = ("feature_attention_mask", "input_features_mask")
 Fields = dict[str, Any]
 
 
 def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
     """Return two samples, and the first with other tokens: fields of a batch of one row.
 
-    model: a copy, which get_image_features is called of. Raises ValueError for a model that takes
-    no images of a known form.
+    images: with an image each; with a sound, of models without images. model: a copy, which
+    get_image_features is called of. Raises ValueError for one that takes neither in a known form.
     """
     inner = unwrapped(model)
     ids = _ordinary_tokens(inner)
@@ -38,7 +39,7 @@ def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
         ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)],
     ]
     found = [
-        _with_image(inner, each, place) if images else {"input_ids": each[None]}
+        _with_media(inner, each, place) if images else {"input_ids": each[None]}
         for place, each in enumerate(samples)
     ]
     if "token_type_ids" in inspect.signature(inner.forward).parameters:
@@ -111,16 +112,22 @@ def _ordinary_tokens(model: Any) -> Tensor:
     return torch.tensor(ids[::step], device=next(model.parameters()).device)
 
 
-def _with_image(model: Any, ids: Tensor, place: int) -> Fields:
-    """Return a sample of these tokens with an image after the second."""
-    token = getattr(model.config, "image_token_id", None)
-    token = getattr(model.config, "image_token_index", None) if token is None else token
+def _token(model: Any, what: str) -> int | None:
+    names = (f"{what}_token_id", f"{what}_token_index")
+    return next((t for each in names if (t := getattr(model.config, each, None)) is not None), None)
+
+
+def _with_media(model: Any, ids: Tensor, place: int) -> Fields:
+    """Return a sample of these tokens with an image after the second, or a sound."""
+    if (sound := _token(model, "audio")) is not None and _token(model, "image") is None:
+        fields, count = _sound(model, place)
+        held = torch.cat([ids[:2], ids.new_full((count,), sound), ids[2:]])
+        return {"input_ids": held[None], **fields}
+    token = _token(model, "image")
     if token is None or not hasattr(model, "get_image_features"):
         raise ValueError("it has no image token, or no get_image_features()")
     fields, count = _image(model, place)
-    size = sum(each.numel() for each in model.parameters())
-    if count > MANY_TOKENS and size > LARGE and ids.device.type == "cpu":
-        raise ValueError(f"an image is {count} tokens, too many for a CPU and {size} parameters")
+    _check_size(model, count, "an image")
     start = getattr(model.config, "vision_start_token_id", None)
     before = ids[:2] if start is None else torch.cat([ids[:2], ids.new_tensor([start])])
     held = torch.cat([before, ids.new_full((count,), token), ids[2:]])
@@ -140,6 +147,39 @@ def _image(model: Any, place: int) -> tuple[Fields, int]:
             continue
         return fields, _rows(getattr(features, "pooler_output", features))
     raise ValueError(f"its images have no known form: {'; '.join(errors)[:200]}")
+
+
+def _check_size(model: Any, count: int, what: str) -> None:
+    size = sum(each.numel() for each in model.parameters())
+    if count > MANY_TOKENS and size > LARGE and next(model.parameters()).device.type == "cpu":
+        raise ValueError(f"{what} is {count} tokens, too many for a CPU and {size} parameters")
+
+
+def _sound(model: Any, place: int) -> tuple[Fields, int]:
+    """Return the mel frames of a short sound in the filling that encoders ask for, and its tokens.
+
+    As Whisper's feature extractor gives them.
+    """
+    config = getattr(model.config, "audio_config", None)
+    taken = inspect.signature(model.forward).parameters
+    mask = next((each for each in taken if each in SOUND_MASKS), None)
+    if config is None or mask is None or "input_features" not in taken:
+        raise ValueError("its sounds have no known form: input_features with a mask of frames")
+    bands = getattr(config, "num_mel_bins", None) or 128
+    frames = 2 * (getattr(config, "max_source_positions", None) or 1500)
+    _check_size(model, frames // 2, "a sound, filled up,")
+    heard = 32 + 16 * (place % 2)
+    first = next(model.parameters())
+    values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + place)
+    real = torch.arange(frames, device=first.device) < heard
+    mel = values.sin().reshape(1, bands, frames).to(first.device, first.dtype) * real
+    fields = {"input_features": mel, mask: real.long()[None]}
+    if hasattr(model, "get_audio_features"):
+        features = model.get_audio_features(**fields)
+        return fields, _rows(getattr(features, "pooler_output", features))
+    counts = (getattr(each, "_get_feat_extract_output_lengths", None) for each in model.modules())
+    lengths = next(each for each in counts if each is not None)(torch.tensor(heard))
+    return fields, int(lengths[-1])
 
 
 def _rows(features: Any) -> int:

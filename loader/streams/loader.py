@@ -109,7 +109,9 @@ class StreamLoader(BalancedLoader):
             self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
         )  # fmt: skip
         has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
-        costs, padding = MappingProxyType(dict(pack.costs)), MappingProxyType(dict(pack.padding))
+        nothing = dict.fromkeys(self.job.resources, 0)  # of a pack that weighs nothing
+        costs = MappingProxyType(nothing | dict(pack.costs))
+        padding = MappingProxyType(nothing | dict(pack.padding))
         info = replace(info, costs=costs, padding=padding, images=has_images)
         batch = pack.batch
         labels = batch.get("labels") if isinstance(batch, dict) and not info.keys else None

@@ -317,7 +317,7 @@ def _filled_in(
     ops: Sequence[Op], rank: int, lists: Lists, read: Sequence[Mapping[Value, int]]
 ) -> Iterator[Op]:
     found: dict[int, dict[int, int]] = {}
-    for target in {target for op in ops for target in op.targets}:
+    for target in sorted({target for op in ops for target in op.targets}):
         sends = [at for at, op in enumerate(ops) if target in op.targets]
         answers = [at for at, op in enumerate(lists[target]) if rank in op.targets]
         for at in sends:

@@ -277,9 +277,7 @@ def in_several(modules: Sequence[nn.Module]) -> frozenset[int]:
 
     Their gradient is whole only when the last of these stages is done.
     """
-    counts = Counter(
-        number for module in modules for number in {id(p) for p in module.parameters()}
-    )
+    counts = Counter(id(p) for module in modules for p in module.parameters())
     return frozenset(number for number, count in counts.items() if count > 1)
 
 

@@ -42,6 +42,7 @@ from .stage.agreement import ModelFacts, facts_of
 from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
 from .stage.modules import LossFunction, Running, StageOptions
+from .stage.splitting import with_ties
 from .units.layout import Units
 from .units.place import replicated
 from .vocabulary.shard import VocabParallel, VocabularyShard
@@ -73,11 +74,11 @@ class Pipeline:
     `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
     (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`, `merge`,
     `embedding`). `generator`: a second head behind the last stage, the same on every rank.
-    `shared`: this rank's copies of parameters that other pipeline ranks hold, too (tied or
-    replicated layers), by names that are the same on all of them; they start with the first rank's
-    values, get the sum of all copies' gradients, and count once in the norm. `timelines`: a folder
-    to which every step's times are written, for `counterpoise profile`. `replan`: how the plan is
-    made again when steps take other times than simulated.
+    `shared`: this rank's copies of parameters that other pipeline ranks hold, too (replicated
+    layers; ties of stages made by `split` are found), by the same names there; they start with the
+    first rank's values, get the sum of all copies' gradients, and count once in the norm.
+    `timelines`: a folder to which every step's times are written, for `counterpoise profile`.
+    `replan`: how the plan is made again when steps take other times than simulated.
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -115,10 +116,11 @@ class Pipeline:
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
+        shared = with_ties(shared, self._modules, program.placement)
         with report_missing_ranks():
-            self._facts, self._lanes = self._agree(shared or {})
+            self._facts, self._lanes = self._agree(shared)
             self._groups, self._board, self._programs = self._connect()
-            self._shared, self._summed = self._share(shared or {})
+            self._shared, self._summed = self._share(shared)
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines, self._name, self._placement = Pipelines((), {}), "", program.placement
@@ -226,8 +228,7 @@ class Pipeline:
             self._write_timeline(self._timelines, step)
         if training and self.replanner is not None:
             with self._explained():
-                infos = list_steps(step)[0].infos
-                self.replanner.follow(count, walker.measured, infos)
+                self.replanner.follow(count, walker.measured, list_steps(step)[0].infos)
         self._step += 1
         return StepResult(self._step - 1, loss)
 
@@ -363,8 +364,7 @@ class Pipeline:
             placement=self._arranged.first_program.placement,
         )
         first = programs.compiled(self._arranged.first_count)
-        sharers = sorted(set(self._facts.shared.values()))
-        place = self._place
+        place, sharers = self._place, sorted(set(self._facts.shared.values()))
         groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 

@@ -50,8 +50,9 @@ class Sender:
     token: tells the receiver's senders apart, also one that took the place of another.
     """
 
+    _process = -1  # until all is there: an exception may leave the constructor in its middle
+
     def __init__(self) -> None:
-        self._process = os.getpid()
         self.token = secrets.randbits(63)
         self.unannounced: list[OwnSlot] = []
         self._freed_reader = self._freed_writer = -1  # as they stay if no descriptor is left
@@ -61,6 +62,7 @@ class Sender:
         self._slots: dict[int, OwnSlot] = {}
         self._by_address: dict[int, OwnSlot] = {}
         self._let_go: deque[tuple[OwnSlot, bool]] = deque()
+        self._process = os.getpid()
 
     def take(self, nbytes: int) -> OwnSlot:
         """Return a slot for `nbytes` bytes, contents undefined; OSError where memory is short."""

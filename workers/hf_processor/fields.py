@@ -3,7 +3,7 @@
 Fields of tokens are (n,). Of images all tiles of a sample stand one after another, whatever the
 processor made of it: Idefics' have a batch axis, LLaVA-NeXT's images are padded to the tiles of the
 largest. A sample without images has the fields of images too, of no rows, so that batches of both
-kinds have the same fields.
+kinds have the same fields. Those of videos and sounds are in samples with videos and sounds only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,12 @@ import numpy as np
 Fields = dict[str, Any]
 PER_TOKEN = ("input_ids", "labels", "token_type_ids", "mm_token_type_ids")
 TILES = "tiles_per_image"
-_NESTED = ("Idefics2", "Idefics3", "SmolVLM")
+# Fields of videos and sounds begin so.
+_OF_CLIPS = (
+    "pixel_values_videos", "video_", "second_per_grid", "input_features", "feature_", "audio_",
+)  # fmt: skip
+# Their processors give, and their models take, images with an axis of the batch.
+NESTED = ("idefics2", "idefics3", "smolvlm")
 _PADDED = ("LlavaNext", "LlavaOnevision")
 
 
@@ -25,6 +30,11 @@ def token_fields(made: Mapping[str, Any]) -> Fields:
         for name, value in made.items()
         if name != "attention_mask"  # of one sample all is attended to
     }
+
+
+def clip_fields(made: Mapping[str, Any]) -> Fields:
+    """Return the fields of videos and sounds of what a processor returned, as arrays."""
+    return {name: _array(made[name]) for name in made if name.startswith(_OF_CLIPS)}
 
 
 def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> Fields:
@@ -61,12 +71,16 @@ def blank_fields(sample: Fields) -> Fields:
 
 def is_nested_by(processor: Any) -> bool:
     """Return whether a processor gives images an axis of the batch, as its model takes them."""
-    return type(processor.image_processor).__name__.startswith(_NESTED)
+    return type(processor.image_processor).__name__.lower().startswith(NESTED)
 
 
 def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
-    found = {name: value for name, value in made.items() if name not in PER_TOKEN}
-    if type(image_processor).__name__.startswith(_NESTED):
+    found = {
+        name: value
+        for name, value in made.items()
+        if name not in PER_TOKEN and not name.startswith(_OF_CLIPS)
+    }
+    if type(image_processor).__name__.lower().startswith(NESTED):
         found = {name: value[0] for name, value in found.items()}
     if "batch_num_images" in found:
         found["batch_num_images"] = found["batch_num_images"][0]

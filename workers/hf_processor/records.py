@@ -1,26 +1,30 @@
-"""Reads a record as a chat with images: one form for OpenAI's, Hugging Face's, ShareGPT's, LLaVA's.
+"""Reads a record as a chat with images, videos and sounds: one form for all of their forms.
 
-The text of a record is the first of: `messages`, `conversations` (turns of `role` and `content`, or
-of `from` and `value`), `document`, `caption`, `text`, a member `.txt`, `.text` or `.caption`. In a
-sample of a tar it is in the JSON member; any other record is a mapping that has it itself.
+Forms are OpenAI's, Hugging Face's, ShareGPT's and LLaVA's. The text of a record is the first of:
+`messages`, `conversations` (turns of `role` and `content`, or of `from` and `value`), `document`,
+`caption`, `text`, a member `.txt`, `.text` or `.caption`. In a sample of a tar it is in the JSON
+member; any other record is a mapping that has it itself.
 
-An image's place is a part {"type": "image"} or {"type": "image_url"} of a content, or a mark
-<image> in a text. A part that says which image it is (`image`, `url`, `path`, `base64`) has that
-one; all other places have the record's images in order: the image members of a tar's sample, else
-the column `images` or `image`. Where there is no place at all the images come first in what the
-user says.
+The place of an image, a video or a sound is a part of a content, by its type, or a mark <image>,
+<video>, <audio> in a text. A part that says which it is (`image`, `url`, `path`, `base64`) has that
+one; all other places have the record's in order: the members of that kind of a tar's sample, else
+the column `images` or `image`. Where a kind has no place at all it comes first in what the user
+says: images, then videos, then sounds. <video> and <audio> are words of HTML, too, and marks only
+where the record has videos or sounds in its columns or members.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..images.decode import is_image
+from ..media.files import is_audio, is_video
 from ..sources.interface import SampleError
 from ..vision_language.transform import image_members
 
 Record = Mapping[str, Any]
 Part = dict[str, Any]
-PLACEHOLDER = "<image>"
 ROLES = {
     **{name: name for name in ("system", "developer", "user", "assistant", "tool")},
     "human": "user",
@@ -30,23 +34,47 @@ ROLES = {
 CHATS = ("messages", "conversations")
 DOCUMENTS = ("document", "caption", "text")
 TEXT_MEMBERS = ("txt", "text", "caption")
-# Where a part says which image it is.
-NAMED = ("image", "image_url", "url", "path", "base64")
-IMAGE_PART = {"type": "image"}
 _NOTHING: Any = object()
+
+
+class MediaKind(NamedTuple):
+    """What records call a kind of things: templates by `name`, and parts by any of `parts`."""
+
+    name: str
+    plural: str
+    parts: tuple[str, ...]
+    columns: tuple[str, ...]
+    is_member: Callable[[str], bool]
+
+    @property
+    def mark(self) -> str:
+        """The mark of a place in a text."""
+        return f"<{self.name}>"
+
+
+KINDS = (
+    MediaKind("image", "images", ("image", "image_url"), ("images", "image"), is_image),
+    MediaKind("video", "videos", ("video", "video_url"), ("videos", "video"), is_video),
+    MediaKind(
+        "audio", "sounds", ("audio", "audio_url", "input_audio"), ("audios", "audio"), is_audio
+    ),
+)
+MEDIA_COLUMNS = tuple(name for kind in KINDS for name in kind.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """A record's messages, whose contents are lists of parts, and its images in their order.
 
-    images: as the record has them. A document is one message of the role "document".
+    images, videos, sounds: as the record has them. A document is one message of role "document".
     """
 
     key: str
     messages: tuple[dict[str, Any], ...]
     images: tuple[Any, ...]
     tools: Any = None
+    videos: tuple[Any, ...] = ()
+    sounds: tuple[Any, ...] = ()
 
     @property
     def is_document(self) -> bool:
@@ -77,28 +105,51 @@ def read_record(record: Any) -> Chat:
 
 
 def _chat(key: str, record: Record) -> Chat:
-    members = image_members(record) if "__key__" in record else ()
     text = _text_object(record)
-    listed = [record[name] for name in members] if members else _listed(text)
-    placed: list[Any] = []
-    messages = [_message(number, turn, placed) for number, turn in enumerate(_turns(text, record))]
-    unnamed = sum(place is _NOTHING for place in placed)
-    if listed and not placed:
-        _put_first(messages, len(listed))
-        placed = [_NOTHING] * len(listed)
-    elif unnamed != len(listed) and (unnamed or not members):
-        # A tar's members may be named by the parts alone.
-        raise ValueError(
-            f"{unnamed} placeholders for {len(listed)} images: give as many {PLACEHOLDER} marks or "
-            'parts {"type": "image"} as images, or none'
-        )
-    rest = iter(listed)
-    images = tuple(next(rest) if place is _NOTHING else place for place in placed)
-    chat = Chat(key, tuple(messages), images, text.get("tools") or None)
+    places = _Places(record, text)
+    messages = [_message(number, turn, places) for number, turn in enumerate(_turns(text, record))]
+    found = {kind.plural: places.fill(kind, messages) for kind in reversed(KINDS)}
+    chat = Chat(key, tuple(messages), tools=text.get("tools") or None, **found)
     if not chat.is_document and not any(each["role"] == "assistant" for each in messages):
         said = ", ".join(dict.fromkeys(each["role"] for each in messages))
         raise ValueError(f"no turn of the assistant, of which to learn (turns of: {said})")
     return chat
+
+
+class _Places:
+    """The images, videos and sounds that a record has, and what stands at their places."""
+
+    def __init__(self, record: Record, text: Record) -> None:
+        self.members, self.listed = dict[str, Any](), dict[str, list[Any]]()
+        for kind in KINDS:
+            names = image_members(record, kind.is_member) if "__key__" in record else ()
+            self.members[kind.name] = names
+            self.listed[kind.name] = [record[n] for n in names] if names else _listed(text, kind)
+        self.placed: dict[str, list[Any]] = {kind.name: [] for kind in KINDS}
+        marked = [kind for kind in KINDS if kind.name == "image" or self.listed[kind.name]]
+        self.marks = re.compile(f"<({'|'.join(kind.name for kind in marked)})>")
+
+    def put(self, name: str, value: Any = _NOTHING) -> Part:
+        """Return a part at which a thing is; the next of the record's where none is given."""
+        self.placed[name].append(value)
+        return {"type": name}
+
+    def fill(self, kind: MediaKind, messages: list[dict[str, Any]]) -> tuple[Any, ...]:
+        """Return all things of a kind, in order; ValueError for more or fewer than places."""
+        listed, placed = self.listed[kind.name], self.placed[kind.name]
+        unnamed = sum(place is _NOTHING for place in placed)
+        if listed and not placed:
+            # what the user says first begins with them
+            first = next((each for each in messages if each["role"] == "user"), messages[0])
+            first["content"] = [*(self.put(kind.name) for _ in listed), *first["content"]]
+        elif unnamed != len(listed) and (unnamed or not self.members[kind.name]):
+            # A tar's members may be named by the parts alone.
+            raise ValueError(
+                f"{unnamed} placeholders for {len(listed)} {kind.plural}: give as many {kind.mark} "
+                f'marks or parts {{"type": "{kind.name}"}} as {kind.plural}, or none'
+            )
+        rest = iter(listed)
+        return tuple(next(rest) if place is _NOTHING else place for place in placed)
 
 
 def _text_object(record: Record) -> Record:
@@ -111,11 +162,9 @@ def _text_object(record: Record) -> Record:
     return found
 
 
-def _listed(text: Record) -> list[Any]:
-    """Return the images in a record's columns `images` or `image`."""
-    found = text.get("images")
-    if found is None:
-        found = text.get("image")
+def _listed(text: Record, kind: MediaKind) -> list[Any]:
+    """Return the images in a record's columns `images` or `image`, or others of their kind."""
+    found = next((text[name] for name in kind.columns if text.get(name) is not None), None)
     if found is None:
         return []
     is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
@@ -151,8 +200,8 @@ def _document(text: Any, name: str) -> dict[str, Any]:
     return {"role": "document", "content": text}
 
 
-def _message(number: int, turn: Any, placed: list[Any]) -> dict[str, Any]:
-    """Return a turn with a role of Hugging Face's and a list of parts; adds its images' places."""
+def _message(number: int, turn: Any, places: _Places) -> dict[str, Any]:
+    """Return a turn with a role of Hugging Face's and a list of parts; adds its places."""
     if not isinstance(turn, Mapping):
         raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
     speaker = turn.get("role", turn.get("from"))
@@ -167,47 +216,42 @@ def _message(number: int, turn: Any, placed: list[Any]) -> dict[str, Any]:
     }
     if content is None and others.get("tool_calls"):
         return {"role": role, "content": [], **others}
-    return {"role": role, "content": list(_parts(number, content, placed)), **others}
+    return {"role": role, "content": list(_parts(number, content, places)), **others}
 
 
-def _parts(number: int, content: Any, placed: list[Any]) -> Iterator[Part]:
+def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
     if isinstance(content, str):
-        for place, text in enumerate(content.split(PLACEHOLDER)):
-            if place:
-                placed.append(_NOTHING)
-                yield dict(IMAGE_PART)
-            if text or not content:
+        for place, text in enumerate(places.marks.split(content)):
+            if place % 2:
+                yield places.put(text)
+            elif text or not content:
                 yield {"type": "text", "text": text}
         return
     if not isinstance(content, Sequence) or isinstance(content, bytes):
         raise ValueError(f"turn {number} has no text: its content is {content!r:.80}")
     for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "text" and isinstance(part.get("text"), str):
+        type_ = part.get("type") if isinstance(part, Mapping) else None
+        kind = next((each for each in KINDS if type_ in each.parts), None)
+        if type_ == "text" and isinstance(part.get("text"), str):
             yield {"type": "text", "text": part["text"]}
-        elif kind in ("image", "image_url"):
-            placed.append(_image_of(part))
-            yield dict(IMAGE_PART)
+        elif kind is not None:
+            yield places.put(kind.name, _named(part, kind))
         else:
             raise ValueError(
-                f"turn {number} has a part {part!r:.80}; known are parts of the types text, image "
-                "and image_url"
+                f"turn {number} has a part {part!r:.80}; known are parts of the types text, "
+                f"{', '.join(name for each in KINDS for name in each.parts)}"
             )
 
 
-def _image_of(part: Mapping[str, Any]) -> Any:
-    """Return the image that a part names; _NOTHING if it is the next of the record's."""
-    for name in NAMED:
+def _named(part: Mapping[str, Any], kind: MediaKind) -> Any:
+    """Return what a part says that it is; _NOTHING if it is the next of the record's."""
+    for name in (*kind.parts, "url", "path", "base64"):
         found = part.get(name)  # a table has every column in every row, most of them None
         if found is None:
             continue
-        if name == "image_url" and isinstance(found, Mapping):
+        if name == "input_audio" and isinstance(found, Mapping):  # {"data": base64, "format"}
+            return f"data:;base64,{found.get('data', '')}"
+        if name.endswith("_url") and isinstance(found, Mapping):
             found = found.get("url")
         return f"data:;base64,{found}" if name == "base64" else found
     return _NOTHING
-
-
-def _put_first(messages: list[dict[str, Any]], images: int) -> None:
-    """Put places of images before what the user says first."""
-    first = next((each for each in messages if each["role"] == "user"), messages[0])
-    first["content"] = [*(dict(IMAGE_PART) for _ in range(images)), *first["content"]]

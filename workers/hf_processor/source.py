@@ -6,9 +6,8 @@ from typing import Any
 
 from ..sources.fingerprint import digest
 from ..sources.interface import PlainSource, Probe, SampleError
+from .records import MEDIA_COLUMNS
 from .transform import RecordProcessor
-
-IMAGE_COLUMNS = ("images", "image")
 
 
 class ProcessedRecords:
@@ -52,14 +51,14 @@ class ProcessedRecords:
 
 
 def with_files(dataset: Any) -> Any:
-    """Return a datasets.Dataset with its images as files, for a probe; any other as it is.
+    """Return a datasets.Dataset with images, videos and sounds as files; any other as it is.
 
-    One with a format of its own is left as it is: its rows may be anything.
+    A probe reads files. One with a format of its own is left as it is: its rows may be anything.
     """
     kind: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     if not isinstance(dataset, kind) or dataset.format["type"] is not None:
         return dataset
-    columns = [name for name in dataset.column_names if name in IMAGE_COLUMNS]
+    columns = [name for name in dataset.column_names if name in MEDIA_COLUMNS]
     return _RowsWithFiles(dataset, columns) if columns else dataset
 
 

@@ -7,18 +7,19 @@ where it has put images; its rule is here again.
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..sources.labels import IGNORED
 from .fields import Fields, token_fields
-from .records import Chat
+from .records import KINDS, Chat
 from .rendering import Span, learned, moved, render, within
 
 
 class Text(NamedTuple):
-    """A chat's text, with a placeholder for each image, and the characters that are learned."""
+    """A chat's text, with placeholders for images, and the characters that are learned."""
 
     text: str
     spans: list[Span]
@@ -36,12 +37,12 @@ def is_pali_gemma(processor: Any) -> bool:
     return type(processor).__name__.endswith("PaliGemmaProcessor")
 
 
-def mark_of(processor: Any) -> str:
-    """Return the text that stands for an image before a processor replaces it; "" if there is none.
+def marks_of(processor: Any) -> dict[str, str]:
+    """Return the text that stands for an image, video or sound before a processor replaces it.
 
-    Gemma 3 has another for its model.
+    "" if there is none.
     """
-    return getattr(processor, "boi_token", None) or getattr(processor, "image_token", None) or ""
+    return {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
 
 
 def text_of(
@@ -54,16 +55,16 @@ def text_of(
     """
     from jinja2 import TemplateError
 
-    mark = mark_of(processor)
+    marks = marks_of(processor)
     if chat.is_document and is_pali_gemma(processor):
-        return _after(mark * len(chat.images), _said(chat.messages[0], ""))
+        return _after(marks["image"] * len(chat.images), _said(chat.messages[0]))
     if chat.is_document:
-        whole = _said(chat.messages[0], mark) + (words.eos_token or "")
+        whole = _said(chat.messages[0], marks) + (words.eos_token or "")
         return Text(whole, [(0, len(whole))])
     if template is None and is_pali_gemma(processor):
         last = max(n for n, each in enumerate(chat.messages) if each["role"] == "assistant")
-        before = "\n".join(_said(each, "") for each in chat.messages[:last])
-        return _after(mark * len(chat.images) + before, _said(chat.messages[last], ""))
+        before = "\n".join(_said(each) for each in chat.messages[:last])
+        return _after(marks["image"] * len(chat.images) + before, _said(chat.messages[last]))
     if template is None:
         raise TypeError(
             f"{type(processor).__name__} has no chat template: give chat_template=, or set it on "
@@ -82,8 +83,8 @@ def _after(before: str, learned_text: str) -> Text:
     return Text(whole, [(len(before), len(whole))])
 
 
-def _said(message: Mapping[str, Any], mark: str) -> str:
-    return "".join(part.get("text", mark) for part in message["content"])
+def _said(message: Mapping[str, Any], marks: Mapping[str, str] = MappingProxyType({})) -> str:
+    return "".join(part.get("text", marks.get(part["type"], "")) for part in message["content"])
 
 
 def _as_rendered(message: Mapping[str, Any], has_images: bool) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _as_rendered(message: Mapping[str, Any], has_images: bool) -> dict[str, Any]
     others = {name: value for name, value in message.items() if name != "content"}
     if not message["content"]:  # a call of a tool alone
         return others
-    return {**others, "content": message["content"] if has_images else _said(message, "")}
+    return {**others, "content": message["content"] if has_images else _said(message)}
 
 
 def tokenized(
@@ -99,7 +100,8 @@ def tokenized(
 ) -> Tokens:
     """Return the tokens, labels and whatever else a processor makes of a text and its images.
 
-    Raises TypeError for a tokenizer that does not say where its tokens are in the text.
+    given: what else the processor is called with, videos and sounds among it. Raises TypeError for
+    a tokenizer that does not say where its tokens are in the text, and a processor without tokens.
     """
     if is_pali_gemma(processor):
         return _with_suffix(processor, words, text, pictures, given)
@@ -115,12 +117,15 @@ def tokenized(
     else:
         if words.bos_token and text.text.startswith(words.bos_token):
             given = {"add_special_tokens": False, **given}
-        made = processor(
-            text=[text.text], images=[[*pictures]] if pictures else None,
-            return_text_replacement_offsets=True, **given,
-        )  # fmt: skip
+        seen = {"images": [[*pictures]]} if pictures else {}
+        made = processor(text=[text.text], **seen, return_text_replacement_offsets=True, **given)
     made = dict(made)
-    offsets = made.pop("offset_mapping")[0]
+    if "offset_mapping" not in made:
+        raise TypeError(
+            f"{type(processor).__name__} makes {', '.join(made)} of a text: it is no processor of "
+            "chats (of texts with images, videos or sounds in them)"
+        )
+    offsets = [(int(start), int(end)) for start, end in made.pop("offset_mapping")[0]]
     replaced = (made.pop("text_replacement_offsets", None) or [[]])[0]
     if type(processor).__name__.endswith("Idefics2Processor"):
         replaced = idefics2_replaced(processor, text.text)

@@ -1,14 +1,15 @@
 """`RecordProcessor`: samples of records by a processor of Hugging Face, and costs without pixels.
 
 One way serves both. A record is read as a chat (records.py), rendered to text with the spans that
-are learned (rendering.py), and given to the family's own processor: with the images, or, for a
-probe, with a stand-in that knows their sizes alone (sizes.py). So what a probe says of tokens and
-labels is what loading gives, whatever the family does to the text.
+are learned (rendering.py), and given to the family's own processor: with images, videos and sounds,
+or, for a probe, with what has their sizes alone (sizes.py, clips.py). So what a probe says of
+tokens and labels is what loading gives, whatever the family does to the text.
 """
 
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,11 +17,22 @@ import numpy as np
 from PIL import Image
 
 from ..images.decode import MAX_PIXELS
+from ..media import FrameRule
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.labels import IGNORED, count_label_tokens
 from ..sources.registry import name_of
-from .fields import PER_TOKEN, Fields, blank_fields, is_nested_by, sample_fields
+from .clips import (
+    Clips,
+    count_frames,
+    count_mel_frames,
+    is_whisper,
+    quiet,
+    read_clips,
+    sound_maker,
+    takes_torch_only,
+)
+from .fields import PER_TOKEN, Fields, blank_fields, clip_fields, is_nested_by, sample_fields
 from .images import open_pixels, read_size
 from .records import Chat, key_of, read_record
 from .rendering import template_of
@@ -46,10 +58,11 @@ class RecordProcessor:
         chat_template: str | None = None,
         max_length: int | None = None,
         overlong: Overlong = "refuse",
-        image_root: str | Path | None = None,
+        media_root: str | Path | None = None,
         processor_kwargs: Mapping[str, Any] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         max_pixels: int = MAX_PIXELS,
+        frames: FrameRule | Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(processor, str | Path) and not callable(processor):
             raise ValueError(
@@ -63,8 +76,9 @@ class RecordProcessor:
         if max_length is not None and max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {max_length}")
         self.max_length, self.overlong, self.max_pixels = max_length, overlong, max_pixels
+        self.frames = FrameRule(**frames) if isinstance(frames, Mapping) else frames
         self.chat_template = chat_template
-        self.image_root = None if image_root is None else Path(image_root)
+        self.media_root = None if media_root is None else Path(media_root)
         self.processor_kwargs = dict(processor_kwargs or {})
         self.template_kwargs = dict(template_kwargs or {})
         self._path = str(processor) if isinstance(processor, str | Path) else None
@@ -96,45 +110,59 @@ class RecordProcessor:
     @property
     def probes_by_size(self) -> bool:
         """Whether costs are found from sizes and texts; else samples are loaded to be measured."""
-        return not self._has_images or rule_of(self.processor) is not None
+        return not (self._unmeasured("images") or self._unmeasured("sounds"))
+
+    def _unmeasured(self, what: str) -> str:
+        """Return what makes things of a kind, where nothing says what without loading them."""
+        if what == "images" and self._has_images and rule_of(self.processor) is None:
+            return type(self.processor.image_processor).__name__
+        maker = sound_maker(self.processor) if what == "sounds" else None
+        return "" if maker is None or is_whisper(self.processor) else type(maker).__name__
 
     def __call__(self, record: Any) -> Any:
         """Return a record's sample: arrays without a batch axis. SampleError if there is none."""
         chat = read_record(record)
         try:
             pictures = [
-                open_pixels(each, record, self.image_root, self.max_pixels) for each in chat.images
+                open_pixels(each, record, self.media_root, self.max_pixels) for each in chat.images
             ]
+            clips = read_clips(chat, record, self.media_root, self.frames, self.processor)
             if pictures and self._has_images:
-                return self._cut(self._seen(chat, pictures))
-            made = self._cut(self._tokens(self.processor, chat, pictures))
+                return self._cut(self._seen(chat, pictures, clips))
+            made = self._cut(self._tokens(self.processor, chat, pictures, clips))
+            made = {**made, **clip_fields(made)}
             return {**made, **self._blank_fields()} if self._has_images else made
         except ValueError as error:
             raise _of_sample(chat.key, error) from error
 
     def probe(self, record: Any) -> Probe:
-        """Return what a record costs: tokens, label_tokens, and tiles or patches of its images.
+        """Return what a record costs: its tokens and label_tokens, and what its media become.
 
-        Images are read no further than their sizes; where the family has no rule for that (see
-        `probes_by_size`) the record is loaded.
+        tiles or patches of images, frames of videos, mel_frames of sounds. Files are read no
+        further than their sizes; where the family has no rule for that (see `probes_by_size`) the
+        record is loaded.
         """
-        rule = rule_of(self.processor) if self._has_images else None
-        if self._has_images and rule is None:
-            return self._loaded_cost(record, type(self.processor.image_processor).__name__)
+        if why := self._unmeasured("images"):
+            return self._loaded_cost(record, why)
         chat = read_record(record)
+        if chat.sounds and (why := self._unmeasured("sounds")):
+            return self._loaded_cost(record, why)
         try:
             sizes = [
-                read_size(each, record, self.image_root, self.max_pixels) for each in chat.images
+                read_size(each, record, self.media_root, self.max_pixels) for each in chat.images
             ]
-            if rule is None:
-                made = self._cut(self._tokens(self.processor, chat, sizes))
-                return Probe(chat.key, self._cost(made, 0))
-            upright = [(height, width) for width, height in sizes]
-            stand_in = copy.copy(self.processor)
-            stand_in.image_processor = SizedImages(self.processor.image_processor, rule, upright)
-            made = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes)))
-            return Probe(chat.key, self._cost(made, sum(stand_in.image_processor.units)))
-        except NoRuleError as error:
+            clips = read_clips(chat, record, self.media_root, self.frames, self.processor, True)
+            rule, stand_in, sized = rule_of(self.processor), self.processor, None
+            if clips.sounds:
+                stand_in = quiet(stand_in)
+            if rule is not None:
+                real, stand_in = self.processor.image_processor, copy.copy(stand_in)
+                sized = SizedImages(real, rule, [(height, width) for width, height in sizes])
+                stand_in.image_processor = sized
+            made = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes), clips))
+            return Probe(chat.key, self._cost(made, sum(sized.units or ()) if sized else 0))
+        except (NoRuleError, NotImplementedError) as error:
+            # the latter of a video processor that looks at values
             return self._loaded_cost(record, str(error))
         except ValueError as error:
             raise _of_sample(chat.key, error) from error
@@ -143,7 +171,8 @@ class RecordProcessor:
         if not self._told:
             self._told = True
             logger.warning(
-                "%s: no rule says what an image becomes (%s): each sample is loaded to be measured",
+                "%s: no rule says what an image or a sound becomes (%s): "
+                "samples are loaded to be measured",
                 type(self.processor).__name__, why,
             )  # fmt: skip
         return Probe(key_of(record), self.cost(self(record)))
@@ -192,10 +221,11 @@ class RecordProcessor:
             "chat_template": self.chat_template,
             "max_length": self.max_length,
             "overlong": self.overlong,
-            "image_root": None if self.image_root is None else str(self.image_root),
+            "media_root": None if self.media_root is None else str(self.media_root),
             "processor_kwargs": self.processor_kwargs,
             "template_kwargs": self.template_kwargs,
             "max_pixels": self.max_pixels,
+            "frames": None if self.frames is None else asdict(self.frames),
         }
 
     @property
@@ -219,23 +249,29 @@ class RecordProcessor:
 
     def _cost(self, made: Mapping[str, Any], units: int) -> dict[str, int]:
         cost = {"tokens": len(made["input_ids"])}
+        frames, of_videos = count_frames(made, self.processor)
         if self._has_images:
-            cost[self._unit] = units
+            cost[self._unit] = units + of_videos
+        if self.frames is not None:
+            cost["frames"] = frames
+        if sound_maker(self.processor) is not None:
+            cost["mel_frames"] = count_mel_frames(made, self.processor)
         return {**cost, "label_tokens": count_label_tokens(made["labels"])}
 
-    def _seen(self, chat: Chat, pictures: Sequence[Image.Image]) -> Tokens:
+    def _seen(self, chat: Chat, pictures: Sequence[Image.Image], clips: Clips) -> Tokens:
         """Return the sample of a chat with images, whole."""
         rule, tiles = rule_of(self.processor), None
         if rule is None or not has_tiles(self.processor):
-            made = self._tokens(self.processor, chat, pictures)
+            made = self._tokens(self.processor, chat, pictures, clips)
         else:
             sizes = [(each.height, each.width) for each in pictures]
             real = self.processor.image_processor
             watched = copy.copy(self.processor)
             watched.image_processor = SizedImages(real, rule, sizes, makes_pixels=True)
-            made = self._tokens(watched, chat, pictures)
+            made = self._tokens(watched, chat, pictures, clips)
             tiles = watched.image_processor.units
-        return Tokens(sample_fields(made.fields, self.processor, tiles), made.images_end)
+        found = sample_fields(made.fields, self.processor, tiles)
+        return Tokens({**found, **clip_fields(made.fields)}, made.images_end)
 
     def _blank_fields(self) -> Fields:
         """Return the fields of images as they are in a sample without any: of no rows."""
@@ -243,20 +279,23 @@ class RecordProcessor:
             picture = Image.new("RGB", (64, 64))
             parts = [{"type": "image"}, {"type": "text", "text": "a"}]
             chat = Chat("", ({"role": "document", "content": parts},), (picture,))
-            self._blank = blank_fields(self._seen(chat, [picture]).fields)
+            self._blank = blank_fields(self._seen(chat, [picture], Clips()).fields)
         return self._blank
 
-    def _tokens(self, processor: Any, chat: Chat, pictures: Sequence[Any]) -> Tokens:
+    def _tokens(self, processor: Any, chat: Chat, pictures: Sequence[Any], clips: Clips) -> Tokens:
         """Return what a processor makes of a chat, with labels.
 
-        Fields of tokens have no batch axis, those of images are as they come.
+        Fields of tokens have no batch axis, those of images and clips are as they come.
         """
         if pictures and not self._has_images:
             raise ValueError(f"{len(pictures)} images, and {type(processor).__name__} takes none")
         template = template_of(processor, self.chat_template)
         text = text_of(chat, processor, self.tokenizer, template, self.template_kwargs)
-        given = {**self.processor_kwargs, "return_tensors": None}
-        return tokenized(processor, self.tokenizer, text, pictures, given)
+        kind = "pt" if takes_torch_only(processor) else None
+        given = clips.given({**self.processor_kwargs, "return_tensors": kind})
+        made = tokenized(processor, self.tokenizer, text, pictures, given)
+        clips.check(made.fields, processor)
+        return made
 
     def _cut(self, tokens: Tokens) -> Fields:
         """Return the fields within max_length; ValueError where that may not be done."""
@@ -270,12 +309,16 @@ class RecordProcessor:
                 )
             if images_end > most:
                 raise ValueError(
-                    f"the last image ends at token {images_end}, beyond max_length={most}: images "
-                    "are not cut"
+                    f"the last image, video or sound ends at token {images_end}, beyond max_length="
+                    f"{most}: none is cut in its middle; raise it, or leave such samples out with "
+                    'on_error="skip"'
                 )
             made = {n: value[:most] if n in PER_TOKEN else value for n, value in made.items()}
         if not count_label_tokens(made["labels"]):
-            raise ValueError(f"nothing is learned: no label in {len(made['input_ids'])} tokens")
+            raise ValueError(
+                f"nothing is learned: no label in {len(made['input_ids'])} tokens; if max_length "
+                'cut them off, raise it, or leave such samples out with on_error="skip"'
+            )
         made["labels"][0] = IGNORED  # nothing comes before it
         return made
 

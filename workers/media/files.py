@@ -26,7 +26,17 @@ def is_media(extension: str) -> bool:
     >>> is_media("0.mp4"), is_media("flac"), is_media("jpg")
     (True, True, False)
     """
-    return extension.rpartition(".")[2] in VIDEO | AUDIO
+    return is_video(extension) or is_audio(extension)
+
+
+def is_video(extension: str) -> bool:
+    """Return whether a member's extension names a video."""
+    return extension.rpartition(".")[2] in VIDEO
+
+
+def is_audio(extension: str) -> bool:
+    """Return whether a member's extension names a sound."""
+    return extension.rpartition(".")[2] in AUDIO
 
 
 class CalledFile:

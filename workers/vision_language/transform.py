@@ -6,7 +6,7 @@ text the same tokens. So a probed cost is exactly the decoded sample's.
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -191,13 +191,15 @@ class VisionLanguage:
         return _given(None, self.tokenizer, attribute)
 
 
-def image_members(raw: Raw) -> tuple[str, ...]:
+def image_members(raw: Raw, is_kind: Callable[[str], bool] = is_image) -> tuple[str, ...]:
     """Return the names of a sample's image members, numbers in them in their natural order.
+
+    is_kind: of members of another kind, whether an extension names one.
 
     >>> image_members({"json": {}, "img10.jpg": b"", "img2.png": b"", "jpg": b""})
     ('jpg', 'img2.png', 'img10.jpg')
     """
-    names = [name for name in raw if is_image(name)]
+    names = [name for name in raw if is_kind(name)]
     if len(names) < 2:
         return tuple(names)
     return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))

@@ -50,7 +50,8 @@ _COMMON = {
     **dict.fromkeys(("token_type_ids", "mm_token_type_ids", "assistant_masks"), "tokens 0"),
     "mrope_position_ids": "tokens next",
     **dict.fromkeys(
-        ("image_sizes", "aspect_ratio_ids", "second_per_grid_ts", "audio_embed_sizes"),
+        ("image_sizes", "aspect_ratio_ids", "second_per_grid_ts", "video_second_per_grid",
+         "audio_embed_sizes"),
         "concatenate, optional",
     ),
     "num_crops": "concatenate, axes 1, optional",

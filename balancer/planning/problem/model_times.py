@@ -1,4 +1,4 @@
-"""`time_ns`: what tokens, pairs of attention and tiles take of a model, from its configuration."""
+"""`time_ns`: what tokens, pairs of attention, tiles and patches take, from a configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 # A forward, and a backward of twice its operations.
 _PASSES = 3
 _FLOPS_OF_MULTIPLY_ADD = 2
+# A patch attends to those of its image: so many, which are 448 x 448 pixels of Qwen2.5-VL.
+IMAGE_PATCHES = 1024
 _INNER = ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 # Of these an MLP has a gate, a third matrix; Gemma's has one with a GELU.
@@ -18,8 +20,9 @@ def time_ns(config: Any) -> dict[str, int]:
 
     Operations of forward and backward at one a nanosecond (10^9 a second): whole numbers, of which
     only the ratios matter to a plan. Names: "tokens"; "attention_pairs", of every position with
-    every one, half as many where flash attention leaves out what comes later; and "tiles", where
-    the configuration has a vision_config whose images have one size. config: an object or a mapping
+    every one, half as many where flash attention leaves out what comes later; and, of a
+    vision_config, "tiles" where images have one size, "patches" where they have any (Qwen-VL,
+    Pixtral), as those of an image of IMAGE_PATCHES. config: an object or a mapping
     with Hugging Face's names (hidden_size, num_hidden_layers, ...); of experts those count that a
     token is sent to. After Narayanan et al. (2021): a multiply-add is two operations, a backward
     two forwards. Raises ValueError for a configuration without these names.
@@ -39,7 +42,10 @@ def time_ns(config: Any) -> dict[str, int]:
         "tokens": flops * (layers * weights + head),
         "attention_pairs": max(1, flops * layers * pairs),
     }
-    tile = _tile(_get(config, "vision_config"))
+    vision = _get(config, "vision_config")
+    if patch := _patch(vision):
+        return found | {"patches": patch}
+    tile = _tile(vision)
     return found | ({"tiles": tile} if tile else {})
 
 
@@ -62,7 +68,8 @@ def known_time_ns(config: Any) -> dict[str, int] | None:
 
 def _layer(config: Any) -> tuple[int, int]:
     """Return the multiply-adds of a layer's forward, per token and per pair of positions."""
-    hidden = int(_needed(config, "hidden_size"))
+    # Qwen2-VL's vision_config calls hidden_size what the language model has
+    hidden = int(_get(config, "embed_dim") or _needed(config, "hidden_size"))
     heads = int(_get(config, "num_attention_heads") or 1)
     width = heads * int(_get(config, "head_dim") or hidden // heads)
     key_values = width // heads * int(_get(config, "num_key_value_heads") or heads)
@@ -88,6 +95,20 @@ def _tile(config: Any) -> int:
     weights, pairs = _layer(config)
     each = patches * weights + patches * patches * pairs
     return _PASSES * _FLOPS_OF_MULTIPLY_ADD * int(sizes[2]) * each
+
+
+def _patch(config: Any) -> int:
+    """Return the operations of an encoder's forward and backward on a patch; 0: it takes tiles."""
+    is_pixtral = _get(config, "model_type") == "pixtral"
+    layers = _get(config, "depth") or _get(config, "num_hidden_layers")
+    if not layers or not (is_pixtral or _get(config, "spatial_merge_size")):
+        return 0
+    weights, pairs = _layer(config)
+    # Qwen2.5-VL's layers see a window each, but for some
+    side = int(_get(config, "window_size") or 0) // int(_needed(config, "patch_size"))
+    whole = len(_get(config, "fullatt_block_indexes") or ()) if side else int(layers)
+    seen = whole * IMAGE_PATCHES + (int(layers) - whole) * side**2
+    return _PASSES * _FLOPS_OF_MULTIPLY_ADD * (int(layers) * weights + seen * pairs)
 
 
 def _get(config: Any, name: str) -> Any:

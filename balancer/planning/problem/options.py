@@ -37,7 +37,7 @@ ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # in what they do wait for.
 NO_WORK = ("label_tokens",)
 # Resources of the encoder alone, which dispatch "images" spreads over ranks after planning.
-ENCODER = ("tiles", "images")
+ENCODER = ("tiles", "patches", "images")
 # In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
 ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
 
@@ -264,9 +264,9 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     found = tuple(name for name in resources if name in ENCODER)
     if not found:
         raise ValueError(
-            f"dispatch is 'images', but samples cost {', '.join(resources)}, no tiles or images: "
-            "let cost() or probe() count as tiles what they cost the encoder, or use dispatch "
-            "'samples'"
+            f"dispatch is 'images', but samples cost {', '.join(resources)}, no tiles, patches "
+            "or images: let cost() or probe() count as tiles what they cost the encoder, or use "
+            "dispatch 'samples'"
         )
     if all(name in (*ENCODER, *NO_WORK) for name in resources):
         raise ValueError(

@@ -188,7 +188,7 @@ def _result(given: Given, direction: str, *, along_edge: bool) -> Tensor:
 
 def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> None:
     """Raise ValueError if gradients that travel as one value differ in precision."""
-    for several in set(routes.gradients.values()):
+    for several in routes.gradients.values():
         kinds = {encoders[encoder].dtype for encoder in several}
         if len(kinds) > 1:
             names = ", ".join(f"{encoders[e].name}: {encoders[e].dtype}" for e in several)

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from ..compiled import (
 )
 from ..execution.board import Board, BoardSeat
 from ..execution.drive import PipelineStalledError
-from ..links.place import MeshPlace, await_all, gather_objects
+from ..links.place import FAULTS, MeshPlace, await_all, gather_objects
 from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelines, make_groups
 from ..parts import WEIGHTS, Reading
 from ..stage.agreement import ModelFacts
@@ -49,11 +50,20 @@ def report_missing_ranks() -> Iterator[None]:
     except (PeerLostError, dist.DistError) as error:
         text = str(error).splitlines()[0]
         if error.__cause__ is not None or not isinstance(error, PeerLostError):  # one of torch's
-            try:
-                await_all(_LISTEN_S)
-            except PeerLostError as named:
-                text = f"{named}: {text}"
+            text = _from_all(text)
         raise PipelineStalledError(text, "while the pipeline was made") from error
+
+
+def _from_all(own: str) -> str:
+    """Return what stopped each process that comes here in time, else who does not."""
+    if "cpu:gloo" not in dist.get_backend_config():
+        return own
+    cpu, what = torch.device("cpu"), "say what it waits for"
+    try:
+        found = gather_objects(own, dist.group.WORLD, cpu, _LISTEN_S, what, FAULTS)
+    except PeerLostError as named:
+        return f"{named}: {own}"
+    return "; ".join(dict.fromkeys(found))
 
 
 def start_deadline(deadline_s: float) -> float:
@@ -201,6 +211,7 @@ def connect(
     limit_s = start_deadline(deadline_s)
     used = {found.communicator for found in collectives(first_program).values()}
     members = place.communicator_ranks(used)
+    _refuse_other_groups([channels, list(members), sharers], place, limit_s)
     try:
         groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
         board = post_board(place, deadline_s)
@@ -213,6 +224,24 @@ def connect(
     place.gather(None, limit_s)
     board.start()
     return groups, board
+
+
+def _refuse_other_groups(own: list[Any], place: MeshPlace, deadline_s: float) -> None:
+    """Raise ValueError in all processes that would make other groups, or in another order.
+
+    torch would connect what does not belong together, or wait. `own`: the names of the groups.
+    """
+    found = gather_objects(own, dist.group.WORLD, place.device, deadline_s)
+    for process, names in enumerate(found):
+        for first, other in zip(found[0], names, strict=True):
+            pairs = zip_longest(first, other)
+            at, pair = next(((n, p) for n, p in enumerate(pairs) if p[0] != p[1]), (0, ()))
+            if pair:
+                raise ValueError(
+                    f"as group {at}, process 0 would make {pair[0]!r} and process {process} "
+                    f"{pair[1]!r}; let schedule= make the same program on all ranks, in which "
+                    "nothing follows the order of a set"
+                )
 
 
 def post_board(place: MeshPlace, deadline_s: float) -> Board:

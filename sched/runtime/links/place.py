@@ -25,6 +25,8 @@ from .process_groups import PeerLostError, add_up, wait_for
 T = TypeVar("T")
 # Apart from messages that the training loop may have under way.
 _TAG = 19
+# Apart from those of processes that still wait elsewhere, whose messages have other sizes.
+FAULTS = 20
 
 
 _START = "make the pipeline"
@@ -50,7 +52,7 @@ def await_all(deadline_s: float, what: str = _START) -> None:
 
 
 def _monitored_gather(
-    own: Tensor, group: dist.ProcessGroup, deadline_s: float, what: str
+    own: Tensor, group: dist.ProcessGroup, deadline_s: float, what: str, tag: int = _TAG
 ) -> list[Tensor]:
     """Return every rank's tensor, all of one size, by messages: who does not send is known."""
     rank, ranks = group.rank(), group.size()
@@ -59,8 +61,8 @@ def _monitored_gather(
     running: list[tuple[int, dist.Work | None]] = []
     for other in others:
         try:
-            running.append((other, group.send([own], other, _TAG)))
-            running.append((other, group.recv([found[other]], other, _TAG)))
+            running.append((other, group.send([own], other, tag)))
+            running.append((other, group.recv([found[other]], other, tag)))
         except RuntimeError:  # its connection is closed
             running.append((other, None))
     until = monotonic() + deadline_s
@@ -89,12 +91,13 @@ def gather_objects(
     device: torch.device,
     deadline_s: float,
     what: str = _START,
+    tag: int = _TAG,
 ) -> list[T]:
     """Return what every rank of a group gives, by rank; all of them call this to do `what`.
 
     `group`: None for this process alone. `device`: where the group's messages are, if it has none
-    on the CPU. Raises PeerLostError if a rank is lost or the deadline passes, with the ranks that
-    did not come where messages are on the CPU.
+    on the CPU. `tag`: of the messages there. Raises PeerLostError if a rank is lost or the deadline
+    passes, with the ranks that did not come where messages are on the CPU.
     """
     if group is None or group.size() == 1:
         return [own]
@@ -103,7 +106,7 @@ def gather_objects(
 
     def gather(tensor: Tensor) -> Tensor:
         if on_cpu:
-            return torch.stack(_monitored_gather(tensor, group, deadline_s, what))
+            return torch.stack(_monitored_gather(tensor, group, deadline_s, what, tag))
         given = tensor.to(device)
         found = [torch.empty_like(given) for _ in range(group.size())]
         wait_for(group.allgather([found], [given]), given, deadline_s)

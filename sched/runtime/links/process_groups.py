@@ -16,7 +16,8 @@ process gets it once: a channel has as many groups as receivers, one or several 
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple, Protocol, TypeVar
@@ -209,20 +210,44 @@ class Groups:
         """Use every group once, so that all connections are there. Raises PeerLostError."""
         spec, value = TensorSpec((1,)), Value("START", 0)
         for source, target in sorted(self.channels):
-            if source == self.rank:
-                transfer = self.send(torch.ones(1, device=self.device), target, value)
-            else:
-                transfer = self.receive(spec, source, value)
-            transfer.wait(deadline_s)
+            with naming("uses", (source, target), self.channels[source, target]):
+                if source == self.rank:
+                    transfer = self.send(torch.ones(1, device=self.device), target, value)
+                else:
+                    transfer = self.receive(spec, source, value)
+                transfer.wait(deadline_s)
         for name in sorted(self.communicators):
-            collective = Collective("gather", 0, name)
-            self.enter(collective, torch.ones(1, device=self.device), spec, value).wait(deadline_s)
+            collective, one = Collective("gather", 0, name), torch.ones(1, device=self.device)
+            with naming("uses", name, [self.communicators[name]]):
+                self.enter(collective, one, spec, value).wait(deadline_s)
 
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
         channels = (group for several in self.channels.values() for group in several)
         for group in (*channels, *self.communicators.values(), *self.sharers.values()):
             dist.destroy_process_group(group)
+
+
+@contextmanager
+def naming(
+    does: str, name: object, groups: Sequence[int] | Sequence[dist.ProcessGroup]
+) -> Iterator[None]:
+    """Name the process and the group in the error of what did not come.
+
+    `name`: of a channel, a communicator or a set of ranks. `groups`: theirs, or processes.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        ranks = [
+            [each] if isinstance(each, int) else dist.get_process_group_ranks(each)
+            for each in groups
+        ]
+        others = ", ".join(map(str, dict.fromkeys(process for row in ranks for process in row)))
+        raise PeerLostError(
+            f"process {dist.get_rank()} {does} the group {name!r} of processes {others}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 def make_groups(
@@ -257,9 +282,10 @@ def make_groups(
                 processes = [ranks[member] for member in members]
                 # The last one, who receives on a channel, has the group in its first lane.
                 if first[processes[-1]] == number:
-                    made: dist.ProcessGroup = dist.new_group(
-                        processes, timeout, pg_options=options, sort_ranks=False
-                    )
+                    with naming("makes", name, processes):
+                        made: dist.ProcessGroup = dist.new_group(
+                            processes, timeout, pg_options=options, sort_ranks=False
+                        )
                     if own in processes:
                         found[name].append(made)
         return found

@@ -6,13 +6,14 @@ whole model's, whatever the split.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...planners.stage_split import SplitPlan, read_split
+from .checking import check_stages
 
 # call(layer, hidden states, extras) -> what the layer returns
 CallLayer = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
@@ -26,6 +27,8 @@ def split(
     first: Sequence[str] = (),
     last: Sequence[str] = (),
     call: CallLayer | None = None,
+    calls: Mapping[str, CallLayer] | None = None,
+    check: Mapping[str, Any] | Literal[False] | None = None,
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
 
@@ -34,8 +37,13 @@ def split(
     "model.layers"; "" for a model that is a list itself. `first`, `last`: the names of modules
     before and after them, such as "model.embed_tokens" and "model.norm"; they take and return one
     tensor. `call`: how a layer is called; by default with the hidden states and the stage's extras
-    by keyword. Where a layer returns several values the first are the hidden states. Raises
-    ValueError for another number of layers than the plan's, and names that the model has not.
+    by keyword. Where a layer returns several values the first are the hidden states. `calls`: how
+    single modules are called, by their names, with what the model's forward does between them.
+    `check`: a tiny microbatch, the input first, for which logits and gradients of the stages are
+    compared with those of the model's forward; by default one is made, and False compares nothing.
+    Raises ValueError for another number of layers than the plan's, names that the model has not, a
+    difference, with the first module where it appears, and a weight of a stage that a module which
+    is in none has, too. Pipeline sums the gradients of parameters that several stages have.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     >>> from counterpoise.sched.planners.stage_split import split_of
@@ -49,16 +57,77 @@ def split(
             f"the lists hold {len(names)} layers, the plan {plan.layers}; plan for this model, or "
             "name the lists that hold all its layers"
         )
-    stages: list[nn.Module] = []
+    held = [*first, *names, *last]
+    if missing := sorted(set(calls or {}) - set(held)):
+        raise ValueError(f"calls= names {', '.join(missing)}, which is in no stage")
+    stages: list[_SplitStage] = []
     for stage in plan.stages:
         own = [names[number] for number in stage.numbers]
         again = frozenset(own[position] for position in stage.recompute)
         # What is around the layers belongs to the ends of the pipeline.
         front = first if stage.stage == 0 else ()
         back = last if stage.stage == len(plan.stages) - 1 else ()
-        how = call or (lambda layer, x, extras: layer(x, **extras))
-        stages.append(_SplitStage(model, front, own, back, again, how))
-    return stages
+        around: dict[str, CallLayer] = dict.fromkeys((*front, *back), _call_end)
+        around |= dict.fromkeys(own, call or _call_layer)
+        around |= {name: how for name, how in (calls or {}).items() if name in around}
+        stages.append(_SplitStage(model, (*front, *own, *back), again, around))
+    _find_ties(model, stages)
+    if check is not False:
+        check_stages(model, stages, held, check)
+    return [*stages]
+
+
+def _call_end(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Any:
+    del extras
+    return module(x)
+
+
+def _call_layer(layer: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Any:
+    return layer(x, **extras)
+
+
+def _find_ties(model: nn.Module, stages: Sequence["_SplitStage"]) -> None:
+    """Tell each stage which of its parameters others have, too.
+
+    Raises ValueError for one that a module has which is in no stage.
+    """
+    names: dict[nn.Parameter, dict[int, str]] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            names.setdefault(parameter, {})[number] = name
+    inside = {module for stage in stages for module in stage.modules()}
+    for where, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if module not in inside and parameter in names:
+                tied = next(iter(names[parameter].values()))
+                raise ValueError(
+                    f"{tied} is tied to {where}.{name}, which is in no stage and would train "
+                    "apart; put both into stages (first=, last=), or neither, and divide both in "
+                    "vocabulary passes: VocabParallel(lm_head, embedding)"
+                )
+    for own in names.values():
+        if len(own) > 1:
+            for number, name in own.items():
+                stages[number].ties[own[min(own)]] = name, tuple(own)
+
+
+def with_ties(
+    given: Mapping[str, nn.Parameter] | None,
+    stages: Mapping[int, nn.Module],
+    placement: Sequence[int],
+) -> dict[str, nn.Parameter]:
+    """Return shared parameters with those that stages of a split have on other ranks, too.
+
+    `given`: shared already, by names of their own. `placement`: the rank of each stage.
+    """
+    found = dict(given or {})
+    known = {id(parameter) for parameter in found.values()}
+    for part in (part for stage in stages.values() for part in stage.modules()):
+        for shared, (name, numbers) in part.ties.items() if isinstance(part, _SplitStage) else ():
+            parameter = part.get_parameter(name)
+            if len({placement[n] for n in numbers}) > 1 and id(parameter) not in known:
+                found[shared] = parameter
+    return found
 
 
 def _layer_names(model: nn.Module, lists: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -81,31 +150,26 @@ class _SplitStage(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        first: Sequence[str],
-        layers: Sequence[str],
-        last: Sequence[str],
+        names: Sequence[str],
         recompute: frozenset[str],
-        call: CallLayer,
+        calls: Mapping[str, CallLayer],
     ) -> None:
         super().__init__()
-        self._first, self._layers, self._last = tuple(first), tuple(layers), tuple(last)
-        self._recompute, self._call = recompute, call
-        for name in (*first, *layers, *last):
+        self._names, self._recompute, self._calls = tuple(names), recompute, dict(calls)
+        # By a name that is one in all stages: the parameter's here, and the stages that have it.
+        self.ties: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name in names:
             _hold(self, name, model.get_submodule(name))
 
     def forward(self, x: Tensor, **extras: Any) -> Tensor:
         """Run the modules on the stage's input."""
-        for name in self._first:
-            x = self.get_submodule(name)(x)
-        for name in self._layers:
-            layer = self.get_submodule(name)
+        for name in self._names:
+            module, call = self.get_submodule(name), self._calls[name]
             if name in self._recompute and torch.is_grad_enabled():
-                found = checkpoint(self._call, layer, x, extras, use_reentrant=False)
+                found = checkpoint(call, module, x, extras, use_reentrant=False)
             else:
-                found = self._call(layer, x, extras)
+                found = call(module, x, extras)
             x = found if isinstance(found, Tensor) else found[0]
-        for name in self._last:
-            x = self.get_submodule(name)(x)
         return x
 
 

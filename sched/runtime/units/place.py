@@ -53,7 +53,7 @@ class UnitPlace(MeshPlace):
         """Return the ranks that enter collectives on each communicator: a replica's."""
         return {
             self.communicator_name(name, replica): self.units.pipeline(replica)
-            for name in communicators
+            for name in sorted(communicators)
             for replica in range(self.units.backbone.dp)
         }
 

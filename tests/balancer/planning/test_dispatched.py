@@ -43,7 +43,7 @@ def test_a_ledger_without_dispatch_stays_what_it_was() -> None:
     assert digests[0] == PlanConfig(4, 64, 1, RESOURCES, (None, None)).digest() != digests[1]
 
 
-@pytest.mark.parametrize("name", ["tiles", "images"])
+@pytest.mark.parametrize("name", ["tiles", "patches", "images"])
 def test_what_travels_has_no_budget(name: str) -> None:
     with pytest.raises(ValueError, match=f"leave {name} out of budgets"):
         Balance(dispatch="images", budgets={name: 9})
@@ -55,8 +55,13 @@ def test_something_must_be_left_to_balance(names: tuple[str, ...]) -> None:
         config_of(Balance(dispatch="images"), names)
 
 
+def test_patches_travel_as_tiles_do() -> None:
+    found = config_of(Balance(dispatch="images"), ("patches", "tokens", "images"))
+    assert found.dispatched == ("patches", "images")
+
+
 def test_something_must_travel() -> None:
-    with pytest.raises(ValueError, match="samples cost tokens, no tiles or images"):
+    with pytest.raises(ValueError, match="samples cost tokens, no tiles, patches or images"):
         config_of(Balance(dispatch="images"), ("tokens",))
 
 

@@ -38,6 +38,21 @@ def test_a_tile_is_a_sequence_of_patches_of_the_encoder() -> None:
     assert "tiles" not in cp.time_ns({"text_config": LLAMA, "vision_config": any_size})
 
 
+def test_patches_of_any_number_cost_as_those_of_a_usual_image() -> None:
+    qwen = {**VISION, "image_size": None, "spatial_merge_size": 2}
+    found = cp.time_ns({"text_config": LLAMA, "vision_config": qwen})
+    usual = 3 * 2 * TransformerLayer(32, 96).forward_flops(tokens=1024, pairs=1024**2)
+    assert found == {**cp.time_ns(LLAMA), "patches": usual // 1024}
+    # of two layers one sees windows of 4 x 4 patches
+    windows = {**qwen, "window_size": 56, "fullatt_block_indexes": [1]}
+    less = cp.time_ns({"text_config": LLAMA, "vision_config": windows})["patches"]
+    layer = TransformerLayer(32, 96)
+    assert found["patches"] - less == 3 * layer.forward_flops(tokens=0, pairs=1024 - 16)
+    # Qwen2-VL calls another width so
+    named = {**qwen, "hidden_size": 999, "embed_dim": 32}
+    assert cp.time_ns({"text_config": LLAMA, "vision_config": named}) == found
+
+
 @pytest.mark.parametrize(("change", "of_tokens"), [
     ({"head_dim": 16}, 64 * (2 * 64 + 2 * 16)),
     ({"hidden_act": "gelu"}, -64 * 160),

@@ -95,6 +95,7 @@ def test_a_collate_fn_makes_the_batches_and_its_labels_count():
         assert info.samples == 0 or info.costs["tokens"] == len(batch["input_ids"])
     last = own.step_info
     assert (last.samples, last.label_tokens, last.images) == (0, 0, False)
+    assert last.costs["tokens"] == last.padding["tokens"] == 0
     assert len(batch["input_ids"])  # of a real sample, which weighs nothing
 
 

@@ -2,13 +2,17 @@
 
 import copy
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.runtime import Pipeline, split
+from counterpoise.sched.runtime.stage.splitting import with_ties
 from tests.sched.runtime.cases import gradient, loader_step, mean_loss, relative
 from tests.sched.runtime.models import HIDDEN, WORDS, Block, make_batches
 from tests.sched.runtime.pool import WORLD, make_mesh
@@ -56,22 +60,31 @@ def copies_on_rank(
             yield "words", next(stage[-1].parameters())
 
 
-def train_tied(rank: int, name: str, ranks: int) -> float:
-    """Return the largest relative error of losses, gradients, norms and weights in two steps."""
+def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> float:
+    """Return the largest relative error of losses, gradients, norms and weights in two steps.
+
+    `by_split`: whether split() cuts the stages, and finds what they have in common.
+    """
     mesh = make_mesh(ranks)
     own, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     program = schedule(name, ranks=ranks, microbatches=COUNT)
     model = tied_stages(program.stages)
     # As a rank would have them: copies of its stages alone, tied among themselves.
     placed = program.stages_of(own)
-    mine = copy.deepcopy({stage: model[stage] for stage in placed})
-    shared = dict(copies_on_rank(mine, program.stages - 1))
+    shared: dict[str, nn.Parameter] = {}
+    if by_split:
+        plan = split_of(tuple(len(stage) for stage in model))
+        stages = split(nn.Sequential(*(m for stage in model for m in stage)), plan, layers="")
+        mine: dict[int, Any] = copy.deepcopy({stage: stages[stage] for stage in placed})
+    else:
+        mine = copy.deepcopy({stage: model[stage] for stage in placed})
+        shared = dict(copies_on_rank(mine, program.stages - 1))
     # A V has the first and the last stage on one rank: nobody shares the words with it.
     if len({program.placement[0], program.placement[-1]}) == 1:
         shared.pop("words", None)
     if own:
         # Another start than the first rank's, whose values count.
-        for parameter in shared.values():
+        for parameter in shared.values() or with_ties({}, mine, program.placement).values():
             nn.init.zeros_(parameter)
     pipe = Pipeline(
         mesh,
@@ -136,6 +149,11 @@ def one_process(model: nn.Module, every, total: int) -> Tensor:
 )
 def test_tied_and_replicated_parameters_train_as_one(pool, name, ranks) -> None:
     assert max(pool.run(train_tied, name, ranks)) <= 1e-5
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("1f1b", 2), ("zbv", 2), ("1f1b", 4)])
+def test_ties_of_a_split_model_need_not_be_named(pool, name, ranks) -> None:
+    assert max(pool.run(partial(train_tied, by_split=True), name, ranks)) <= 1e-5
 
 
 def refuse(rank: int, what: str) -> str:

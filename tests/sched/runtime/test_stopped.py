@@ -49,6 +49,8 @@ POINTS = {
     "load a state": ("pipeline", "Pipeline.load_state", 1),
 }
 ALWAYS = {"copy shared", "load a file"}
+# Where the others make or use a group that they can name.
+GROUPS = {"make groups", "later groups", "connect"}
 
 
 def stop_at(module: str, name: str, call: int) -> None:
@@ -120,6 +122,10 @@ def test_a_stopped_rank_is_named_wherever_others_wait_for_it(point: str, tmp_pat
         assert fine, text
         named = "for rank 1, which did not come to|; rank 1 (at|is at) |of rank 1|rank 1 is at"
         assert re.search(named, text), text
+        if point in GROUPS:
+            assert re.search(r"process 0 (makes|uses) the group \(\d, \d\) of processes", text), (
+                text
+            )
         assert text.endswith("True"), text
     finally:
         pool.kill()

@@ -14,7 +14,10 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-IMAGE = "{% if part.type == 'image' %}IMAGE{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+IMAGE = (
+    "{% if part.type == 'image' %}IMAGE{% elif part.type == 'video' %}VIDEO"
+    "{% elif part.type == 'audio' %}AUDIO{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+)
 CONTENT = (
     "{% if message.content is string %}{{ message.content }}{% else %}"
     f"{{% for part in message.content or [] %}}{IMAGE}{{% endfor %}}{{% endif %}}"
@@ -32,9 +35,9 @@ TEXTS = (
 )
 
 
-def chat_template(image: str = "", marks: bool = True) -> str:
+def chat_template(image: str = "", marks: bool = True, video: str = "", audio: str = "") -> str:
     """Return a template in ChatML, with {% generation %} around what the assistant says."""
-    text = CHAT.replace("IMAGE", image)
+    text = CHAT.replace("IMAGE", image).replace("VIDEO", video).replace("AUDIO", audio)
     if marks:
         return text
     return text.replace("{% generation %}", "").replace("{% endgeneration %}", "")
@@ -51,10 +54,12 @@ def _trained() -> str:
     return tokenizer.to_str()
 
 
-def tokenizer(*special: str, image: str = "", **named: str) -> Any:
+def tokenizer(
+    *special: str, image: str = "", video: str = "", audio: str = "", **named: str
+) -> Any:
     """Return a fast tokenizer with special tokens; `named` become its attributes, as image_token.
 
-    image: the token that a template puts where an image is.
+    image, video, audio: the token that a template puts where one is.
     """
     marks = ["<|im_start|>", "<|im_end|>", *special, *named.values()]
     made = PreTrainedTokenizerFast(
@@ -62,17 +67,18 @@ def tokenizer(*special: str, image: str = "", **named: str) -> Any:
         bos_token="<s>", extra_special_tokens=named,
     )  # fmt: skip
     made.add_special_tokens({"additional_special_tokens": list(dict.fromkeys(marks))})
-    made.chat_template = chat_template(image)
+    made.chat_template = chat_template(image, video=video, audio=audio)
     return made
 
 
-def qwen(name: str, size: int = 8, **settings: Any) -> Any:
+def qwen(name: str, size: int = 8, video_processor: Any = None, **settings: Any) -> Any:
     """Return Qwen's: patches of `size` pixels, merged by 2 x 2."""
     import transformers
 
     image = "<|vision_start|><|image_pad|><|vision_end|>"
     words = tokenizer(
         "<|vision_start|>", "<|vision_end|>", image=image, image_token="<|image_pad|>",
+        video=image.replace("image", "video"),
         video_token="<|video_pad|>", vision_bos_token="<|vision_start|>",
         vision_eos_token="<|vision_end|>",
     )  # fmt: skip
@@ -80,7 +86,7 @@ def qwen(name: str, size: int = 8, **settings: Any) -> Any:
         patch_size=size, merge_size=2, min_pixels=(4 * size) ** 2, max_pixels=(20 * size) ** 2,
         **settings,
     )  # fmt: skip
-    return _made(getattr(transformers, name), pixels, words, video_processor=None)
+    return _made(getattr(transformers, name), pixels, words, video_processor=video_processor)
 
 
 def llava() -> Any:
@@ -114,7 +120,7 @@ def llava_next() -> Any:
     )  # fmt: skip
 
 
-def llava_onevision() -> Any:
+def llava_onevision(video_processor: Any = None) -> Any:
     """Return LLaVA-OneVision's: squares of 28 pixels; several images have one square each."""
     from transformers import LlavaOnevisionImageProcessorPil, LlavaOnevisionProcessor
 
@@ -122,14 +128,17 @@ def llava_onevision() -> Any:
     pixels = LlavaOnevisionImageProcessorPil(
         size={"height": 28, "width": 28}, image_grid_pinpoints=grids
     )
-    words = tokenizer(image="<image>", image_token="<image>", video_token="<video>")
+    words = tokenizer(
+        image="<image>", video="<video>", image_token="<image>", video_token="<video>"
+    )
     return _made(
-        LlavaOnevisionProcessor, pixels, words, num_image_tokens=16, video_processor=None,
+        LlavaOnevisionProcessor, pixels, words, num_image_tokens=16,
+        video_processor=video_processor,
         vision_feature_select_strategy="full", vision_aspect_ratio="anyres_max_4",
     )  # fmt: skip
 
 
-def internvl() -> Any:
+def internvl(video_processor: Any = None) -> Any:
     """Return InternVL's: tiles of 28 pixels, 4 tokens each."""
     from transformers import GotOcr2ImageProcessorPil, InternVLProcessor
 
@@ -137,10 +146,12 @@ def internvl() -> Any:
         size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=1, max_patches=6
     )
     words = tokenizer(
-        image="<IMG_CONTEXT>", start_image_token="<img>", end_image_token="</img>",
+        image="<IMG_CONTEXT>", video="<video>", start_image_token="<img>", end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>", video_token="<video>",
     )  # fmt: skip
-    return _made(InternVLProcessor, pixels, words, image_seq_length=4, video_processor=None)
+    return _made(
+        InternVLProcessor, pixels, words, image_seq_length=4, video_processor=video_processor
+    )
 
 
 def idefics2(splitting: bool = True) -> Any:
@@ -239,8 +250,8 @@ def pixtral(merge: int = 1) -> Any:
 def _made(kind: Any, image_processor: Any, words: Any, **settings: Any) -> Any:
     """Return a processor with its tokenizer's template."""
     if "video_processor" in settings:
-        settings["video_processor"] = _NoVideos()
-        kind = _without_check(kind)
+        settings["video_processor"] = settings["video_processor"] or _NoVideos()
+        kind = without_check(kind)
     return kind(
         image_processor=image_processor, tokenizer=words, chat_template=words.chat_template,
         **settings,
@@ -252,10 +263,11 @@ class _NoVideos(dict[str, Any]):
 
     model_input_names = ()
     merge_size, temporal_patch_size, num_frames, fps = 2, 2, 8, 1
+    _auto_class = None  # what save_pretrained asks for
 
 
 @functools.cache
-def _without_check(kind: Any) -> Any:
+def without_check(kind: Any) -> Any:
     """Return a class of the same name that takes any video processor."""
 
     def check(self: Any, name: str, argument: Any) -> Any:

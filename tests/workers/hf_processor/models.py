@@ -85,7 +85,24 @@ def _idefics3(words: int, processor: Any) -> Any:
     return Idefics3ForConditionalGeneration(config)
 
 
+def _qwen2_audio(words: int, processor: Any) -> Any:
+    from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+
+    maker = processor.feature_extractor
+    audio = {
+        "num_mel_bins": maker.feature_size, "encoder_layers": 1, "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 16, "d_model": 16, "max_source_positions": maker.nb_max_frames // 2,
+    }  # fmt: skip
+    config = Qwen2AudioConfig(
+        audio_config={"model_type": "qwen2_audio_encoder", **audio},
+        text_config={"model_type": "qwen2", **TEXT, "vocab_size": words},
+        audio_token_index=processor.audio_token_id,
+    )  # fmt: skip
+    return Qwen2AudioForConditionalGeneration(config)
+
+
 _MODELS = {
+    "qwen2_audio": _qwen2_audio,
     "qwen2_5_vl": _qwen,
     "llava": _llava,
     "gemma3": _gemma3,

@@ -201,7 +201,7 @@ def test_images_are_never_cut(family: str) -> None:
         probed = outcome(lambda: hf.probe(SEEN).cost)  # noqa: B023
         found = outcome(lambda: hf(SEEN))  # noqa: B023
         if isinstance(found, str):
-            assert "images are not cut" in found or "nothing is learned" in found
+            assert "none is cut in its middle" in found or "nothing is learned" in found
             assert probed == found
             continue
         assert probed == hf.cost(found)
@@ -262,8 +262,8 @@ def test_what_has_no_rule_is_loaded_to_be_measured_and_says_so(caplog: Any) -> N
         costs = [hf.probe(SEEN).cost for _ in range(2)]
     assert costs == [hf.cost(hf(SEEN))] * 2
     assert [each.getMessage() for each in caplog.records] == [
-        "LlavaProcessor: no rule says what an image becomes (LlavaImageProcessorPil): each sample "
-        "is loaded to be measured"
+        "LlavaProcessor: no rule says what an image or a sound becomes "
+        "(LlavaImageProcessorPil): samples are loaded to be measured"
     ]
 
 

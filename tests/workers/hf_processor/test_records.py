@@ -108,7 +108,7 @@ WRONG = {
     "turn 0 has no text: its content is 3": {"messages": [{"role": "user", "content": 3}]},
     "turn 0 is a str, not an object": {"messages": ["hello"]},
     "no text: needed is one of messages, conversations.*has: question": {"question": "?"},
-    "known are parts of the types text, image": part(type="video", video="v.mp4"),
+    "known are parts of the types text, image": part(type="file", file="v.pdf"),
     "a list of lists: one record at a time .* use .over": {"messages": [SAID, SAID]},
     "document is a int, not a text": {"document": 3},
 }
@@ -198,5 +198,5 @@ def test_an_image_that_cannot_be_opened_says_why(image, message, tmp_path):
 
 
 def test_files_are_refused_where_no_folder_is_given():
-    with pytest.raises(ValueError, match="give image_root="):
+    with pytest.raises(ValueError, match="give media_root="):
         open_pixels("cat.png", {}, None, 100)

@@ -42,17 +42,14 @@ ROWS: Any = [
 ]  # fmt: skip
 
 
-def loss_of(model: Any, batch: Any, packed: bool, images_in_rows: bool) -> torch.Tensor:
+def loss_of(model: Any, batch: Any, packed: bool) -> torch.Tensor:
     """The sum of the losses of a batch's label tokens."""
     taken = {*inspect.signature(model.forward).parameters} - {"labels", "position_ids"}
     given = {name: value for name, value in batch.items() if name in taken}
     if packed:
-        given |= cp.hf_kwargs(batch, model)
+        given |= cp.hf_kwargs(batch, model)  # and images in a row for Idefics 3
     if not len(given.get("pixel_values", ())):
         given = {n: v for n, v in given.items() if n not in (*IDEFICS_ROWS, "image_grid_thw")}
-    for name in IDEFICS_ROWS if images_in_rows and packed else ():
-        if name in given:
-            given[name] = given[name][None]
     if "pixel_values" in given:
         given["pixel_values"] = given["pixel_values"].double()
     logits = model(**given).logits[:, :-1]
@@ -87,11 +84,10 @@ def test_twenty_steps_are_those_of_samples_one_by_one(family: str, layout: Any) 
     steps = (step for _ in range(STEPS) for step in loader.steps())
     for step in islice(steps, STEPS):
         for batch, info in zip(step.microbatches, step.infos, strict=True):
-            in_rows = family == "idefics3"
-            loss = loss_of(model, batch, layout == "packed", in_rows) / info.step_label_tokens
+            loss = loss_of(model, batch, layout == "packed") / info.step_label_tokens
             loss.backward()
             for key in info.keys:
-                one = loss_of(single, hf([ROWS[int(key)]]), False, in_rows)
+                one = loss_of(single, hf([ROWS[int(key)]]), False)
                 (one / info.step_label_tokens).backward()
             seen += len(info.keys)
         ours, theirs = ([each.grad for each in one.parameters()] for one in (model, single))

@@ -1,0 +1,362 @@
+"""What split() compares with a model's own forward: planted faults in Hugging Face's models."""
+
+import copy
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+import transformers
+from torch import Tensor, nn
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+from transformers.masking_utils import create_causal_mask
+
+from counterpoise.sched import schedule
+from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.runtime import Pipeline, split
+from tests.sched.runtime.cases import gradient, relative
+from tests.sched.runtime.pool import make_mesh
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
+GPT2 = {"vocab_size": 64, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}
+GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
+MADE: dict[str, Callable[[bool], nn.Module]] = {
+    "llama": lambda tied: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=tied)),
+    "granite": lambda tied: GraniteForCausalLM(
+        GraniteConfig(**SIZES, **GRANITE, tie_word_embeddings=tied)
+    ),
+    "cohere": lambda tied: CohereForCausalLM(CohereConfig(**SIZES, tie_word_embeddings=tied)),
+    "gemma": lambda tied: GemmaForCausalLM(
+        GemmaConfig(**SIZES, head_dim=8, tie_word_embeddings=tied)
+    ),
+    "gpt2": lambda tied: GPT2LMHeadModel(GPT2Config(**GPT2, tie_word_embeddings=tied)),
+}
+# What forward multiplies embeddings and logits with.
+SCALES = {"granite": (12.0, 1 / 8), "cohere": (1.0, 0.0625)}
+
+
+class Description(NamedTuple):
+    """How a model is split: the names, how layers and single modules are called."""
+
+    names: dict[str, Any]
+    call: Callable[..., Any]
+    calls: dict[str, Callable[..., Any]]
+
+    @property
+    def embedding(self) -> str:
+        return str(self.names["first"][0])
+
+    @property
+    def norm(self) -> str:
+        return str(self.names["last"][0])
+
+    def given(self) -> dict[str, Any]:
+        return {**self.names, "call": self.call, "calls": self.calls}
+
+
+def describe(family: str, model: Any, *, masked: bool = True, shift: int = 0) -> Description:
+    """Return what split() needs. `masked`: whether samples see nothing of others. `shift`: of
+    positions."""
+
+    def positions(extras: Mapping[str, Tensor]) -> Tensor:
+        return extras["position_ids"].roll(shift, -1)
+
+    def call(layer: nn.Module, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
+        mask = create_causal_mask(
+            config=model.config,
+            inputs_embeds=x,
+            attention_mask=None,
+            past_key_values=None,
+            position_ids=extras["position_ids"] if masked else None,
+        )
+        if family == "gpt2":
+            return layer(x, attention_mask=mask)
+        rotary = model.model.rotary_emb(x, positions(extras))
+        return layer(x, attention_mask=mask, position_embeddings=rotary)
+
+    if family == "gpt2":
+        names = {
+            "layers": "transformer.h",
+            "first": ("transformer.wte", "transformer.wpe"),
+            "last": ("transformer.ln_f", "lm_head"),
+        }
+        added = {"transformer.wpe": lambda wpe, x, extras: x + wpe(positions(extras))}
+        return Description(names, call, added)
+    names = {
+        "layers": "model.layers",
+        "first": ("model.embed_tokens",),
+        "last": ("model.norm", "lm_head"),
+    }
+    scale, logits = SCALES.get(family, (1.0, 1.0))
+    scaled = {
+        "model.embed_tokens": lambda words, x, _: words(x) * scale,
+        "lm_head": lambda head, x, _: head(x) * logits,
+    }
+    return Description(names, call, scaled if family in SCALES else {})
+
+
+def make(family: str, tied: bool = True) -> Any:
+    torch.manual_seed(0)
+    return MADE[family](tied)
+
+
+def half(module: nn.Module, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
+    return module(x) * 0.5
+
+
+def twice(module: nn.Module, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
+    # A norm after a norm changes something if its weight does.
+    return module(module(x))
+
+
+def apart(head: Any, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
+    return head(x)
+
+
+@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("tied", [True, False])
+def test_stages_that_do_what_forward_does_pass(family: str, tied: bool) -> None:
+    model = make(family, tied).train()
+    given = describe(family, model).given()
+    before = copy.deepcopy(model.state_dict())
+    again = split(model, split_of((1, 2), [(0,), (1,)]), **given)
+    assert len(again) == 2
+    assert len(split(model, split_of((1, 1, 1)), **given)) == 3
+    # nothing is left of it
+    assert all(module.training for module in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def faults(family: str, model: Any) -> dict[str, tuple[Description, str]]:
+    """Return a description with each planted fault, and the module that the error must name."""
+    right = describe(family, model)
+    own = right.calls.get("lm_head", apart)
+
+    def untied(head: Any, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
+        kept = copy.deepcopy(head).requires_grad_(False)  # trained here no more
+        return own(kept, x, extras)
+
+    def with_calls(**calls: Callable[..., Any]) -> Description:
+        changed = {name.replace("__", "."): how for name, how in calls.items()}
+        return right._replace(calls={**right.calls, **changed})
+
+    layer = f"{right.names['layers']}.0"
+    words = right.embedding.replace(".", "__")
+    return {
+        "a scale dropped": (with_calls(**{words: half}), f"^{layer} is called"),
+        "a norm twice": (
+            with_calls(**{right.norm.replace(".", "__"): twice}),
+            f"call 5 .* of lm_head, and of the stages of {right.norm}",
+        ),
+        "a mask forgotten": (describe(family, model, masked=False), f"^{layer} makes something"),
+        "positions shifted": (
+            describe(family, model, shift=1),
+            "transformer.wpe is called" if family == "gpt2" else f"^{layer} makes something",
+        ),
+        "a tie cut": (
+            with_calls(lm_head=untied),
+            f"gradient of {right.embedding}.weight differs",
+        ),
+    }
+
+
+@pytest.mark.parametrize("fault", list(faults("llama", make("llama"))))
+@pytest.mark.parametrize("family", MADE)
+def test_planted_faults_are_found_and_the_first_module_is_named(family: str, fault: str) -> None:
+    model = make(family)
+    wrong, named = faults(family, model)[fault]
+    if fault == "a norm twice" and family == "gpt2":
+        named = named.replace("call 5", "call 6")
+    with pytest.raises(ValueError, match=named):
+        split(model, split_of((1, 2)), **wrong.given())
+
+
+@pytest.mark.parametrize(
+    ("family", "named"),
+    [
+        ("granite", "does something between model.embed_tokens and it"),
+        ("cohere", "forward changes what lm_head makes"),
+        ("gpt2", "with transformer.wpe, which no stage has"),
+    ],
+)
+def test_what_forward_does_between_modules_is_not_dropped_in_silence(family, named) -> None:
+    model = make(family)
+    plain = describe(family, model)
+    names = {**plain.names, "first": plain.names["first"][:1]}
+    with pytest.raises(ValueError, match=named):
+        split(model, split_of((1, 2)), **names, call=plain.call)
+
+
+def test_a_layer_that_needs_more_than_it_gets_is_named_with_what_forward_gives() -> None:
+    model = make("llama")
+    names = describe("llama", model).names
+    with pytest.raises(ValueError, match=r"model.layers.0 fails .* gives it .*position_embeddings"):
+        split(model, split_of((1, 2)), **names)
+
+
+def test_vocabulary_passes_leave_embedding_and_head_out_together() -> None:
+    model = make("llama")
+    around = describe("llama", model).given() | {"first": ()}
+    with pytest.raises(ValueError, match=r"embed_tokens.weight is tied to lm_head.weight"):
+        split(model, split_of((3,)), **{**around, "first": ("model.embed_tokens",), "last": ()})
+    around["last"] = ("model.norm",)
+    assert len(split(model, split_of((1, 2)), **around)) == 2
+    wrong = {**around, "calls": {"model.norm": half}}
+    with pytest.raises(ValueError, match=r"changes what model\.norm makes"):
+        split(model, split_of((1, 2)), **wrong)
+    # Cohere scales the logits, which the divided head would not.
+    model = make("cohere")
+    around = describe("cohere", model).given() | {"first": (), "last": ("model.norm",), "calls": {}}
+    with pytest.warns(UserWarning, match="no stage has lm_head"):
+        split(model, split_of((1, 2)), **around)
+
+
+def test_a_tie_that_the_config_wants_and_the_weights_have_not_is_refused() -> None:
+    model = make("llama")
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    with pytest.raises(ValueError, match="weights of their own"):
+        split(model, split_of((1, 2)), **describe("llama", model).given())
+
+
+def test_the_microbatch_may_be_given_and_the_check_left_out() -> None:
+    model = make("llama")
+    given = describe("llama", model).given()
+    padded = {
+        "input_ids": torch.ones(1, 4, dtype=torch.long),
+        "position_ids": torch.arange(4)[None],
+    }
+    assert split(model, split_of((3,)), **given, check=padded)
+    wrong = describe("llama", model, masked=False).given()
+    assert split(model, split_of((3,)), **wrong, check=padded)  # of one sample: no mask between
+    assert split(model, split_of((3,)), **wrong, check=False)
+    with pytest.raises(ValueError, match="calls= names lm_heat"):
+        split(model, split_of((3,)), **{**given, "calls": {"lm_heat": half}})
+    with torch.device("meta"):
+        assert split(make("llama"), split_of((3,)), **describe("llama", model).names)
+
+
+def test_a_model_for_which_no_microbatch_can_be_made_asks_for_one() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+        def forward(self, x: Tensor, y: Tensor) -> Any:
+            return self.layers(x) + y
+
+    with pytest.raises(ValueError, match="forward takes y; give check="):
+        split(Two(), split_of((2,)))
+    with pytest.raises(ValueError, match="begin with a Tanh"):
+        split(nn.Sequential(nn.Tanh(), nn.Linear(2, 2)), split_of((2,)), layers="")
+
+
+def microbatches(seed: int) -> list[dict[str, Tensor]]:
+    """Return packed microbatches of several sizes, two samples in each."""
+    chance = torch.Generator().manual_seed(seed)
+    found = []
+    for first, second in ((5, 3), (2, 7), (4, 4), (1, 2)):
+        ids = torch.randint(3, 64, (1, first + second), generator=chance)
+        positions = torch.cat([torch.arange(first), torch.arange(second)])[None]
+        found.append({"input_ids": ids, "labels": ids.roll(-1, -1), "position_ids": positions})
+    return found
+
+
+def summed(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+def train_family(rank: int, family: str, tied: bool, name: str) -> float:
+    """Return the largest relative error of three steps on two ranks beside HF's own forward."""
+    del rank
+    mesh, model = make_mesh(2), make(family, tied).eval()  # GPT-2 has dropout
+    expected = copy.deepcopy(model)
+    program = schedule(name, ranks=2, microbatches=4)
+    given = describe(family, model).given()
+    stages = split(model, split_of((1, 2) if program.stages == 2 else (1, 1, 1, 0)), **given)
+    mine = {stage: stages[stage] for stage in program.stages_of(mesh["pp"].get_local_rank())}
+    pipe = Pipeline(
+        mesh,
+        schedule=name,
+        stages=mine,
+        extras=("position_ids",),
+        hidden=lambda info: (1, info.costs["tokens"], 16),
+        loss=summed,
+        deadline_s=40,
+    )
+    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (pipe.parameters(), expected.parameters())]
+    theirs, worst = dict(expected.named_parameters(remove_duplicate=False)), 0.0
+    pairs = [(p, theirs[n]) for stage in mine.values() for n, p in stage.named_parameters()]
+    try:
+        for step in range(3):
+            batches = microbatches(step)
+            sizes = [batch["input_ids"].numel() for batch in batches]
+            infos = [
+                # two replicas do the same
+                SimpleNamespace(step_label_tokens=2 * sum(sizes), costs={"tokens": n})
+                for n in sizes
+            ]
+            loss = pipe.step(SimpleNamespace(microbatches=batches, infos=infos)).loss
+            wanted = torch.zeros(())
+            for batch in batches:
+                fields = {n: batch[n] for n in ("input_ids", "position_ids")}
+                one = summed(expected(**fields, use_cache=False).logits, batch["labels"])
+                (one / sum(sizes)).backward()
+                wanted += one.detach() / sum(sizes)
+            errors = [relative(gradient(a), gradient(b)) for a, b in pairs]
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            errors += [relative(a.detach(), b.detach()) for a, b in pairs]
+            worst = max(worst, relative(loss, wanted), *errors)
+    finally:
+        pipe.close()
+    return worst
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["1f1b", "zbv"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", MADE)
+def test_two_ranks_train_as_the_models_own_forward_does(pool, family, tied, name) -> None:
+    assert max(pool.run(train_family, family, tied, name)) <= 1e-5
+
+
+# Those that docs/runtime.md names.
+FAMILIES = "Llama Mistral Mixtral Qwen2 Qwen3 Qwen2Moe Qwen3Moe Gemma Olmo Olmo2 SmolLM3 Phi3"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", [*FAMILIES.split(), "StableLm", "Starcoder2"])
+def test_one_description_fits_many_families(family: str) -> None:
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(
+        getattr(transformers, f"{family}Config")(**SIZES)
+    )
+    assert len(split(model, split_of((1, 2)), **describe("llama", model).given())) == 2
