@@ -27,10 +27,10 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 71_200,
-    WHEEL: 71_620,
-    PLAIN: 5_900,
-    BALANCED: 17_480,
+    PRODUCT: 77_680,
+    WHEEL: 78_090,
+    PLAIN: 5_955,
+    BALANCED: 18_570,
     REMOTE: 6_500,
 }
 

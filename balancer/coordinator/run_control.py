@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from ..planning.kernels.arrays import Int64
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Pong, RunFailed, StartRun, UnknownPeer
@@ -79,7 +78,12 @@ class RunControl(CoordinatorState):
         """
         count, fingerprint = self.facts.count, self.facts.fingerprint
         try:
-            order = _order(job, count, start.epoch)
+            if job.mixture:
+                from ..planning.mixing.recipe import order_of_rows  # here: other data need none
+
+                order = order_of_rows(job.mixture, count, job.plan.seed, start.epoch, job.shuffle)
+            else:
+                order = permutation(count, job.plan.seed, start.epoch, shuffle=job.shuffle)
         except MemoryError as error:
             reason = f"the balancer has no memory for an order of {count}: {error}"
             raise ValueError(reason) from error
@@ -308,16 +312,3 @@ class RunControl(CoordinatorState):
                     f"data-parallel rank {number} with others, has ended or cannot be reached: "
                     "restart all ranks from the last ledger"
                 )
-
-
-def _order(job: JobSpec, count: int, epoch: int) -> Int64:
-    """Return the order of an epoch, of data of so many samples, or rows of a mixture."""
-    if not job.mixture:
-        return permutation(count, job.plan.seed, epoch, shuffle=job.shuffle)
-    from ..planning.mixing.recipe import Recipe  # here: other data need nothing of it
-
-    recipe = Recipe.of_facts(job.mixture)
-    most = recipe.epoch if isinstance(recipe.epoch, int) else 0
-    if most > count or (most := int(recipe.first_rows[-1])) != count:
-        raise ValueError(f"the mixture has {most} rows, and the workers have {count} samples")
-    return recipe.order(job.plan.seed, epoch, job.shuffle)

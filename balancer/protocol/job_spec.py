@@ -29,8 +29,7 @@ class JobSpec:
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
     no resource of that name): ranks count them in their batches. transport: how payloads travel;
-    "direct" or "inline" forces it. mixture: what decides the order of a mixture, Recipe.facts();
-    empty for other data.
+    "direct" or "inline" forces it. mixture: Recipe.facts() of a mixture, empty for other data.
     """
 
     plan: PlanConfig
@@ -124,10 +123,8 @@ def to_json(job: JobSpec) -> str:
     >>> from_json(to_json(job)) == job
     True
     """
-    values = asdict(job)
-    if not job.mixture:
-        del values["mixture"]
-    return json.dumps(values, sort_keys=True)
+    said = {name: each for name, each in asdict(job).items() if name != "mixture" or each}
+    return json.dumps(said, sort_keys=True)
 
 
 def from_json(text: str) -> JobSpec:

@@ -319,3 +319,17 @@ def _joined(parts: Sequence[Jobs]) -> Jobs:
         np.concatenate([each.begin for each in parts]),
         np.concatenate([each.due for each in parts]),
     )
+
+
+def order_of_rows(
+    facts: Mapping[str, Any], count: int, seed: int, epoch: int, shuffle: bool
+) -> Int64:
+    """Return the order of a mixture's rows in an epoch; facts: Recipe.facts().
+
+    Raises ValueError where the mixture is not of `count` rows.
+    """
+    recipe = Recipe.of_facts(facts)
+    most = recipe.epoch if isinstance(recipe.epoch, int) else 0
+    if most > count or (most := int(recipe.first_rows[-1])) != count:
+        raise ValueError(f"the mixture has {most} rows, and the workers have {count} samples")
+    return recipe.order(seed, epoch, shuffle)
