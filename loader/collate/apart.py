@@ -33,8 +33,10 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
     samples: list[dict[str, Any]] = [{} for _ in places]
     for name, whole in batch.items():
         of_name = name.removesuffix(LENGTHS)
+        # what the layout has made follows from the samples, and is not theirs
         if name in made or (of_name != name and of_name in batch):
             continue
+        # images without a rule of the user's go with their owners, below
         if name in IMAGE_FIELDS and name not in rules:
             continue
         how = rules[name].how if name in rules else ""
@@ -45,6 +47,7 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
             values = [array[..., row, span] for row, span in places]
         elif not isinstance(whole, list):
             values = np.asarray(whole)
+            # filled up: the sizes of all axes say what was there; else laid one after another
             if lengths is not None and how == "pad":
                 sizes = np.asarray(lengths).reshape(len(samples), -1).tolist()
                 values = [each[tuple(map(slice, s))] for each, s in zip(values, sizes, strict=True)]

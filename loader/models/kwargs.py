@@ -87,8 +87,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         lengths = ends.diff().to(batch["position_ids"].device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
-    fields = _fields_named(batch, inner) | with_axis(batch, inner)
-    return fields | told | _types_told(batch, inner)
+    taken = inspect.signature(inner.forward).parameters
+    fields = _fields_named(batch, taken) | with_axis(batch, inner)
+    return fields | told | _types_told(batch, inner, taken)
 
 
 def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
@@ -155,9 +156,8 @@ def holds_nothing(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.numel()
 
 
-def _fields_named(batch: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Return the fields of the samples that a model's forward() names, without those of tokens."""
-    taken = inspect.signature(model.forward).parameters
+def _fields_named(batch: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the samples that forward() takes by name, without those of tokens."""
     return {
         name: value
         for name, value in batch.items()
@@ -189,9 +189,6 @@ def _axes_by_sample(
     seconds = batch.get("second_per_grid_ts")
     for begin, end in pairwise(ends):
         own, own_types = ids[:, begin:end], types[:, begin:end]
-        if not own_types.any() and "mm_token_type_ids" in taken:
-            # what get_rope_index makes of text alone, where it takes it at all
-            own_types = torch.zeros_like(own)
         given: dict[str, Any] = {"input_ids": own, "mm_token_type_ids": own_types}
         given["attention_mask"] = torch.ones_like(own)
         for kind, _, name in VISION:
@@ -246,9 +243,10 @@ def merge_size(model: Any) -> int:
     return 1
 
 
-def _types_told(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+def _types_told(
+    batch: Mapping[str, Any], model: Any, taken: Mapping[str, Any]
+) -> dict[str, Tensor]:
     """Return the types of tokens, (1, tokens), under the names by which a model takes them."""
-    taken = inspect.signature(model.forward).parameters
     told = {
         name: batch[name].reshape(1, -1)
         for name in ("mm_token_type_ids", "token_type_ids")

@@ -2,8 +2,7 @@
 
 from .collating import recognise_work
 from .costs import FoundCosts, FoundWork
-from .finding import FIRST, ColumnCosts, column_costs, find_costs, hold_first
-from .found_source import FoundSource
+from .finding import FIRST, ColumnCosts, FoundSource, column_costs, find_costs, hold_first
 
 __all__ = [
     "FIRST",

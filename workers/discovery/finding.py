@@ -1,6 +1,7 @@
 """`find_costs`: what samples cost, found in the first of them: the fields whose sizes vary.
 
-`column_costs` has the same costs from a Hugging Face data set's Arrow columns, without decoding.
+`column_costs` has the same costs from a Hugging Face data set's Arrow columns, without decoding;
+`FoundSource` is a data set with either.
 """
 
 import importlib
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from ...balancer.planning.problem.options import LLM
 from ..images.decode import ImageError, image_size
 from ..sources.costs import sample_nbytes
+from ..sources.interface import PlainSource, Probe
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 from .costs import FoundCosts, FoundResource
 from .fields import SampleField, find_fields, form_of
@@ -273,3 +275,23 @@ def _is_list_of_numbers(kind: Any) -> bool:
 
 def _is_integer(kind: Any) -> bool:
     return kind is not None and bool(_types().is_integer(kind))
+
+
+class FoundSource(PlainSource):
+    """A data set whose costs were found: measured when loaded, or read from its columns."""
+
+    def __init__(self, dataset: Any, found: FoundCosts, key: Any) -> None:
+        """`found` measures a loaded sample, unless the data set's columns say as much."""
+        super().__init__(dataset, found.measure, key)
+        self._columns: ColumnCosts | None = column_costs(dataset, found)
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether a sample has to be loaded to learn its cost."""
+        return self._columns is None
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of a sample; SampleError where it is none."""
+        if self._columns is None:
+            return super().probe(index)
+        return Probe(self.key(index), self._columns.cost(index))

@@ -259,6 +259,7 @@ def _compare_gradients(
     ours: Tensor,
 ) -> None:
     """Raise ValueError that names the first parameter, in backward's order, that differs."""
+    # a parameter that stages share has one name, and the sum of its gradients
     named: dict[nn.Parameter, str] = {}
     for name, parameter in (pair for stage in stages for pair in stage.named_parameters()):
         if parameter.requires_grad:
@@ -271,7 +272,9 @@ def _compare_gradients(
     found: dict[nn.Parameter, Tensor] = {}
     outputs = [output for _, output in ends[:-1]] + [ours]
     gradient: Tensor | None = start
+    # each stage alone, from the last: its input's gradient is where the stage before begins
     for stage, (x, _), output in zip(stages[::-1], ends[::-1], outputs[::-1], strict=True):
+        # nothing before it is trained
         if gradient is None or not output.requires_grad:
             break
         own = [p for p in stage.parameters() if p.requires_grad]
