@@ -193,10 +193,11 @@ class StreamLoop:
         if len(self._ready) > 1:
             self._ready.popleft()
             return
-        key = f"step/{self._step}"
+        # By the microbatch's own step: what an exception leaves in its middle is called again.
+        key = f"step/{facts.step}"
         self._heard.pop(key, None)
         self._said.discard(key)
-        self._clear(facts.after[1], self._step + 1)
+        self._clear(facts.after[1], facts.step + 1)
 
     def finish(self) -> None:
         """End the run's workers, unless they are persistent."""

@@ -1,4 +1,4 @@
-"""Streams and collate functions. Imported by name, here and in worker processes."""
+"""Streams, collate functions and loaders. Imported by name, here and in worker processes."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+import counterpoise as cp
 from counterpoise.workers.sources.interface import SampleError
 
 COUNT = 120
@@ -102,3 +103,31 @@ def mark(_number):
 def joined(samples):
     """Collate one after the other; raises for no samples."""
     return {name: torch.cat([each[name] for each in samples]) for name in ("input_ids", "labels")}
+
+
+BUDGET = 200
+
+
+def loader(dataset=None, **changes):
+    options = {"budgets": {"tokens": BUDGET}, "layout": "packed", "accumulate": 2}
+    own = {name: changes.pop(name) for name in [*changes] if hasattr(cp.Balance(), name)}
+    stream = Stateful() if dataset is None else dataset
+    return cp.DataLoader(stream, balance=cp.Balance(**{**options, **own}), **changes)
+
+
+def numbers(batch):
+    return batch["input_ids"][0][batch["cu_seq_lens"][:-1].long()].tolist()
+
+
+def digest(batch, info):
+    tensors = {name: each.tolist() for name, each in batch.items() if torch.is_tensor(each)}
+    return info.step, info.microbatch, info.keys, info.step_label_tokens, tensors
+
+
+def take(own, most=None):
+    found = []
+    for batch in own:
+        found.append(digest(batch, own.step_info))
+        if len(found) == most:
+            break
+    return found

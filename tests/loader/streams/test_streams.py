@@ -2,9 +2,6 @@
 
 import copy
 import json
-import pickle
-import random
-import signal
 
 import datasets
 import pytest
@@ -12,38 +9,11 @@ import torch
 import webdataset as wds
 from torch.utils.data import IterDataPipe, default_collate
 
-import counterpoise as cp
 from counterpoise.loader import LoaderError, StepLoader
-from tests.loader.alarms import is_in_fork_hook
 from tests.loader.streams import stream_data as made
+from tests.loader.streams.stream_data import BUDGET, loader, numbers, take
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-BUDGET = 200
-
-
-def loader(dataset=None, **changes):
-    options = {"budgets": {"tokens": BUDGET}, "layout": "packed", "accumulate": 2}
-    own = {name: changes.pop(name) for name in [*changes] if hasattr(cp.Balance(), name)}
-    stream = made.Stateful() if dataset is None else dataset
-    return cp.DataLoader(stream, balance=cp.Balance(**{**options, **own}), **changes)
-
-
-def numbers(batch):
-    return batch["input_ids"][0][batch["cu_seq_lens"][:-1].long()].tolist()
-
-
-def digest(batch, info):
-    tensors = {name: each.tolist() for name, each in batch.items() if torch.is_tensor(each)}
-    return info.step, info.microbatch, info.keys, info.step_label_tokens, tensors
-
-
-def take(own, most=None):
-    found = []
-    for batch in own:
-        found.append(digest(batch, own.step_info))
-        if len(found) == most:
-            break
-    return found
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -134,80 +104,6 @@ def test_one_pack_is_made_for_one_that_is_asked_for():
         read.clear()
         packs.clear()
     assert count > 10
-
-
-@pytest.mark.parametrize(
-    ("workers", "stop"), [(0, 1), (0, 6), (0, 13), (0, None), (2, 1), (2, 7), (1, None)]
-)
-@pytest.mark.parametrize("kind", [made.Stateful, made.Plain])
-def test_a_ledger_goes_on_exactly(kind, workers, stop):
-    whole = take(loader(kind(), num_workers=workers))
-    stop = len(whole) if stop is None else stop
-    first = loader(kind(), num_workers=workers)
-    assert take(first, stop) == whole[:stop]
-    ledger = pickle.loads(pickle.dumps(first.state_dict()))
-    again = loader(kind(), num_workers=workers)
-    again.load_state_dict(ledger)
-    assert take(again) == whole[stop:]
-    assert again.state_dict()["epoch"] == 1
-
-
-def test_a_ledger_of_what_was_trained_on_is_that_of_its_info():
-    own = loader()
-    pairs = [*own.with_info()]
-    _, info = pairs[4]
-    again = loader()
-    again.load_state_dict(own.state_dict(after=info))
-    assert take(again) == [digest(*pair) for pair in pairs[5:]]
-
-
-def test_the_next_epoch_is_whole_after_a_resumed_one():
-    own = loader(made.Plain())
-    take(own, 5)
-    again = loader(made.Plain())
-    again.load_state_dict(own.state_dict())
-    take(again)
-    assert len(take(again)) == len(take(loader(made.Plain())))
-
-
-def test_a_stream_without_a_state_is_read_again_and_that_is_said(caplog):
-    own = loader(made.Plain())
-    take(own, 5)
-    loader(made.Plain()).load_state_dict(own.state_dict())
-    assert "Plain has no state_dict()" in caplog.text
-    caplog.clear()
-    own = loader()
-    take(own, 5)
-    loader().load_state_dict(own.state_dict())
-    assert not caplog.text
-
-
-def test_a_ledger_has_no_samples_and_is_small():
-    own = loader(made.Plain())
-    take(own, 8)
-    assert len(json.dumps(own.state_dict())) < 1200
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"num_workers": 2}, "workers was 0 and is 2.*save state_dict.. on every rank"),
-        ({"rank": 0, "ranks": 2}, "ranks was 1 and is 2"),
-        ({"budgets": {"tokens": 300}}, "digest was .* resume with the same ranks, budgets"),
-    ],
-)
-def test_a_ledger_of_other_readers_or_packs_is_refused(changes, reason):
-    own = loader(made.Plain())
-    take(own, 5)
-    with pytest.raises(ValueError, match=reason):
-        loader(made.Plain(), **changes).load_state_dict(own.state_dict())
-
-
-def test_a_ledger_of_a_planned_loop_is_refused():
-    rows = [made.sample(number) for number in range(10)]
-    planned = cp.DataLoader(rows, batch_size=2, shuffle=True, balance="random")
-    with pytest.raises(ValueError, match="kind is 'balanced', needed is 'stream'"):
-        loader().load_state_dict(planned.state_dict())
 
 
 def test_what_collate_raises_is_raised_and_the_pack_comes_again():
@@ -447,49 +343,3 @@ def test_a_sample_without_tokens_needs_a_cost():
         take(loader(Texts()))
     with pytest.raises(ValueError, match="has no cost named tokens; its costs are rows"):
         take(loader(made.Plain(), cost=lambda _: {"rows": 1}))
-
-
-# --- exceptions from anywhere
-
-
-class InterruptedAtRandomError(Exception):
-    """What a signal's handler raises in the middle of next()."""
-
-
-def interrupt(_number, frame):
-    is_outside = frame.f_code is take_torn.__code__  # next() has returned, or was not called yet
-    if not is_outside and not is_in_fork_hook(frame):
-        raise InterruptedAtRandomError
-
-
-def take_torn(own, times, draw):
-    """Take an epoch; so many calls of next() are interrupted, and made again."""
-    found, batches = [], iter(own)
-    while True:
-        try:
-            if times:
-                signal.setitimer(signal.ITIMER_REAL, draw.choice((1e-4, 1e-3, 4e-3, 2e-2)))
-            try:
-                batch = next(batches)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except (InterruptedAtRandomError, TypeError):  # numpy makes the one of the other
-            times -= 1
-            continue
-        except StopIteration:
-            return found, times
-        found.append(digest(batch, own.step_info))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_exception_at_any_moment_leaves_the_same_batches_to_come(workers):
-    whole = take(loader(made.Plain(), num_workers=workers))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for seed in range(2):
-            own = loader(made.Plain(), num_workers=workers)
-            found, _ = take_torn(own, 12, random.Random(seed))
-            assert found == whole
-    finally:
-        signal.signal(signal.SIGALRM, before)

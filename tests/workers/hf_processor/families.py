@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -33,6 +35,19 @@ TEXTS = (
     "What does the figure show? A light ray that is refracted at the surface of a lens.",
     "The quick brown fox jumps over the lazy dog, again and again, until it is tired.",
 )
+
+
+# A record of text, and one with an image.
+TEXT = {
+    "messages": [
+        {"role": "user", "content": "How many apples?"},
+        {"role": "assistant", "content": "12 apples"},
+        {"role": "user", "content": "And now?"},
+        {"role": "assistant", "content": "5 of them"},
+    ]
+}
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(1, 256, (40, 90, 3), np.uint8))
+SEEN = {**TEXT, "images": [PICTURE]}
 
 
 def chat_template(image: str = "", marks: bool = True, video: str = "", audio: str = "") -> str:

@@ -15,7 +15,6 @@ import torch
 pytest.importorskip("av")
 
 from datasets import Dataset
-from PIL import Image
 
 import counterpoise as cp
 from counterpoise import media
@@ -23,7 +22,7 @@ from counterpoise.loader.adapters.trainer import for_model
 from counterpoise.loader.models.proof import check_packing
 from counterpoise.workers import SampleError
 from tests.workers.hf_processor.clip_families import AUDIO, ONE_SOUND, VIDEO, make
-from tests.workers.hf_processor.families import tokenizer
+from tests.workers.hf_processor.families import PICTURE, tokenizer
 from tests.workers.hf_processor.models import make_model
 from tests.workers.media.making import audio, video, wave
 
@@ -31,7 +30,6 @@ FPS = media.FrameRule(fps=2, max_frames=7)
 FIVE = media.FrameRule(frames=5)
 ANSWER = {"role": "assistant", "content": "12 apples"}
 TEXT = {"type": "text", "text": "How many?"}
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(1, 256, (40, 90, 3), np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -371,26 +369,6 @@ def test_a_pack_is_trained_as_its_samples_one_by_one(family: str, clips: list[by
     for of_pack, of_each in zip(packed, zip(*single, strict=True), strict=True):
         assert torch.allclose(of_pack, sum(of_each), rtol=1e-9, atol=1e-9)
     assert check_packing(model, images=True).status == "exact"
-
-
-def test_a_model_that_mixes_sounds_is_refused() -> None:
-    processor = make("qwen2_audio_short")
-    model = make_model("qwen2_audio", processor)
-
-    class Mixing(type(model)):  # type: ignore[misc]
-        def forward(
-            self, input_ids: Any, input_features: Any = None, feature_attention_mask: Any = None,
-            **given: Any,
-        ) -> Any:  # fmt: skip
-            if input_features is not None:
-                input_features = input_features.mean(0, keepdim=True).expand_as(input_features)
-                given["feature_attention_mask"] = feature_attention_mask
-            return super().forward(input_ids, input_features, **given)
-
-    mixing = Mixing(model.config).double()
-    assert check_packing(mixing).status == "exact"  # texts
-    with pytest.raises(ValueError, match=r"does not keep packed samples with .* sounds\) apart"):
-        check_packing(mixing, images=True)
 
 
 @pytest.mark.long
