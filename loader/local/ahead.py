@@ -88,6 +88,8 @@ class PlanAhead:
     @property
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
+        if self._awaits_planner and self._shares is not None:
+            return f"the plan of the next window from {self._shares.planner_now()}"
         if self._known >= self.feed.end:
             return ""
         if self.awaits_ranks and self._shares is not None:

@@ -243,9 +243,7 @@ def merge_size(model: Any) -> int:
     return 1
 
 
-def _types_told(
-    batch: Mapping[str, Any], model: Any, taken: Mapping[str, Any]
-) -> dict[str, Tensor]:
+def _types_told(batch: Mapping[str, Any], model: Any, taken: Any) -> dict[str, Tensor]:
     """Return the types of tokens, (1, tokens), under the names by which a model takes them."""
     told = {
         name: batch[name].reshape(1, -1)

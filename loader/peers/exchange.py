@@ -78,6 +78,10 @@ class Peers(ABC):
         missing = self.why_missing(key)
         return missing if ENDED in missing or CLOSED in missing else ""
 
+    def planner_now(self) -> str:
+        """Return which rank plans for this one, and how it is; "" if this one does."""
+        return ""
+
     @abstractmethod
     def publish(self, key: str, value: bytes) -> None:
         """Let the other ranks of this host map a value; ValueError if not this rank does that."""

@@ -92,8 +92,7 @@ class FollowingPeers(Peers):
         """Return which ranks have not posted a key, as the leader knows them."""
         if key in self._results:
             return ""
-        now, leader = self._clock(), self._roster.leader_of(self._roster.host_of(self.rank))
-        parts = []
+        now, parts = self._clock(), list[str]()
         if key not in self._posted:
             parts.append(f"{self.members[self.rank]}, which has not posted it")
         state = self._leader_closed or self._leader.state()
@@ -101,10 +100,15 @@ class FollowingPeers(Peers):
         if silent and not state:  # it may be stopped in the middle of a request
             parts.append(silent)
         elif state or key not in self._reasons or now - self._heard_at > SILENT_S:
-            parts.append(f"{leader}, which speaks for this host{state}")
+            parts.append(self.planner_now())
         if key in self._reasons and self._reasons[key] not in parts:
             parts.append(self._reasons[key])
         return "; ".join(parts)
+
+    def planner_now(self) -> str:
+        """Return the leader, and whether it has ended or is stopped."""
+        leader = self._roster.leader_of(self._roster.host_of(self.rank))
+        return f"{leader}, which speaks for this host{self._leader_closed or self._leader.state()}"
 
     def publish(self, key: str, value: bytes) -> None:
         """Raise ValueError: the leader does that."""

@@ -1,7 +1,6 @@
 """`find_costs`: what samples cost, found in the first of them: the fields whose sizes vary.
 
-`column_costs` has the same costs from a Hugging Face data set's Arrow columns, without decoding;
-`FoundSource` is a data set with either.
+`column_costs` has the same costs from a Hugging Face data set's Arrow columns, without decoding.
 """
 
 import importlib

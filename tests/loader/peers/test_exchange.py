@@ -157,6 +157,10 @@ def test_what_the_planner_publishes_is_mapped_by_its_host(job: Job) -> None:
     leader.close()
     assert view == plan
     assert follower.planner_ended()
+    assert follower.planner_now().endswith(
+        ", which speaks for this host, which has closed its loader"
+    )
+    assert leader.planner_now() == ""
 
 
 def test_only_the_planner_publishes(job: Job) -> None:
