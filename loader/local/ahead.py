@@ -58,7 +58,8 @@ class PlanAhead:
         # Steps that are planned and not handed out, as far as that is known, and their samples.
         self._waiting: deque[tuple[int, int]] = deque()
         self._planned = 0
-        self._awaits_planner = False
+        # The process that plans for this host has not come so far.
+        self.awaits_planner = False
         self._blocks: deque[_Block] = deque()
         self._open: set[int] = set()
         # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
@@ -74,7 +75,7 @@ class PlanAhead:
     @property
     def awaits_ranks(self) -> bool:
         """Return whether something of others is missing: their costs, or the host's plan."""
-        if self._awaits_planner:
+        if self.awaits_planner:
             return True
         return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
 
@@ -88,8 +89,6 @@ class PlanAhead:
     @property
     def waits_for(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
-        if self._awaits_planner and self._shares is not None:
-            return f"the plan of the next window from {self._shares.planner_now()}"
         if self._known >= self.feed.end:
             return ""
         if self.awaits_ranks and self._shares is not None:
@@ -142,7 +141,7 @@ class PlanAhead:
             if self.feed.is_over or self._known < self.feed.end:
                 return None
             steps = self.feed.plan()
-            self._awaits_planner = steps is None
+            self.awaits_planner = steps is None
             if steps is None:
                 return None
             self._steps = steps

@@ -170,7 +170,11 @@ class Planning:
             what, _, step = self._awaited[0].partition("/")
             of = f"{what} of step {step}" if step else what
             return f"what other ranks say ({of}): {self.who_lacks(self._awaited[0])}"
-        return self._ahead.waits_for if self._ahead is not None else "the order of the epoch"
+        if self._ahead is None:
+            return "the order of the epoch"
+        if self._ahead.awaits_planner and self._shares is not None:
+            return f"the plan of the next window from {self._shares.planner_now()}"
+        return self._ahead.waits_for
 
     @property
     def awaits_ranks(self) -> bool:

@@ -11,7 +11,6 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.loader.local.ahead import PlanAhead
 from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.loader.local.feed import PlanFeed
 from counterpoise.workers.sources.measuring import FailedSample
 from tests.loader.local.plans import (
     RESOURCES,
@@ -187,18 +186,6 @@ def test_it_says_what_it_waits_for() -> None:
     assert list(one.ahead.steps()) == []
     assert one.ahead.awaits_ranks
     assert one.ahead.waits_for == "costs that other ranks measure: rank 1"
-
-
-def test_a_rank_whose_host_is_planned_for_by_another_says_by_whom(monkeypatch: Any) -> None:
-    one = Rank(config(), [5] * 60, set(), 6, Shares(Board(1), 0))
-    monkeypatch.setattr(PlanFeed, "plan", lambda _: None)
-    for _ in range(9):  # until the costs of the first window are known
-        list(one.ahead.steps())
-        waiting = [*one.ahead.to_measure]
-        one.ahead.to_measure.clear()
-        one.ahead.store(waiting, [(5,)] * len(waiting))
-    assert one.ahead.awaits_ranks
-    assert one.ahead.waits_for == "the plan of the next window from rank 1, which is stopped"
 
 
 def test_with_known_costs_nothing_is_measured() -> None:
