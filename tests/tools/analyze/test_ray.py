@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.tools.analyze.scan.run import on_ray
+from counterpoise.tools.runners import on_ray
 
 pytest.importorskip("ray", reason="ray is an optional extra")
 
