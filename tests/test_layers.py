@@ -99,11 +99,13 @@ ORDER = (
     # tools
     "tools.console",
     "tools.inputs",
+    "tools.runners",
     "tools.demo",
     "tools.analyze.scan",
     "tools.analyze.model",
     "tools.analyze.page",
     "tools.analyze",
+    "tools.prepare",
     "tools.bench",
     "tools.plan",
     "tools.schedule",
