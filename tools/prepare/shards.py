@@ -97,7 +97,7 @@ def check_keys(source: Source) -> None:
 
     def key(index: int) -> str:
         part, inside = part_at(dataset, index)
-        return str(part.key(inside) if hasattr(part, "raw") else source.key(index))
+        return shard_key(str(part.key(inside) if hasattr(part, "raw") else source.key(index)))
 
     # 8 bytes a sample; two keys with one hash are looked at, and may differ.
     hashes = np.fromiter((hash(key(n)) for n in range(len(source))), np.int64, len(source))

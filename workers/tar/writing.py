@@ -16,8 +16,8 @@ from .headers import BLOCK
 from .index import META, NAME, SEAL, SEAL_BYTES, SEAL_END
 from .members import encode_member, refuse_pickled
 
-# An escape, and what it stands for: a dot would end the key, and a first `_` may hide the sample.
-ESCAPED = re.compile(r"%(?=[0-9A-F]{2})|[.](?=[^/]*$)|^_(?=_)|(?<=/)$|^$")
+# A dot would end the key, a first `_` may hide the sample, and a member needs a name.
+ESCAPED = re.compile(r"[.](?=[^/]*$)|\0|^_(?=_)|(?<=/)$|^$")
 
 
 def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
@@ -47,8 +47,8 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
 def shard_key(key: str) -> str:
     """Return a key as it can stand in a shard, where the first dot after the last slash ends it.
 
-    >>> shard_key("a/b.c"), shard_key("a.b/c"), shard_key("100%"), shard_key("100%2E")
-    ('a/b%2Ec', 'a.b/c', '100%', '100%252E')
+    >>> shard_key("a/b.c"), shard_key("a.b/c"), shard_key("__a__"), shard_key("a%2Eb")
+    ('a/b%2Ec', 'a.b/c', '%5F_a__', 'a%2Eb')
     """
     return ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}" if found[0] else "%00", key)
 
