@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def run_until(moment: int, out: Path) -> None:
 
     for owner, name in (
         (os, "write"), (os, "fsync"), (os, "ftruncate"), (os, "open"), (Path, "replace"),
-        (Path, "chmod"), (Path, "unlink"), (Path, "mkdir"), (shards.tempfile, "mkstemp"),
+        (Path, "chmod"), (Path, "unlink"), (Path, "mkdir"), (tempfile, "mkstemp"),
         (writing.ShardWriter, "write"), (shards, "open_index"), (cache_files, "_put"),
         (log, "replace_file"),
     ):  # fmt: skip
@@ -72,7 +73,7 @@ def test_ctrl_c_leaves_whole_shards_and_no_others(
 ) -> None:
     with pytest.raises(SystemExit):
         main([*WORDS, str(tmp_path / "whole")])
-    encode, encoded = shards.encode_sample, list[int]()
+    encode, encoded = writing.encode_sample, list[int]()
 
     def interrupted(raw: Any) -> Any:
         encoded.append(0)

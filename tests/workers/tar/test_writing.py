@@ -52,7 +52,7 @@ def test_texts_come_back(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.arange(6).reshape(2, 3), np.float32([1, np.nan]), np.array(5)]
+    "value", [np.arange(6).reshape(2, 3), np.array([1, np.nan], np.float32), np.array(5)]
 )
 def test_arrays_come_back(value: np.ndarray) -> None:
     found = decode_member(*encode_member("tokens", value))
