@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from counterpoise.tools.cli import main
+from tests.workers.conftest import shard as shard
 
 Prepare = Callable[..., dict[str, Any]]
 

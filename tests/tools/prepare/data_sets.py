@@ -1,12 +1,13 @@
 """Data sets that the tests name on the command line."""
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from counterpoise.workers import SampleError
+from counterpoise.workers import Probe, SampleError, VisionLanguage
 
 _drawn = itertools.count()
 
@@ -86,3 +87,21 @@ class Many(Fields):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"bin": bytes(index * 100), "cls": index}
+
+
+class Counting(VisionLanguage):
+    """The ready transform, which counts how often it is asked what a sample costs."""
+
+    probed = 0
+
+    def __init__(self) -> None:
+        super().__init__(tile_size=32, max_tiles=6, tokens_per_tile=4)
+
+    def probe(self, raw: Mapping[str, Any]) -> Probe:
+        Counting.probed += 1
+        return super().probe(raw)
+
+
+def silent(raw: Any) -> Any:
+    """A transform that does not say what samples cost."""
+    return raw
