@@ -2,9 +2,8 @@
 
 import errno
 import os
-import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
 from ...workers.tar.dataset import TarDataset
-from ..analyze.scan.measure import count_samples, measure_task
+from ..analyze.scan.measure import measure_task
 from ..analyze.scan.rows import Failure
 from ..analyze.scan.sources import (
     ScanOptions,
@@ -43,7 +42,7 @@ from .shards import (
 FORMAT = 1
 LETTERS = "dead-letters.jsonl"
 COUNT = click.IntRange(min=1)
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
+MB = 10**6
 _OPTIONS = (
     click.option(
         "--out", type=click.Path(path_type=Path), metavar="DIR",
@@ -51,14 +50,14 @@ _OPTIONS = (
     ),
     click.option(
         "--index-only", is_flag=True,
-        help="Write no shards: keep indexes, and with --transform costs, of data as they are.",
+        help="Write no shards: keep index and costs, by --transform, of data as they are.",
     ),
     click.option(
         "--samples-per-shard", type=COUNT, help="Samples in a shard.  [default: by --shard-size]"
     ),
     click.option(
-        "--shard-size", default="512MB", show_default=True, metavar="BYTES",
-        help="About the size of a shard: 256MB, 1GiB, 500000.",
+        "--shard-size", default=512.0, show_default=True, metavar="MB",
+        type=click.FloatRange(min=0, min_open=True), help="About the size of a shard.",
     ),
     click.option("--workers", type=COUNT, help="Number of processes.  [default: all cores]"),
     click.option(
@@ -100,18 +99,18 @@ def command(source: str, out: Path | None, as_json: bool, **given: Any) -> None:
 
     \b
     Example:
-      counterpoise prepare my_data:dataset --out shards --shard-size 1GB
+      counterpoise prepare my_data:dataset --out shards --shard-size 1000
       counterpoise prepare shards/ --index-only --transform my_data:transform
     """  # noqa: D301
     began = time.perf_counter()
-    if (out is None) != given["index_only"]:
-        raise ValueError("give either --out DIR, for shards, or --index-only")
     transform = given["transform"]
+    if (out is None) != given["index_only"] or (out is None and not transform):
+        raise ValueError("give either --out DIR, for shards, or --index-only and --transform")
     if transform:
         _check_transform(transform)
     cores = given["workers"] or len(os.sched_getaffinity(0))
     run = on_ray(given["ray_address"]) if given["ray_address"] else on_cores(cores)
-    report: dict[str, Any] = {"source": source, "out": None}
+    report: dict[str, Any] = {"source": source}
     with live_progress() as progress:
         if out is not None:
             report |= _write(source, out, run, progress, given)
@@ -133,16 +132,16 @@ def _write(
         starts = _planned(log, source, opened, given)
         ends = [*starts[1:], len(opened)]
         tasks = [
-            ShardTask(str(out / f"{number:06d}.tar"), start, stop)
+            ShardTask(number, str(out / f"{number:06d}.tar"), start, stop)
             for number, (start, stop) in enumerate(zip(starts, ends, strict=True))
         ]
-        missing = [n for n, task in enumerate(tasks) if not _is_whole(log, n, Path(task.path))]
+        missing = [task for task in tasks if not _is_whole(log, task)]
         bar = progress.add_task(
             "write", total=len(tasks), completed=len(tasks) - len(missing), live=""
         )
         try:
-            for at, shard in run(write_shard, [tasks[number] for number in missing], shared):
-                log.add(missing[at], shard)
+            for _, shard in run(write_shard, missing, shared):
+                log.add(shard)
                 progress.advance(bar)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -152,23 +151,25 @@ def _write(
                 ) from None
             raise
         finally:
-            left_out = _write_letters(log, given["dead_letter"] or out / LETTERS)
+            left_out = dict(each for shard in log.finished.values() for each in shard.skipped)
+            letters = [left_out[index] for index in sorted(left_out)]
+            _write_letters(given["dead_letter"] or out / LETTERS, letters)
         written = TarDataset(out, cache=given["cache"] or None)
-        verified = verify_shards(written, opened, tasks, left_out, given["verify"])
+        verified = verify_shards(written, opened, tasks, left_out.keys(), given["verify"])
         log.end()
         return {
             "shards": len(tasks),
             "samples": len(written),
             "bytes": sum(shard.size for shard in log.finished.values()),
-            "skipped": len(left_out),
-            "verified": verified,
+            "left_out": len(left_out),
+            "compared": verified,
         }
 
 
 def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str, Any]) -> list[int]:
     """Return the shards' first samples: as the log has them, or planned and written there."""
     dataset = getattr(source, "dataset", source)
-    samples, size = given["samples_per_shard"], _parse_size(given["shard_size"])
+    samples, size = given["samples_per_shard"], int(given["shard_size"] * MB)
     about: dict[str, Any] = {
         "prepare": FORMAT,
         "data": KnownData(dataset, len(source), source.key).looked_at().identity,
@@ -189,61 +190,45 @@ def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str,
     return found
 
 
-def _is_whole(log: PreparationLog, number: int, path: Path) -> bool:
+def _is_whole(log: PreparationLog, task: ShardTask) -> bool:
     """Return whether a shard has been finished, and still has the size that it had."""
-    shard = log.finished.get(number)
-    try:
-        return shard is not None and path.stat().st_size == shard.size
-    except FileNotFoundError:
-        return False
+    shard, path = log.finished.get(task.number), Path(task.path)
+    return shard is not None and path.exists() and path.stat().st_size == shard.size
 
 
-def _write_letters(log: PreparationLog, path: Path) -> set[int]:
-    """Write the dead letters of the finished shards in order; return what was left out."""
-    skipped = dict(each for shard in log.finished.values() for each in shard.skipped)
-    if skipped:
-        text = "".join(f"{skipped[index].line()}\n" for index in sorted(skipped))
-        if not replace_file(path, text.encode()):
-            raise OSError(f"{path} cannot be written; give another file with --dead-letter")
-    return set(skipped)
+def _write_letters(path: Path, letters: Sequence[SkippedSample]) -> None:
+    text = "".join(f"{letter.line()}\n" for letter in letters)
+    if letters and not replace_file(path, text.encode()):
+        raise OSError(f"{path} cannot be written; give another file with --dead-letter")
 
 
 def _keep(source: str, run: Runner, progress: Progress, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Make indexes, and with a transform costs, where they are not kept yet; return the report."""
+    """Make index and costs, where they are not kept yet; return the report."""
+    options = ScanOptions(transform_path=given["transform"], cache=given["cache"])
     tasks = find_tasks((source,), lambda _: None)
     if others := [task for task in tasks if task.kind != "tar"]:
         raise ValueError(
             f"{others[0].paths[0]}: nothing can be kept beside it; `counterpoise analyze` makes a "
             "table of costs for a data set in Python, and prepare --out shards of it"
         )
-    options = ScanOptions(transform_path=given["transform"], cache=given["cache"])
-    function = measure_task if given["transform"] else count_samples
-    bar = progress.add_task("costs" if given["transform"] else "index", total=len(tasks), live="")
-    samples, failures, checked = 0, list[Failure](), False
-    for number, found in run(function, tasks, options):
+    bar = progress.add_task("costs", total=len(tasks), live="")
+    samples, failures = 0, list[Failure]()
+    for number, rows in run(measure_task, tasks, options):
         progress.advance(bar)
-        if not given["transform"]:
-            samples += sum(max(0, count) for count in found)
-            broken = [path for path, n in zip(tasks[number].paths, found, strict=True) if n < 0]
-            failures += [Failure(path, path, "shard", "no tar, or cut off") for path in broken]
-            continue
-        samples += len(found)
-        failures += found.failures
-        if len(found) and not checked:
+        if len(rows) and not samples:
             _check_kept(tasks[number], options)
-            checked = True
+        samples += len(rows)
+        failures += rows.failures
     if failures and given["on_error"] == "raise":
         first, count = failures[0], len(failures)
         raise ValueError(
             f"{count} of {samples + count} samples have no cost; the first is {first.key} of "
             f"{first.source}: {first.reason}. The others are kept; --on-error skip is content then"
         )
-    if failures and given["dead_letter"] is not None:
+    if given["dead_letter"] is not None:
         letters = [SkippedSample(each.key, each.reason, "data", each.source) for each in failures]
-        replace_file(given["dead_letter"], "".join(f"{each.line()}\n" for each in letters).encode())
-    if not given["transform"]:
-        return {"indexed": samples}
-    return {"costs": samples, "without_cost": len(failures)}
+        _write_letters(given["dead_letter"], letters)
+    return {"costs_kept": samples, "without_cost": len(failures)}
 
 
 def _check_kept(task: ScanTask, options: ScanOptions) -> None:
@@ -266,36 +251,8 @@ def _check_transform(path: str) -> None:
         )
 
 
-def _parse_size(text: str) -> int:
-    """Return a number of bytes.
-
-    >>> _parse_size("256MB"), _parse_size("1.5 GiB"), _parse_size("1000")
-    (256000000, 1610612736, 1000)
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:[.][0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    unit = UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or (size := int(float(found[1]) * unit)) < 1:
-        raise ValueError(f"--shard-size {text!r}: write 256MB, 1GiB or a number of bytes")
-    return size
-
-
 def _table(report: Mapping[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    names = {
-        "out": "shards in",
-        "shards": "shards",
-        "samples": "samples",
-        "bytes": "bytes",
-        "skipped": "left out",
-        "verified": "compared with the source",
-        "indexed": "samples indexed",
-        "costs": "samples whose costs are kept",
-        "without_cost": "samples without a cost",
-    }
-    for name, shown in names.items():
-        value = report.get(name)
-        if value is not None:
-            table.add_row(shown, f"{value:,}" if isinstance(value, int) else str(value))
+    for name, value in report.items():
+        table.add_row(name.replace("_", " "), f"{value:,}" if type(value) is int else str(value))
     return table

@@ -9,12 +9,14 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...workers.sources.cache_files import replace_file
-from ...workers.sources.failures import SkippedSample
 from .shards import WrittenShard
 
 NAME = "prepare.log"
@@ -28,11 +30,14 @@ class PreparationLog:
         self.about: dict[str, Any] = {}
         self.finished: dict[int, WrittenShard] = {}
         self._handle = handle
-        lines = list(_parsed(os.pread(handle, os.fstat(handle).st_size, 0)))
-        if lines and "shard" not in lines[0]:
-            self.about = lines[0]
-        for line in lines[1:] if self.about else ():
-            self.finished[line["shard"]] = _shard_of(line)
+        for line in os.pread(handle, os.fstat(handle).st_size, 0).split(b"\n"):
+            with suppress(ValueError, RecursionError):  # one that was cut off
+                found = json.loads(line)
+                if not self.about:
+                    self.about = dict(found)
+                else:
+                    shard = msgspec.convert(found, WrittenShard)
+                    self.finished[shard.number] = shard
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Write what is made, of a folder in which nothing is."""
@@ -40,14 +45,14 @@ class PreparationLog:
         self.about = dict(about)
         self._append(self.about)
 
-    def add(self, number: int, shard: WrittenShard) -> None:
+    def add(self, shard: WrittenShard) -> None:
         """Write that a shard is finished."""
-        self.finished[number] = shard
-        self._append(_line(number, shard))
+        self.finished[shard.number] = shard
+        self._append(asdict(shard))
 
     def end(self) -> None:
         """Write the shards in their order, so that the file is the same however it came about."""
-        shards = [_line(number, self.finished[number]) for number in sorted(self.finished)]
+        shards = [asdict(self.finished[number]) for number in sorted(self.finished)]
         text = "".join(json.dumps(line) + "\n" for line in (self.about, *shards))
         if not replace_file(self.folder / NAME, text.encode()):
             raise OSError(f"{self.folder / NAME} cannot be written")
@@ -88,31 +93,3 @@ def open_log(folder: Path) -> Iterator[PreparationLog]:
         yield PreparationLog(folder, handle)
     finally:
         os.close(handle)
-
-
-def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.split(b"\n"):
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # cut off
-        if isinstance(found, dict):
-            yield found
-
-
-def _line(number: int, shard: WrittenShard) -> dict[str, Any]:
-    skipped = [
-        [index, each.key, each.reason, each.kind, each.source] for index, each in shard.skipped
-    ]
-    return {
-        "shard": number,
-        "samples": shard.samples,
-        "size": shard.size,
-        "digest": shard.digest,
-        "skipped": skipped,
-    }
-
-
-def _shard_of(line: Mapping[str, Any]) -> WrittenShard:
-    skipped = tuple((index, SkippedSample(*rest)) for index, *rest in line["skipped"])
-    return WrittenShard(line["samples"], line["size"], line["digest"], skipped)

@@ -7,7 +7,7 @@ depend on how many processes write, or on what was there when they began.
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,8 +36,9 @@ LOOKED_AT = 1024
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard to write: its path, and the source's samples start to stop."""
+    """A shard to write: its number and path, and the source's samples start to stop."""
 
+    number: int
     path: str
     start: int
     stop: int
@@ -54,8 +55,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class WrittenShard:
-    """A shard as it was written: its size, a hash, and the samples that were left out."""
+    """A shard as it was written: its size, its hash, and by index what was left out of it."""
 
+    number: int
     samples: int
     size: int
     digest: str
@@ -99,14 +101,11 @@ def check_keys(source: Source) -> None:
         part, inside = part_at(dataset, index)
         return shard_key(str(part.key(inside) if hasattr(part, "raw") else source.key(index)))
 
-    # 8 bytes a sample; two keys with one hash are looked at, and may differ.
-    hashes = np.fromiter((hash(key(n)) for n in range(len(source))), np.int64, len(source))
-    order = np.argsort(hashes, kind="stable")
-    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    for first, second in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-        if key(first) == key(second):
+    seen = dict[str, int]()
+    for index in range(len(source)):
+        if (first := seen.setdefault(key(index), index)) != index:
             raise ValueError(
-                f"samples {first} and {second} are both called {key(first)!r}; keys must differ"
+                f"samples {first} and {index} are both called {key(index)!r}; keys must differ"
             )
 
 
@@ -176,11 +175,15 @@ def _write_samples(
             skipped.append((index, SkippedSample(source.key(index), reason, "data", place)))
     digest = writer.close()
     samples = task.stop - task.start - len(skipped)
-    return WrittenShard(samples, writer.size, digest, tuple(skipped))
+    return WrittenShard(task.number, samples, writer.size, digest, tuple(skipped))
 
 
 def verify_shards(
-    written: TarDataset, source: Source, tasks: Sequence[ShardTask], left_out: set[int], count: int
+    written: TarDataset,
+    source: Source,
+    tasks: Sequence[ShardTask],
+    left_out: Collection[int],
+    count: int,
 ) -> int:
     """Compare `count` samples, drawn at random, with the source; return how many were compared.
 
