@@ -11,9 +11,11 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
+from ...workers.mixture.mixture import Mixture
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
+from ...workers.sources.file_patterns import SCHEME
 from ...workers.sources.interface import Source
 from ...workers.tar.dataset import TarDataset
 from ..analyze.scan.measure import measure_task
@@ -125,11 +127,19 @@ def _write(
     source: str, out: Path, run: Runner, progress: Progress, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write what is missing of the shards, and compare some samples; return the report."""
+    if SCHEME.match(str(out).replace(":/", "://", 1)):
+        raise ValueError(f"--out {out}: give a local folder, and upload it as it is")
     opened = open_source(source, given["cache"])
+    if isinstance(getattr(opened, "dataset", opened), Mixture):
+        raise ValueError(
+            f"{source} is a mixture, which has orders and no files: prepare its sources"
+        )
+    planning = progress.add_task("plan", total=None, live="")
     shared = Given(source, given["on_error"] == "skip", given["cache"])
     out = out.absolute()
     with open_log(out) as log:
         starts = _planned(log, source, opened, given)
+        progress.update(planning, total=1, completed=1)
         ends = [*starts[1:], len(opened)]
         tasks = [
             ShardTask(number, str(out / f"{number:06d}.tar"), start, stop)

@@ -24,6 +24,7 @@ from ...workers.sources.failures import (
     locate_error,
 )
 from ...workers.sources.interface import SampleError, Source, file_of, source_name
+from ...workers.sources.registry import source_of
 from ...workers.tar.dataset import TarDataset
 from ...workers.tar.headers import BLOCK
 from ...workers.tar.index import open_index
@@ -69,7 +70,8 @@ def open_source(source: str, cache: str) -> Source:
     """Open a SOURCE argument without a transform: what is written are raw samples."""
     if is_import_path(source):
         return open_dataset(source, ScanOptions())
-    return TarDataset(source, cache=cache or None)
+    opened: Source = source_of(source, cache=cache or None)
+    return opened
 
 
 def raw_sample(source: Source, index: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+import counterpoise as cp
 from counterpoise.workers import Probe, SampleError, VisionLanguage
 
 _drawn = itertools.count()
@@ -77,6 +78,10 @@ class Drawn(Fields):
 class Tuples(Fields):
     def __getitem__(self, index: int) -> Any:
         return (index,)
+
+
+def mixed() -> cp.Mixture:
+    return cp.Mixture({"a": (Fields(), 1), "b": (Fields(), 1)}, epoch=4)
 
 
 class Many(Fields):

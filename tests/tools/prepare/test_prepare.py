@@ -1,6 +1,7 @@
 """`counterpoise prepare` writes what the source has, and says what it cannot."""
 
 import errno
+import json
 import os
 import shutil
 import tarfile
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
+from torch.utils.data import ConcatDataset, Subset
 
 from counterpoise.tools.prepare import shards
-from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers import JsonlDataset, TarDataset, VisionLanguage
 from counterpoise.workers.sources.failures import read_letters
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents
@@ -35,6 +37,28 @@ def test_shards_of_shards_have_the_same_samples(prepare: Any, data: Path, tmp_pa
         one, other = written.load(index, 3, 7), source.load(index, 3, 7)
         assert one.keys() == other.keys()
         assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_shards_of_records_have_the_same_samples(prepare: Any, data: Path, tmp_path: Path) -> None:
+    shards_of_data, lines = TarDataset(data / "shards"), list[str]()
+    for index in range(0, len(shards_of_data), 40):
+        raw = shards_of_data.raw(index)
+        images = [(name, value) for name, value in raw.items() if isinstance(value, bytes)]
+        for name, value in images:
+            (tmp_path / f"{index}.{name}").write_bytes(value)
+        record = {
+            "id": f"no. {index}",
+            **raw["json"],
+            "images": [f"{index}.{n}" for n, _ in images],
+        }
+        lines.append(json.dumps(record))
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    report = prepare(tmp_path / "chats.jsonl", "--out", tmp_path / "out")
+    source, written = JsonlDataset(tmp_path / "chats.jsonl"), TarDataset(tmp_path / "out")
+    assert report["samples"] == report["compared"] == len(source) == len(written) == 34
+    for index in range(len(source)):
+        assert written.raw(index) == source.raw(index) | {"__key__": written.key(index)}
+        assert written.key(index) == source.key(index).replace(".", "%2E")
 
 
 def test_shards_of_a_data_set_have_its_fields(prepare: Any, tmp_path: Path) -> None:
@@ -129,6 +153,7 @@ def test_broken_samples_end_the_run_or_are_left_out(
         ("Twins", "samples 2 and 6 are both called 'c'; keys must differ"),
         ("Tuples", "sample '0' of Tuples: it is a tuple; prepare takes samples that are dicts"),
         ("Drawn", "is not what the source has as number"),
+        ("mixed", "mixed is a mixture, which is an order: prepare its sources"),
         ("Nothing", f"{HERE}:Nothing: module {HERE} has no 'Nothing'; check the name"),
     ],
 )
@@ -136,6 +161,24 @@ def test_what_cannot_be_prepared_is_named(
     fails: Any, tmp_path: Path, data_set: str, said: str
 ) -> None:
     assert said in fails(f"{HERE}:{data_set}", "--out", tmp_path)
+
+
+def test_shards_are_written_to_a_folder(fails: Any) -> None:
+    said = fails(f"{HERE}:Many", "--out", "s3://bucket/shards")
+    assert said == "--out s3:/bucket/shards: give a local folder, and upload it as it is"
+
+
+def test_shards_of_a_view_have_the_samples_and_names_of_its_parts(
+    prepare: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: Any = TarDataset(data / "shards", VisionLanguage())
+    named: Any = data_sets.Named()
+    view = ConcatDataset([Subset(whole, [700, 3]), Subset(named, [3])])
+    monkeypatch.setattr(data_sets, "view", view, raising=False)
+    prepare(f"{HERE}:view", "--out", tmp_path)
+    written = TarDataset(tmp_path)
+    assert [written.raw(n) for n in (0, 1)] == [whole.raw(700), whole.raw(3)]
+    assert written.key(2) == "%00"
 
 
 def test_a_folder_of_something_else_is_left_alone(prepare: Any, fails: Any, tmp_path: Path) -> None:
