@@ -131,9 +131,7 @@ def _write(
         raise ValueError(f"--out {out}: give a local folder, and upload it as it is")
     opened = open_source(source, given["cache"])
     if isinstance(getattr(opened, "dataset", opened), Mixture):
-        raise ValueError(
-            f"{source} is a mixture, which has orders and no files: prepare its sources"
-        )
+        raise ValueError(f"{source} is a mixture, which is an order: prepare its sources")
     planning = progress.add_task("plan", total=None, live="")
     shared = Given(source, given["on_error"] == "skip", given["cache"])
     out = out.absolute()
