@@ -4,6 +4,8 @@ import errno
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from ...workers.sources.interface import Source
 from ...workers.tar.dataset import TarDataset
 from ..analyze.scan.measure import measure_task
 from ..analyze.scan.rows import Failure
+from ..analyze.scan.run import whole_pieces
 from ..analyze.scan.sources import (
     ScanOptions,
     ScanTask,
     find_tasks,
+    is_import_path,
     make_transform,
-    open_shard,
+    open_dataset,
 )
 from ..console.reporting import emit, live_progress
 from ..inputs.programs import with_options
@@ -95,9 +99,9 @@ _OPTIONS = (
 def command(source: str, out: Path | None, as_json: bool, **given: Any) -> None:
     """Write tar shards with their index and costs from any source, or only index and costs.
 
-    SOURCE is a tar shard, a folder, a glob or brace pattern of shards, or a map-style dataset as
-    package.module:name, whose samples are dicts. A run that was interrupted or killed goes on when
-    it is run again; the shards are the same, byte for byte.
+    SOURCE is a file of samples (a tar shard, JSONL, JSON, ...), a folder, a glob or brace pattern
+    of them, or a map-style dataset as package.module:name, whose samples are dicts. A run that was
+    interrupted or killed goes on when it is run again; the shards are the same, byte for byte.
 
     \b
     Example:
@@ -213,12 +217,13 @@ def _write_letters(path: Path, letters: Sequence[SkippedSample]) -> None:
 def _keep(source: str, run: Runner, progress: Progress, given: Mapping[str, Any]) -> dict[str, Any]:
     """Make index and costs, where they are not kept yet; return the report."""
     options = ScanOptions(transform_path=given["transform"], cache=given["cache"])
-    tasks = find_tasks((source,), lambda _: None)
-    if others := [task for task in tasks if task.kind != "tar"]:
+    found = find_tasks((source,), lambda _: None)
+    if is_import_path(source) or any(task.kind == "table" for task in found):
         raise ValueError(
-            f"{others[0].paths[0]}: nothing can be kept beside it; `counterpoise analyze` makes a "
-            "table of costs for a data set in Python, and prepare --out shards of it"
+            f"{source}: no costs are kept of tables and of data sets in Python; name the files of "
+            "samples, prepare --out shards, or let `counterpoise analyze` make a table of costs"
         )
+    tasks = whole_pieces(found, options)
     bar = progress.add_task("costs", total=len(tasks), live="")
     samples, failures = 0, list[Failure]()
     for number, rows in run(measure_task, tasks, options):
@@ -242,9 +247,11 @@ def _keep(source: str, run: Runner, progress: Progress, given: Mapping[str, Any]
 def _check_kept(task: ScanTask, options: ScanOptions) -> None:
     """Raise OSError where what has been measured was not kept."""
     for path in task.paths:
-        shard = open_shard(Path(path), options, TarDataset)
-        if any(shard.known(index) is not None for index in range(len(shard))):
-            return
+        with suppress(ValueError):  # it is among the failures
+            source: Any = copy(open_dataset(path, options))  # which has read no costs yet
+            rows = range(task.start, task.stop or len(source))
+            if any(source.known(index) is not None for index in rows):
+                return
     raise OSError(f"costs of {task.paths[0]} could not be written; give a folder with --cache")
 
 

@@ -1,5 +1,6 @@
 """`counterpoise prepare --index-only` keeps indexes and costs of data as they are."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
-from counterpoise.workers import TarDataset
+from counterpoise.workers import JsonlDataset, TarDataset
 from tests.tools.prepare.data_sets import Counting
 
 HERE = "tests.tools.prepare.data_sets"
@@ -61,13 +62,28 @@ def test_written_shards_have_costs(prepare: Any, folder: Path, tmp_path: Path) -
     assert probes_of_an_epoch(tmp_path / "out") == 0
 
 
+def test_records_keep_costs_too(prepare: Any, data: Path, tmp_path: Path) -> None:
+    source = TarDataset(data / "shards" / "mixed-00000.tar")
+    texts = [source.raw(index) for index in range(len(source))]
+    lines = [json.dumps({"id": raw["__key__"], **raw["json"]}) for raw in texts if len(raw) == 2]
+    assert len(lines) > 9
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(lines))
+    for probed in (len(lines), 0):
+        Counting.probed = 0
+        report = prepare(path, "--index-only", "--transform", f"{HERE}:Counting")
+        assert (report["costs_kept"], Counting.probed) == (len(lines), probed)
+    records = JsonlDataset(path, Counting())
+    assert all(records.known(index) is not None for index in range(len(records)))
+
+
 def test_what_cannot_be_kept_is_said(fails: Any, folder: Path, tmp_path: Path) -> None:
     said = fails(folder, "--index-only", "--transform", f"{HERE}:silent")
     assert said.startswith(f"{HERE}:silent has no probe and no fingerprint: probe(raw) says")
     (tmp_path / "file").write_text("")
     words = ("--index-only", "--transform", f"{HERE}:Counting")
     assert "give a folder with --cache" in fails(folder, *words, "--cache", tmp_path / "file" / "x")
-    assert "nothing can be kept beside it" in fails(f"{HERE}:Many", *words)
+    assert "no costs are kept of tables and of data sets" in fails(f"{HERE}:Many", *words)
 
 
 def test_samples_without_a_cost_are_named(

@@ -46,7 +46,7 @@ def scan_all(
     if sample and not tables:
         pieces, total = _draw_pieces(others, options, run, sample, seed)
     else:
-        pieces, total = _whole_pieces(others, options), 0  # counted below
+        pieces, total = whole_pieces(others, options), 0  # counted below
     found = _scan_pieces(pieces, options, parts, run, progress)
     rows = merge(select_resources(part, options.resources) for part in (*found, *tables))
     if sample and not tables:
@@ -91,7 +91,7 @@ def _draw_pieces(
     sizes = np.array([max(0, count) for found in counts for count in found], np.int64)
     total = int(sizes.sum())
     if total <= sample:
-        return _whole_pieces(tasks, options), total
+        return whole_pieces(tasks, options), total
     drawn = _draw(total, sample, seed)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, drawn, side="right")
@@ -103,7 +103,8 @@ def _draw_pieces(
     return pieces, total
 
 
-def _whole_pieces(tasks: Sequence[ScanTask], options: ScanOptions) -> list[ScanTask]:
+def whole_pieces(tasks: Sequence[ScanTask], options: ScanOptions) -> list[ScanTask]:
+    """Return tasks with large data sets in ranges of rows, to scan all of them."""
     return [piece for task in tasks for piece in _ranges(task, options)]
 
 
