@@ -19,7 +19,14 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, TarDataset, VisionLanguage, media
+from .workers import (
+    HFDataset,
+    Mixture,
+    ParquetDataset,
+    TarDataset,
+    VisionLanguage,
+    media,
+)
 
 __version__: str
 
@@ -27,11 +34,13 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "HFDataset",
     "HFProcessor",
     "ImageDispatch",
     "Layout",
     "LoaderError",
     "Mixture",
+    "ParquetDataset",
     "RemoteDataset",
     "Step",
     "StepInfo",

@@ -74,6 +74,7 @@ ORDER = (
     "workers.sources",
     "workers.discovery",
     "workers.tar",
+    "workers.columns",
     "workers.vision_language",
     "workers.hf_processor",
     "workers.mixture",

@@ -132,7 +132,9 @@ def find_name(name: str, what: str = "transform") -> Any:
 
 SOURCE_GROUP = "counterpoise.sources"
 FORMATS = {
+    "hf": "counterpoise.workers:HFDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "parquet": "counterpoise.workers:ParquetDataset",
     "tar": "counterpoise.workers:TarDataset",
 }
 
