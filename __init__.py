@@ -18,6 +18,7 @@ _HOMES = {
     "ImageDispatch": "loader",
     "Layout": "balancer",
     "LoaderError": "loader",
+    "JsonlDataset": "workers",
     "Mixture": "workers",
     "ParquetDataset": "workers",
     "RemoteDataset": "loader",

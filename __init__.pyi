@@ -21,6 +21,7 @@ from .loader import (
 )
 from .workers import (
     HFDataset,
+    JsonlDataset,
     Mixture,
     ParquetDataset,
     TarDataset,
@@ -37,6 +38,7 @@ __all__ = [
     "HFDataset",
     "HFProcessor",
     "ImageDispatch",
+    "JsonlDataset",
     "Layout",
     "LoaderError",
     "Mixture",

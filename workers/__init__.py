@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from . import media
     from .columns.huggingface import HFDataset
     from .columns.parquet import ParquetDataset
+    from .jsonl.dataset import JsonlDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
     "HFDataset": ".columns.huggingface",
+    "JsonlDataset": ".jsonl.dataset",
     "Mixture": ".mixture.mixture",
     "ParquetDataset": ".columns.parquet",
     "PlainSource": ".sources.interface",
@@ -32,6 +34,7 @@ _HOMES = {
 __all__ = [
     "ByteTokenizer",
     "HFDataset",
+    "JsonlDataset",
     "Mixture",
     "ParquetDataset",
     "PlainSource",

@@ -1,6 +1,7 @@
 """What parquet files and Hugging Face's data sets have in common: samples by rows and columns."""
 
 import importlib
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
+from ..jsonl.media_folder import MediaFolder
+from ..jsonl.record_form import raw_form
 from ..sources.costs import checked_table
 from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Probe, Sample, SampleError
@@ -53,6 +56,7 @@ class ColumnDataset(RecordDataset):
         self._columns, self._images = _names(columns, "columns"), _names(images, "images")
         self._key, self._lengths = key, dict(lengths or {})
         self._media = None if media is None else str(media)
+        self._folders = dict[str, MediaFolder]()
         self.files = self.find_files()
         self.open()
 
@@ -91,27 +95,24 @@ class ColumnDataset(RecordDataset):
             for name in [*([self._key] if self._key is not None else []), *self._lengths.values()]:
                 if name not in schema.names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
-            return row_form(schema, self._columns, self._images, self._folder)
+            return row_form(schema, self._columns, self._images)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
-    @cached_property
-    def _folder(self) -> Path | None:
-        """Return the folder of media, which lies below the root."""
-        if self._media is None:
-            return None
-        folder = Path(self.root or "", self._media).resolve()
-        if self.root is not None and not folder.is_relative_to(Path(self.root).resolve()):
-            raise ValueError(f"media {self._media!r} leaves the root {self.root}")
-        return folder
+    def _folder(self, index: int) -> MediaFolder:
+        """Return the folder of the files that a sample names, by default that of its own file."""
+        media = self._media if self._media is not None else os.path.dirname(self.file_of(index))
+        if media not in self._folders:
+            root = None if self.root is None else Path(self.root).resolve()
+            self._folders[media] = MediaFolder(Path(root or "", media), root)
+        return self._folders[media]
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return "__key__", the fields as "json" and the media by extension; or SampleError."""
-        key = self.key(index)
+        key, folder = self.key(index), self._folder(index)
         try:
-            return self.form.raw(key, self.row(index, self.form.columns), headers)
-        except SampleError:
-            raise
+            record = self.form.record(self.row(index, self.form.columns))
+            return raw_form(key, record, folder.open if headers else folder.read, headers)
         except ValueError as error:
             raise SampleError(key, str(error), self.file_of(index)) from error
 

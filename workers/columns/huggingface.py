@@ -25,7 +25,7 @@ from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
 from ..tar.shard_files import ShardFiles
 from .dataset import ColumnDataset, Names, read_keys
-from .hf_folder import arrow_files, mapped, packed, rows_on_disk, unpacked
+from .hf_folder import STATE, arrow_files, mapped, packed, rows_on_disk, unpacked
 
 END_BYTES = 1 << 16
 Rows = Sequence[int] | np.ndarray | None
@@ -46,7 +46,7 @@ class HFDataset(ColumnDataset):
     pyarrow, and ValueError for what is no such folder, and for damaged files.
     """
 
-    FORMAT = "hf"
+    FORMAT, MARKERS = "hf", (STATE,)
 
     def __init__(
         self,

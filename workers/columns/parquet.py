@@ -30,11 +30,11 @@ class ParquetDataset(ColumnDataset):
     of unlike columns, keys that occur twice, columns that are refused, and no rows.
     """
 
-    FORMAT = "parquet"
+    FORMAT, EXTENSIONS = "parquet", (".parquet",)
 
     def find_files(self) -> tuple[Path, ...]:
         """Return the files of a pattern."""
-        return find_shards(self.pattern, self.root, ".parquet")
+        return find_shards(self.pattern, self.root, self.EXTENSIONS)
 
     def open_files(self) -> Sequence[int]:
         """Read the footers, and the column of keys; ValueError as the class says."""
@@ -107,7 +107,7 @@ def _same_form(forms: Sequence[RowForm], files: Sequence[Path]) -> RowForm:
     for form, path in zip(forms, files, strict=True):
         if odd := sorted({*form.columns} ^ {*first.columns}):
             what = f"only one of them has {', '.join(odd)}"
-        elif odd := sorted({*form.media} ^ {*first.media}):
+        elif odd := sorted({*form.images} ^ {*first.images}):
             what = f"types differ in {', '.join(odd)}"
         else:
             continue

@@ -30,16 +30,18 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 
 
 def find_shards(
-    pattern: Pattern, root: str | Path | None = None, suffix: str = ".tar"
+    pattern: Pattern, root: str | Path | None = None, extensions: Sequence[str] = (".tar",)
 ) -> tuple[Path, ...]:
     """Return the files of a pattern, sorted, each once.
 
-    A folder means its files with that suffix. Raises FileNotFoundError where a path is missing or
-    a glob matches nothing, ValueError for a URL or a path outside the root.
+    A folder means its files of the first of `extensions` that there are any of. Raises
+    FileNotFoundError where a path is missing or a glob matches nothing, ValueError for a URL or a
+    path outside the root.
     """
     found: dict[Path, Path] = {}
     for text in named(pattern):
-        for path in _matches(text, Path(root).resolve() if root is not None else None, suffix):
+        base = Path(root).resolve() if root is not None else None
+        for path in _matches(text, base, extensions):
             found.setdefault(path.resolve(), path)
     return tuple(sorted(found.values()))
 
@@ -48,23 +50,23 @@ def named(pattern: Pattern) -> tuple[str, ...]:
     """Return a pattern as a tuple of strings; ValueError for none, and for URLs and pipes."""
     texts = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
     if not texts or not all(str(text) for text in texts):
-        raise ValueError("no data was named; give a path, a glob or a brace pattern of files")
+        raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
     for text in map(str, texts):
         if SCHEME.match(text):
             raise ValueError(
                 f"{text!r} is no local path: URLs and pipes are not read; "
-                "copy or mount the files and give their path"
+                "copy or mount the shards and give their path"
             )
     return tuple(map(str, texts))
 
 
-def _matches(text: str, root: Path | None, suffix: str) -> Iterator[Path]:
+def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
     for candidate in _expanded(text):
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
             _bound(Path(posixpath.normpath(path)), root, text)
-        for match in _existing(path, text, suffix):
+        for match in _existing(path, text, extensions):
             yield match if root is None else _bound(match.resolve(), root, text)
 
 
@@ -133,12 +135,13 @@ def _range_size(inside: str) -> int:
     return abs(int(found[2]) - int(found[1])) + 1
 
 
-def _existing(path: Path, text: str, suffix: str) -> list[Path]:
+def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = sorted(path.glob(f"*{suffix}"))
-        wanted = f"{path}/*{suffix}"
+        kinds = (sorted(path.glob(f"*{each}")) for each in extensions)
+        found = next(filter(None, kinds), [])
+        wanted = " ".join(f"{path}/*{each}" for each in extensions)
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         wanted = str(path)
