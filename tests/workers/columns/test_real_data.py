@@ -1,5 +1,6 @@
 """The real shards in parquet and in Arrow give the samples of the tar, in the same order."""
 
+import io
 import pickle
 import tarfile
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from torch.utils.data import ConcatDataset, Subset, random_split
 
 import counterpoise as cp
+from counterpoise.workers import SampleError
+from counterpoise.workers.images.decode import is_image
 from counterpoise.workers.sources.registry import open_source, source_of
 
 pytest.importorskip("pyarrow")
@@ -115,3 +118,42 @@ def test_views_and_mixtures_of_them(forms: Forms, tar: cp.TarDataset) -> None:
     for same in (mixed, joined):
         expected, *found = map(order, same)
         assert found == [expected, expected]
+
+
+def test_awkward_images_give_what_they_give_from_a_tar(data: Path, tmp_path: Path) -> None:
+    paths = [p for p in sorted((data / "awkward").iterdir()) if is_image(p.suffix[1:])]
+    text = "<image> what is this?"
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, path in enumerate(paths):
+            for suffix, body in ((path.suffix, path.read_bytes()), (".txt", text.encode())):
+                member = tarfile.TarInfo(f"{number:03}{suffix}")
+                member.size = len(body)
+                tar.addfile(member, io.BytesIO(body))
+    rows = {
+        "text": [text] * len(paths),
+        "name": [f"{number:03}" for number in range(len(paths))],
+        "image": [{"bytes": path.read_bytes(), "path": path.name} for path in paths],
+    }
+    given: Any = {"transform": TRANSFORM, "key": "name", "cache": tmp_path}
+    expected = outcomes(cp.TarDataset(tmp_path / "a.tar", TRANSFORM, cache=tmp_path))
+    assert {type(each) for each in expected} == {str, dict}
+    for found in (
+        cp.ParquetDataset(write(tmp_path / "a.parquet", rows), **given),
+        cp.HFDataset(save(tmp_path / "hf", rows), **given),
+    ):
+        assert all(map(alike, expected, outcomes(found)))
+
+
+def outcomes(dataset: Any) -> list[Any]:
+    """Return each sample, or the reason why there is none."""
+    found = list[Any]()
+    for index in range(len(dataset)):
+        try:
+            found.append(dataset[index])
+        except SampleError as error:
+            found.append(f"{error.key}: {error.reason}")
+    return found
+
+
+def alike(one: Any, other: Any) -> bool:
+    return one == other if isinstance(one, str) else same(one, other)
