@@ -7,12 +7,13 @@ VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
 
 class RemoteDataset:
-    """Shards on the workers' side, below the --root they were started with.
+    """Data on the workers' side, below the --root they were started with.
 
-    pattern: as for TarDataset, relative to the workers' root. transform: the name that their
-    operator registered, or "package.module:function" that they allow; arguments: JSON values for
-    it. source: the format, a name in workers/sources/registry.py; options: JSON values of the
-    arguments that its class takes beside. The trainer needs neither the files nor the transform.
+    pattern: as for TarDataset and the other formats, relative to the workers' root. transform: the
+    name that their operator registered, or "package.module:function" that they allow; arguments:
+    JSON values for it. source: the format, a name in workers/sources/registry.py, by default that
+    of the files; options: JSON values of the arguments that its class takes beside. The trainer
+    needs neither the files nor the transform.
     """
 
     def __init__(
@@ -20,7 +21,7 @@ class RemoteDataset:
         pattern: str | Sequence[str],
         transform: str | None = VISION_LANGUAGE,
         arguments: Mapping[str, Any] | None = None,
-        source: str = "tar",
+        source: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.pattern = [pattern] if isinstance(pattern, str) else list(pattern)
@@ -34,8 +35,9 @@ class RemoteDataset:
         transform = None
         if self._transform is not None:
             transform = {"name": self._transform, "args": self._arguments}
-        about = {"source": self._source, "pattern": self.pattern, "transform": transform}
-        return {**self._options, **about}
+        about = {"pattern": self.pattern, "transform": transform}
+        named = {} if self._source is None else {"source": self._source}
+        return {**self._options, **named, **about}
 
     def __getitem__(self, index: int) -> Any:
         raise TypeError(f"sample {index} is with the workers: iterate over the loader")
