@@ -19,7 +19,15 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import JsonlDataset, Mixture, TarDataset, VisionLanguage, media
+from .workers import (
+    HFDataset,
+    JsonlDataset,
+    Mixture,
+    ParquetDataset,
+    TarDataset,
+    VisionLanguage,
+    media,
+)
 
 __version__: str
 
@@ -27,12 +35,14 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "HFDataset",
     "HFProcessor",
     "ImageDispatch",
     "JsonlDataset",
     "Layout",
     "LoaderError",
     "Mixture",
+    "ParquetDataset",
     "RemoteDataset",
     "Step",
     "StepInfo",

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .columns.huggingface import HFDataset
+    from .columns.parquet import ParquetDataset
     from .jsonl.dataset import JsonlDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "HFDataset": ".columns.huggingface",
     "JsonlDataset": ".jsonl.dataset",
     "Mixture": ".mixture.mixture",
+    "ParquetDataset": ".columns.parquet",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
@@ -29,8 +33,10 @@ _HOMES = {
 
 __all__ = [
     "ByteTokenizer",
+    "HFDataset",
     "JsonlDataset",
     "Mixture",
+    "ParquetDataset",
     "PlainSource",
     "Probe",
     "SampleError",
