@@ -14,8 +14,9 @@ import webdataset
 from torch.utils.data import ConcatDataset, Subset
 
 from counterpoise.tools.prepare import shards
-from counterpoise.workers import JsonlDataset, TarDataset, VisionLanguage
+from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.registry import source_of
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents
 
@@ -39,22 +40,29 @@ def test_shards_of_shards_have_the_same_samples(prepare: Any, data: Path, tmp_pa
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_shards_of_records_have_the_same_samples(prepare: Any, data: Path, tmp_path: Path) -> None:
-    shards_of_data, lines = TarDataset(data / "shards"), list[str]()
-    for index in range(0, len(shards_of_data), 40):
-        raw = shards_of_data.raw(index)
-        images = [(name, value) for name, value in raw.items() if isinstance(value, bytes)]
-        for name, value in images:
-            (tmp_path / f"{index}.{name}").write_bytes(value)
-        record = {
-            "id": f"no. {index}",
-            **raw["json"],
-            "images": [f"{index}.{n}" for n, _ in images],
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_shards_of_records_have_the_same_samples(
+    prepare: Any, data: Path, tmp_path: Path, kind: str
+) -> None:
+    whole, rows = TarDataset(data / "shards"), list[dict[str, Any]]()
+    for index in range(0, len(whole), 40):
+        raw = whole.raw(index)
+        images = {
+            f"{index}.{name}": value for name, value in raw.items() if isinstance(value, bytes)
         }
-        lines.append(json.dumps(record))
-    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
-    report = prepare(tmp_path / "chats.jsonl", "--out", tmp_path / "out")
-    source, written = JsonlDataset(tmp_path / "chats.jsonl"), TarDataset(tmp_path / "out")
+        for name, value in images.items() if kind == "jsonl" else ():
+            (tmp_path / name).write_bytes(value)
+        columns = [{"bytes": value, "path": name} for name, value in images.items()]
+        own = {"id": f"no. {index}", "images": [*images] if kind == "jsonl" else columns}
+        rows.append({**raw["json"], **own})
+    path = tmp_path / f"chats.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    report = prepare(path, "--out", tmp_path / "out")
+    source, written = source_of(path), TarDataset(tmp_path / "out")
     assert report["samples"] == report["compared"] == len(source) == len(written) == 34
     for index in range(len(source)):
         assert written.raw(index) == source.raw(index) | {"__key__": written.key(index)}
