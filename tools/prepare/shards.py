@@ -77,7 +77,8 @@ def open_source(source: str, cache: str) -> Source:
 def raw_sample(source: Source, index: int) -> dict[str, Any]:
     """Return a sample as its files have it, or as a data set of the user's own gives it."""
     part, inside = part_at(getattr(source, "dataset", source), index)
-    found = part.raw(inside) if hasattr(part, "raw") else source.load(index, 0, 0)
+    has_raw = callable(getattr(part, "raw", None))
+    found = part.raw(inside) if has_raw else source.load(index, 0, 0)
     if not isinstance(found, Mapping):
         raise SampleError(
             source.key(index),
@@ -101,7 +102,8 @@ def check_keys(source: Source) -> None:
 
     def key(index: int) -> str:
         part, inside = part_at(dataset, index)
-        return shard_key(str(part.key(inside) if hasattr(part, "raw") else source.key(index)))
+        has_raw = callable(getattr(part, "raw", None))
+        return shard_key(str(part.key(inside) if has_raw else source.key(index)))
 
     seen = dict[str, int]()
     for index in range(len(source)):
