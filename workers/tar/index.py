@@ -89,9 +89,11 @@ class ShardIndex:
         return digest_arrays(names, self.name_ends, self.member_ends, self.members[:, :3])
 
 
-def shard_stamp(shard: Path) -> Stamp:
+def shard_stamp(shard: Path | Any) -> Stamp:
     """Return what identifies a shard's state: its size, and the hash at its end, else its mtime."""
     size, mtime = identity(shard)
+    if not isinstance(shard, Path):  # in a store, which says its state
+        return size, mtime
     length = BLOCK + len(SEAL_END)
     with shard.open("rb", buffering=0) as file:
         try:
