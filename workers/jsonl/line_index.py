@@ -154,7 +154,7 @@ def _lines(file: BinaryIO) -> Iterator[Found]:
         size, last = len(line.rstrip()), line
         while not last.endswith(b"\n") and (last := file.readline(1 << 20)):
             at += len(last)
-            size = at - start
+            size = at - start - len(last) + len(last.rstrip())
         if size:
             yield RecordPlace(start, size, number), line if size <= MOST_BYTES else b"", None
 
