@@ -16,6 +16,7 @@ from PIL import Image
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.jsonl.dataset import JsonlDataset
 from counterpoise.workers.sources import cache_files
 from counterpoise.workers.sources.cache_files import identity, kept_path
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
@@ -398,6 +399,7 @@ def test_a_record_that_names_what_is_outside_reads_nothing(root, name, is_part):
         for action in (served.source.raw, served.source.probe, served.source.load):
             with pytest.raises(SampleError):
                 action(0)
+    assert isinstance(served.source, JsonlDataset)
     assert not watch.executed
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
 
