@@ -56,6 +56,15 @@ def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
     assert cluster.coordinator.diagnostics.lost == 1
 
 
+def test_a_worker_that_says_hello_by_another_name_leaves_nothing_of_the_first():
+    cluster = Cluster()
+    hellos = [WorkerHello(name, 0, "host", 0) for name in ("w", "v")]
+    cluster.send(b"peer", *hellos, WorkerBye())
+    cluster.rank(b"peer")
+    cluster.send(b"another", hellos[0])  # it replaces nobody, least of all a rank
+    assert list(cluster.coordinator.ranks) == [b"peer"]
+
+
 def test_an_older_incarnation_is_sent_away():
     cluster = Cluster(JOB)
     cluster.worker(b"w", incarnation=1)
