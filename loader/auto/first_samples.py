@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import quiet_forks, start_method, worker_context
+from ...workers.processes.start_method import quiet_forks, worker_context
 from ...workers.sources.failures import describe_error
 from ..local.workers import WorkerStart
 from ..plain.iterators import shared_numbers
@@ -95,12 +95,12 @@ def _ask(
 
 
 def _count_readers(question: Question, start: WorkerStart) -> int:
-    """Return how many processes load samples: one where few are loaded, or a process starts slowly.
+    """Return how many processes load samples: one where few are loaded, or processes start clean.
 
-    A new interpreter takes longer to import torch than most take to load samples.
+    To import everything takes a new process longer than it takes to load most samples.
     """
     loads_all = not question.knows_costs or bool(getattr(question.source, "decode_first", False))
-    if not loads_all or start_method(start.context) == "spawn":
+    if not (loads_all and start.forks):
         return 1
     return max(1, min(start.workers, len(question.order), MOST_READERS))
 
