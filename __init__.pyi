@@ -19,7 +19,15 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, TarDataset, VisionLanguage, media
+from .workers import (
+    EnergonDataset,
+    MDSDataset,
+    Mixture,
+    TarDataset,
+    VisionLanguage,
+    media,
+    open_metadataset,
+)
 
 __version__: str
 
@@ -27,10 +35,12 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "EnergonDataset",
     "HFProcessor",
     "ImageDispatch",
     "Layout",
     "LoaderError",
+    "MDSDataset",
     "Mixture",
     "RemoteDataset",
     "Step",
@@ -47,6 +57,7 @@ __all__ = [
     "loader",
     "loss_rule",
     "media",
+    "open_metadataset",
     "scale_loss",
     "sched",
     "time_ns",

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .energon.dataset import EnergonDataset
+    from .energon.metadataset import open_metadataset
+    from .mds.dataset import MDSDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "EnergonDataset": ".energon.dataset",
+    "MDSDataset": ".mds.dataset",
     "Mixture": ".mixture.mixture",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
@@ -23,10 +28,13 @@ _HOMES = {
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
     "media": "",
+    "open_metadataset": ".energon.metadataset",
 }
 
 __all__ = [
     "ByteTokenizer",
+    "EnergonDataset",
+    "MDSDataset",
     "Mixture",
     "PlainSource",
     "Probe",
@@ -36,6 +44,7 @@ __all__ = [
     "VisionLanguage",
     "as_source",
     "media",
+    "open_metadataset",
 ]
 
 if not TYPE_CHECKING:

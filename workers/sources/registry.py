@@ -132,6 +132,8 @@ def find_name(name: str, what: str = "transform") -> Any:
 
 SOURCE_GROUP = "counterpoise.sources"
 FORMATS = {
+    "energon": "counterpoise.workers:EnergonDataset",
+    "mds": "counterpoise.workers:MDSDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
     "tar": "counterpoise.workers:TarDataset",
 }
