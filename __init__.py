@@ -16,6 +16,7 @@ _HOMES = {
     "EnergonDataset": "workers",
     "HFProcessor": "loader",
     "ImageDispatch": "loader",
+    "JsonlDataset": "workers",
     "Layout": "balancer",
     "LoaderError": "loader",
     "MDSDataset": "workers",

@@ -21,6 +21,7 @@ from .loader import (
 )
 from .workers import (
     EnergonDataset,
+    JsonlDataset,
     MDSDataset,
     Mixture,
     TarDataset,
@@ -38,6 +39,7 @@ __all__ = [
     "EnergonDataset",
     "HFProcessor",
     "ImageDispatch",
+    "JsonlDataset",
     "Layout",
     "LoaderError",
     "MDSDataset",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from . import media
     from .energon.dataset import EnergonDataset
     from .energon.metadataset import open_metadataset
+    from .jsonl.dataset import JsonlDataset
     from .mds.dataset import MDSDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
     "EnergonDataset": ".energon.dataset",
+    "JsonlDataset": ".jsonl.dataset",
     "MDSDataset": ".mds.dataset",
     "Mixture": ".mixture.mixture",
     "PlainSource": ".sources.interface",
@@ -34,6 +36,7 @@ _HOMES = {
 __all__ = [
     "ByteTokenizer",
     "EnergonDataset",
+    "JsonlDataset",
     "MDSDataset",
     "Mixture",
     "PlainSource",

@@ -12,7 +12,9 @@ built-in formats and the entry points of the group `counterpoise.sources`; each 
     from_spec(spec, root, allowed, cache) -> Source
 
 which opens what the description says, reading below `root` and building only `allowed` transforms.
-A new format is one such class and one entry.
+A new format is one such class (a subclass of RecordDataset, say) and one entry. Where people name
+files, not formats, `source_of` finds the format: by a file that marks a folder as one of its own
+(`MARKERS` of the class), else by the extensions of its files (`EXTENSIONS`).
 """
 
 import functools
@@ -24,6 +26,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from .file_patterns import Pattern, find_shards, named
 from .interface import Source
 
 TRANSFORM_GROUP = "counterpoise.transforms"
@@ -131,11 +134,13 @@ def find_name(name: str, what: str = "transform") -> Any:
 
 
 SOURCE_GROUP = "counterpoise.sources"
+# In a folder with files of several formats those of the first are meant.
 FORMATS = {
+    "tar": "counterpoise.workers:TarDataset",
+    "jsonl": "counterpoise.workers:JsonlDataset",
     "energon": "counterpoise.workers:EnergonDataset",
     "mds": "counterpoise.workers:MDSDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
-    "tar": "counterpoise.workers:TarDataset",
 }
 
 
@@ -164,3 +169,61 @@ def open_source(
         )
     opened: Source = find_name(formats[name], "source format").from_spec(spec, root, allowed, cache)
     return opened
+
+
+def source_of(
+    pattern: Pattern | Mapping[str, Any],
+    transform: Any = None,
+    root: str | Path | None = None,
+    allowed: Iterable[str] = (),
+    **settings: Any,
+) -> Any:
+    """Open what a pattern or a description names, whatever its format; as the format's class does.
+
+    settings: more arguments of that class, as cache= and cost=. Raises ValueError for a format that
+    nobody knows, and what the class raises.
+    """
+    if isinstance(pattern, Mapping):
+        return open_source(pattern, root, allowed, settings.get("cache"))
+    kind = find_name(source_formats()[format_of(pattern, root)], "source format")
+    return kind(pattern, transform=transform, root=root, **settings)
+
+
+def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
+    """Return the name of the format of a pattern's files; ValueError where it is not one."""
+    found = {_format_of_one(text, root): text for text in named(pattern)}
+    if len(found) > 1:
+        raise ValueError(
+            f"files of several formats: {found}; make a source of each, and join them by "
+            "torch.utils.data.ConcatDataset or counterpoise.Mixture"
+        )
+    return next(iter(found))
+
+
+def _format_of_one(text: str, root: str | Path | None) -> str:
+    path = Path(text).expanduser() if root is None else Path(root) / text
+    formats = source_formats()
+    kinds = {name: find_name(formats[name], "source format") for name in (*FORMATS, *formats)}
+    if path.is_dir():
+        names = [entry.name for entry in path.iterdir()]
+        for name, kind in kinds.items():
+            if any((path / marker).exists() for marker in getattr(kind, "MARKERS", ())):
+                return name
+    else:
+        names = [path.name]
+        if not any(_is_named(path.name, kind) for kind in kinds.values()):
+            names = [file.name for file in find_shards(text, root)]
+    for name, kind in kinds.items():
+        if any(_is_named(each, kind) for each in names):
+            return name
+    known = ", ".join(f"{name} ({_signs(kind)})" for name, kind in kinds.items() if _signs(kind))
+    raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
+
+
+def _is_named(name: str, kind: Any) -> bool:
+    return name.lower().endswith(tuple(getattr(kind, "EXTENSIONS", ()) or "/"))
+
+
+def _signs(kind: Any) -> str:
+    extensions = (f"*{each}" for each in getattr(kind, "EXTENSIONS", ()))
+    return " ".join((*extensions, *getattr(kind, "MARKERS", ())))
