@@ -21,9 +21,11 @@ from .loader import (
 )
 from .workers import (
     EnergonDataset,
+    HFDataset,
     JsonlDataset,
     MDSDataset,
     Mixture,
+    ParquetDataset,
     TarDataset,
     VisionLanguage,
     media,
@@ -37,6 +39,7 @@ __all__ = [
     "BalancedBatchSampler",
     "DataLoader",
     "EnergonDataset",
+    "HFDataset",
     "HFProcessor",
     "ImageDispatch",
     "JsonlDataset",
@@ -44,6 +47,7 @@ __all__ = [
     "LoaderError",
     "MDSDataset",
     "Mixture",
+    "ParquetDataset",
     "RemoteDataset",
     "Step",
     "StepInfo",

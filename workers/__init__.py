@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .columns.huggingface import HFDataset
+    from .columns.parquet import ParquetDataset
     from .energon.dataset import EnergonDataset
     from .energon.metadataset import open_metadataset
     from .jsonl.dataset import JsonlDataset
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
     "EnergonDataset": ".energon.dataset",
+    "HFDataset": ".columns.huggingface",
     "JsonlDataset": ".jsonl.dataset",
     "MDSDataset": ".mds.dataset",
     "Mixture": ".mixture.mixture",
+    "ParquetDataset": ".columns.parquet",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
@@ -36,9 +40,11 @@ _HOMES = {
 __all__ = [
     "ByteTokenizer",
     "EnergonDataset",
+    "HFDataset",
     "JsonlDataset",
     "MDSDataset",
     "Mixture",
+    "ParquetDataset",
     "PlainSource",
     "Probe",
     "SampleError",

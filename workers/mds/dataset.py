@@ -14,7 +14,7 @@ from ..columns.row_form import RowForm
 from ..images.decode import is_image
 from ..media.files import is_media
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern, named
+from ..sources.file_patterns import Pattern
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform

@@ -20,8 +20,17 @@ from PIL import Image
 from ..tar.members import decode_member
 
 DTYPES = {
-    **{8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32"},
-    **{34: "float32", 64: "uint64", 65: "int64", 66: "float64"},
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    18: "float16",
+    32: "uint32",
+    33: "int32",
+    34: "float32",
+    64: "uint64",
+    65: "int64",
+    66: "float64",
 }
 NUMBERS = {"int": "int64", **{name: name for name in DTYPES.values()}}
 IMAGES = {"jpeg": "jpg", "png": "png", "pil": "png"}
@@ -29,7 +38,10 @@ LISTS = {f"list[{name}]": name for name in IMAGES} | dict.fromkeys(
     ("jpeg_array", "jpegarray"), "jpeg"
 )
 TEXTS: dict[str, Callable[[str], Any]] = {
-    **{"str": str, "str_int": int, "str_float": float, "str_decimal": Decimal},
+    "str": str,
+    "str_int": int,
+    "str_float": float,
+    "str_decimal": Decimal,
 }
 PLAIN = ("bytes", "json", *NUMBERS, *TEXTS, *IMAGES, *LISTS)
 # What Pillow writes as PNG without change.

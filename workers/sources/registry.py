@@ -137,6 +137,8 @@ SOURCE_GROUP = "counterpoise.sources"
 # In a folder with files of several formats those of the first are meant.
 FORMATS = {
     "tar": "counterpoise.workers:TarDataset",
+    "hf": "counterpoise.workers:HFDataset",
+    "parquet": "counterpoise.workers:ParquetDataset",
     "jsonl": "counterpoise.workers:JsonlDataset",
     "energon": "counterpoise.workers:EnergonDataset",
     "mds": "counterpoise.workers:MDSDataset",
