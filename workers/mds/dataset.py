@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..columns.row_form import RowForm
+from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
-from ..media.files import is_media
-from ..sources.failures import DataChangedError
+from ..jsonl.record_form import raw_form
 from ..sources.file_patterns import Pattern
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample, SampleError
@@ -23,19 +22,21 @@ from .encodings import IMAGES, LISTS, decode_value, image_files
 from .index import INDEX, Column, Shard, read_index
 from .unpacking import unpacked
 
-MEMBERS = ("json", "txt", "npy")
-
 
 class MDSDataset(RecordDataset):
-    """Samples of an MDS folder, which MosaicML streaming's MDSWriter writes, in its order; a source.
+    """Samples of a folder that MosaicML streaming's MDSWriter wrote, in its order; a source.
 
-    `pattern` is the folder of index.json. `transform(raw)` gets a sample in the form of a tar's:
-    images as files (img0.jpg, img1.png...), columns that are called as members are (json, txt,
-    jpg, mp4) by their names, all others as fields of raw["json"]. The key is SHARD:ROW. Shards that
-    are compressed are unpacked once, beside them or in `cache`. Pickled columns are refused.
+    `pattern` is the folder of index.json. `transform(raw)` gets a sample as one of a tar would be:
+    "__key__", "json" (a dict of the columns; a column of that name is the dict itself), and images
+    as files: "jpg", or img0.jpg, img1.jpg ... The key is SHARD:ROW. Shards that are compressed are
+    unpacked once, beside them or in `cache`. Pickled columns are refused.
+
+    images  the columns that hold images, in this order, others are left out; by default those
+            encoded as images, and those of bytes called `image`, `images`, or as an extension
 
     transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or of another format.
+    that is not there, ValueError for one that is damaged or of another format, and for bytes of
+    which nobody says what they are.
     """
 
     FORMAT, MARKERS = "mds", (INDEX,)
@@ -47,15 +48,21 @@ class MDSDataset(RecordDataset):
         root: str | Path | None = None,
         cache: str | Path | None = None,
         cost: Callable[[Sample], Cost] | None = None,
+        *,
+        images: Sequence[str] | None = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
         if len(self.pattern) != 1:
             raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
-        self.folder = Path(self.pattern[0]).expanduser()
-        if root is not None:
-            self.folder = Path(root) / self.pattern[0]
+        name = Path(self.pattern[0])
+        self.folder = name.expanduser() if root is None else Path(root) / name
+        self._images = None if images is None else list(images)
         self._files = ShardFiles()
         self.open()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the argument that a description has beside pattern and transform."""
+        return {} if self._images is None else {"images": self._images}
 
     def open_files(self) -> Sequence[int]:
         """Read index.json, and compare each shard's size and number of samples with it."""
@@ -63,13 +70,32 @@ class MDSDataset(RecordDataset):
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
         if not self._shards:
             raise ValueError(f"{self.folder} has no samples")
+        kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
+        self._image_names = [kinds[shard.columns] for shard in self._shards]
         self.files = tuple(self._file(shard) for shard in self._shards)
         self._files.note(self.files)
         for path, shard in zip(self.files, self._shards, strict=True):
             self._check_shard(path, shard)
-        forms = {shard.columns: _form(shard.columns) for shard in self._shards}
-        self._forms = [forms[shard.columns] for shard in self._shards]
         return [shard.samples for shard in self._shards]
+
+    def _image_columns(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
+        encodings = {column.name: column.encoding for column in columns}
+        if self._images is not None:
+            if missing := [name for name in self._images if name not in encodings]:
+                have = ", ".join(encodings)
+                raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
+            return tuple(self._images)
+        found = list[str]()
+        for name, encoding in encodings.items():
+            is_named = name in ("image", "images") or is_image(name)
+            if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
+                found.append(name)
+            elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):
+                raise ValueError(
+                    f"{self.folder}: column {name!r} holds bytes: name it in images=[...] if they "
+                    "are images; with images=[] they stay bytes in raw['json']"
+                )
+        return tuple(found)
 
     def _file(self, shard: Shard) -> Path:
         path = self._below_root(self.folder / shard.name)
@@ -122,7 +148,7 @@ class MDSDataset(RecordDataset):
         return digest([shard.name, columns, digest_arrays(b"", np.frombuffer(table, np.uint32))])
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return "__key__" and the columns in a tar's form; SampleError where they are damaged."""
+        """Return "__key__", the columns as "json" and images as files; or SampleError."""
         number, row = self.place(index)
         path, shard, key = self.files[number], self._shards[number], self.key(index)
         places = self._files.read_at(path, 4 * (row + 1), 8)
@@ -132,42 +158,44 @@ class MDSDataset(RecordDataset):
                 raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
             data = self._files.read_at(path, begin, end - begin)
             self._files.check(path)
-            return self._forms[number].raw(key, _row(shard.columns, data), headers)
-        except DataChangedError:
-            raise
+            record = _record(shard.columns, self._image_names[number], data)
+            return raw_form(key, record, _no_file, headers)
         except ValueError as error:
             raise SampleError(key, str(error), str(path)) from error
 
 
-def _form(columns: tuple[Column, ...]) -> RowForm:
-    parts: dict[str, list[str]] = {"images": [], "media": [], "members": [], "fields": []}
-    for column in columns:
-        has_images = column.encoding in IMAGES or column.encoding in LISTS
-        is_member = column.name in MEMBERS or is_image(column.name) or is_media(column.name)
-        is_medium = has_images or column.encoding == "bytes"
-        parts["members" if is_member else "media" if is_medium else "fields"].append(column.name)
-        parts["images"] += [column.name] if has_images else []
-    return RowForm(**{name: tuple(names) for name, names in parts.items()})
+def _no_file(name: str) -> bytes:
+    raise ValueError(f"{name!r:.200} is named by a column, and MDS has the bytes themselves")
 
 
-def _row(columns: tuple[Column, ...], data: bytes) -> dict[str, Any]:
-    """Return a sample's values by column; images are files, or lists of them."""
+def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -> dict[str, Any]:
+    """Return a sample's values by column, and the files of its images as `images`."""
     varying = sum(not column.size for column in columns)
     lengths = iter(np.frombuffer(data[: 4 * varying], "<u4").tolist())
-    row, at = dict[str, Any](), 4 * varying
-    for column in columns:
-        size = column.size or next(lengths)
+    record, files, at = dict[str, Any](), dict[str, list[bytes]](), 4 * varying
+    for name, encoding, fixed in columns:
+        size = fixed or next(lengths, 0)
         value = data[at : at + size]
-        if len(value) < size:
-            raise ValueError(f"column {column.name!r} ends {size - len(value)} bytes too late")
         at += size
         try:
-            if column.encoding in IMAGES or column.encoding in LISTS:
-                row[column.name] = image_files(column.encoding, value)
+            if len(value) < size:
+                raise ValueError(f"it ends {size - len(value)} bytes too late")
+            if name in images:
+                files[name] = image_files(encoding, value)
+            elif encoding in (*IMAGES, *LISTS):
+                continue  # others are wanted
+            elif name == "json" and encoding in ("bytes", "str"):
+                record[name] = decode_value("json", value)
             else:
-                row[column.name] = decode_value(column.encoding, value)
+                record[name] = decode_value(encoding, value)
         except ValueError as error:
-            raise ValueError(f"column {column.name!r}: {error}") from None
+            raise ValueError(f"column {name!r}: {error}") from None
     if at != len(data):
         raise ValueError(f"its columns have {at} bytes, and it has {len(data)}")
-    return row
+    own = record.pop("json", None) or {}
+    if not isinstance(own, dict | list):
+        raise ValueError(f"column 'json' is a {type(own).__name__}, not an object or a list")
+    record |= {"messages": own} if isinstance(own, list) else own
+    if files:
+        record["images"] = [file for name in images for file in files[name]]
+    return record

@@ -33,7 +33,7 @@ DTYPES = {
     66: "float64",
 }
 NUMBERS = {"int": "int64", **{name: name for name in DTYPES.values()}}
-IMAGES = {"jpeg": "jpg", "png": "png", "pil": "png"}
+IMAGES = ("jpeg", "png", "pil")
 LISTS = {f"list[{name}]": name for name in IMAGES} | dict.fromkeys(
     ("jpeg_array", "jpegarray"), "jpeg"
 )
@@ -101,7 +101,7 @@ def _array(static: str, data: bytes) -> Array:
         at = stop
     kind = np.dtype(dtype).newbyteorder("<") if dtype else None
     if kind is None or math.prod(shape) * kind.itemsize != len(data) - at:
-        raise ValueError(f"{len(data)} bytes are no array {dtype or 'of a known type'} {shape}")
+        raise ValueError(f"{len(data)} bytes are no array {dtype or '?'} {shape!s:.80}")
     return np.frombuffer(data, kind, offset=at).reshape(shape).copy()
 
 
@@ -109,7 +109,7 @@ def image_files(encoding: str, data: bytes) -> list[bytes]:
     """Return the files of an image's or a list's bytes; ValueError where there are none."""
     if encoding == "pil":
         return [_png(data)]
-    if encoding in IMAGES:
+    if encoding not in LISTS:
         return [data]
     start = 4 if encoding.startswith("list") else 0
     count = int.from_bytes(data[start : start + 4], "little")

@@ -5,10 +5,9 @@
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .encodings import checked_encoding
 
@@ -17,8 +16,7 @@ MOST_BYTES = 256 << 20
 FORMAT, VERSION = "mds", 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: its name, how it is encoded, and the bytes of each value; None where they vary."""
 
     name: str
@@ -102,7 +100,7 @@ def _number(value: object) -> int:
 
 
 def _name(value: object) -> str:
-    name = os.path.normpath(_text(value))
-    if os.path.isabs(name) or name.split(os.sep)[0] in ("..", ".") or "\0" in name:
+    parts = Path(_text(value)).parts
+    if not parts or ".." in parts or Path(*parts).is_absolute() or "\0" in str(value):
         raise ValueError(f"is {value!r:.80}, which leaves the folder")
-    return name
+    return "/".join(parts)

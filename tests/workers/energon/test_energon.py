@@ -154,8 +154,11 @@ def test_a_subset_is_a_range_of_the_split(folder: Path, given: Any, found: Any) 
 
 
 @pytest.mark.parametrize(
-    "given", [[1], ["a%", "9%"], ["50%", "20%"], [-1, 4], [2, 1], [0, 99], [0.5, 1], "ab", [0, "9%"],
-              [0, None, 0.0, 2.0], [0, None, float("nan"), 1.0], [[], {}]],
+    "given",
+    [
+        [1], ["a%", "9%"], ["50%", "20%"], [-1, 4], [2, 1], [0, 99], [0.5, 1], "ab", [0, "9%"],
+        [0, None, 0.0, 2.0], [0, None, float("nan"), 1.0], [[], {}],
+    ],
 )  # fmt: skip
 def test_what_is_no_subset_is_refused(folder: Path, given: Any) -> None:
     with pytest.raises(ValueError, match="subset is"):

@@ -47,8 +47,8 @@ def test_samples_are_in_order_and_in_the_form_of_a_tars(folder: Path, picture: A
     for n in range(7):
         raw = data.raw(n)
         assert raw["json"] == {"caption": f"it is {n}", "n": n}
-        assert raw["img0.jpg"] == picture(5 + n, 4, "JPEG", seed=n)
-        assert data[n]["img0.jpg"].shape == (4, 5 + n, 3)
+        assert raw["jpg"] == picture(5 + n, 4, "JPEG", seed=n)
+        assert data[n]["jpg"].shape == (4, 5 + n, 3)
         assert data.probe(n).cost["pixels"] == 4 * (5 + n)
     assert data.file_of(4) == str(folder / "shard.00001.mds")
     for outside in (-1, 7):
@@ -107,13 +107,21 @@ def test_arrays_have_their_shape(tmp_path: Path, encoding: str, head: bytes) -> 
     found[0] = 1  # it is the sample's own
 
 
-def test_columns_that_are_called_as_members_are_members(tmp_path: Path, picture: Any) -> None:
-    sample = {"json": b'{"caption": "x"}', "jpg": picture(4, 4, "JPEG"), "txt": b"hi"}
-    columns = {"json": "json", "jpg": "bytes", "txt": "str"}
-    raw = cp.MDSDataset(write_mds(tmp_path / "a", columns, [sample])).raw(0)
-    assert raw == {
-        "__key__": "shard.00000:0", "json": {"caption": "x"}, "jpg": sample["jpg"], "txt": "hi",
-    }  # fmt: skip
+def test_a_column_json_is_the_record(tmp_path: Path, picture: Any) -> None:
+    turns = [{"role": "user", "content": "hi"}]
+    for number, (value, encoding, found) in enumerate(
+        (
+            (b'{"caption": "x"}', "json", {"caption": "x"}),
+            (b'{"caption": "x"}', "bytes", {"caption": "x"}),
+            (json.dumps(turns).encode(), "str", {"messages": turns}),
+        )
+    ):
+        sample = {"json": value, "jpg": picture(4, 4, "JPEG"), "n": bytes(8)}
+        columns = {"json": encoding, "jpg": "bytes", "n": "int"}
+        raw = cp.MDSDataset(write_mds(tmp_path / f"{number}", columns, [sample])).raw(0)
+        assert raw == {"__key__": "shard.00000:0", "json": {"n": 0, **found}, "jpg": sample["jpg"]}
+    with pytest.raises(SampleError, match="is a str, not an object"):
+        one(tmp_path / "a", b'"x"', "json", "json").raw(0)
 
 
 def test_images_of_all_encodings_are_files(tmp_path: Path, picture: Any) -> None:
@@ -121,15 +129,33 @@ def test_images_of_all_encodings_are_files(tmp_path: Path, picture: Any) -> None
     pixels = np.arange(12, dtype=np.uint8)
     pil = np.array([4, 3, 1], np.uint32).tobytes() + b"L" + pixels.tobytes()
     several = np.array([1, len(jpeg)], np.uint32).tobytes() + jpeg
-    sample = {"a": jpeg, "b": png, "c": pil, "d": image_list([jpeg, png]), "e": several, "f": png}
+    sample = {"a": jpeg, "b": png, "c": pil, "d": image_list([jpeg, png]), "e": several,
+              "images": png}  # fmt: skip
     columns = {"a": "jpeg", "b": "png", "c": "pil", "d": "list[jpeg]", "e": "jpeg_array",
-               "f": "bytes"}  # fmt: skip
-    data = cp.MDSDataset(write_mds(tmp_path / "a", columns, [sample]))
+               "images": "bytes"}  # fmt: skip
+    folder = write_mds(tmp_path / "a", columns, [sample])
+    data = cp.MDSDataset(folder)
     raw = data.raw(0)
-    names = ["img0.jpg", "img1.png", "img2.png", "img3.jpg", "img4.png", "img5.jpg", "img6.png"]
-    assert list(raw) == ["__key__", *names]
-    assert [raw[name] for name in names if name != "img2.png"] == [jpeg, png, jpeg, png, jpeg, png]
-    assert data[0]["img2.png"][:, :, 0].tolist() == pixels.reshape(3, 4).tolist()
+    assert list(raw) == ["__key__", "json", *(f"img{n}.jpg" for n in range(7))]
+    found = [raw[f"img{n}.jpg"] for n in range(7)]
+    assert found[:2] + found[3:] == [jpeg, png, jpeg, png, jpeg, png]
+    assert data[0]["img2.jpg"][:, :, 0].tolist() == pixels.reshape(3, 4).tolist()
+    assert data.probe(0).cost["pixels"] == 7 * 12
+    chosen = cp.MDSDataset(folder, images=["images", "b"])
+    assert [chosen.raw(0)[f"img{n}.jpg"] for n in range(2)] == [png, png]
+
+
+def test_bytes_have_to_be_called_images(tmp_path: Path, picture: Any) -> None:
+    value = picture(4, 4, "JPEG")
+    with pytest.raises(ValueError, match=r"column 'x' holds bytes: name it in images=\[\.\.\.\]"):
+        one(tmp_path / "a", value, "bytes")
+    assert cp.MDSDataset(tmp_path / "a", images=["x"]).raw(0)["jpg"] == value
+    assert cp.MDSDataset(tmp_path / "a", images=[]).raw(0)["json"] == {"x": value}
+    with pytest.raises(ValueError, match="no column 'y'; there are x"):
+        cp.MDSDataset(tmp_path / "a", images=["y"])
+    with pytest.raises(SampleError, match=r"'a\.jpg' is named by a column"):
+        one(tmp_path / "b", b"a.jpg", "str", "image").raw(0)
+    assert one(tmp_path / "c", b"sound", "bytes", "audio").raw(0)["wav"] == b"sound"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +275,7 @@ def test_lengths_out_of_bounds_are_that_samples_error(folder: Path) -> None:
     begin = int.from_bytes(damaged[4:8], "little")
     damaged[begin : begin + 4] = np.uint32(1 << 31).tobytes()
     path.write_bytes(damaged)
-    with pytest.raises(SampleError, match=r"column 'caption' ends \d+ bytes too late"):
+    with pytest.raises(SampleError, match=r"column 'caption': it ends \d+ bytes too late"):
         cp.MDSDataset(folder).raw(0)
     damaged[begin : begin + 4] = np.uint32(1).tobytes()
     path.write_bytes(damaged)
@@ -259,12 +285,12 @@ def test_lengths_out_of_bounds_are_that_samples_error(folder: Path) -> None:
 
 @pytest.mark.parametrize("method", ["gz", "bz2"])
 def test_compressed_shards_are_unpacked_once(tmp_path: Path, method: str) -> None:
-    samples = [{"txt": f"{n}".encode() * 100} for n in range(5)]
-    plain = cp.MDSDataset(write_mds(tmp_path / "plain", {"txt": "str"}, samples))
-    folder = write_mds(tmp_path / method, {"txt": "str"}, samples, 2, method)
+    samples = [{"text": f"{n}".encode() * 100} for n in range(5)]
+    plain = cp.MDSDataset(write_mds(tmp_path / "plain", {"text": "str"}, samples))
+    folder = write_mds(tmp_path / method, {"text": "str"}, samples, 2, method)
     cache = tmp_path / "cache"
     data = cp.MDSDataset(folder, cache=cache)
-    assert [data.raw(n)["txt"] for n in range(5)] == [plain.raw(n)["txt"] for n in range(5)]
+    assert [data.raw(n)["json"] for n in range(5)] == [plain.raw(n)["json"] for n in range(5)]
     made = {path: path.stat().st_ino for path in cache.iterdir()}
     assert len(made) == 3
     assert len(list(folder.iterdir())) == 4
@@ -276,14 +302,14 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, method: str) -> Non
 def test_other_compressions_are_pyarrows(tmp_path: Path, method: str) -> None:
     arrow: Any = pytest.importorskip("pyarrow")
     codec = {"zstd": "zstd", "br": "brotli", "snappy": "snappy"}[method]
-    folder = write_mds(tmp_path / "a", {"txt": "str"}, [{"txt": b"hello" * 50}], 1, "gz")
-    plain = write_mds(tmp_path / "b", {"txt": "str"}, [{"txt": b"hello" * 50}], 1)
+    folder = write_mds(tmp_path / "a", {"text": "str"}, [{"text": b"hello" * 50}], 1, "gz")
+    plain = write_mds(tmp_path / "b", {"text": "str"}, [{"text": b"hello" * 50}], 1)
     data = (plain / "shard.00000.mds").read_bytes()
     packed = arrow.compress(data, codec, asbytes=True)
     (folder / "shard.00000.mds.x").write_bytes(packed)
     rewrite(folder, compression=f"{method}:3", zip_data={"basename": "shard.00000.mds.x"},
             raw_data={"basename": "shard.00000.mds", "bytes": len(data)})  # fmt: skip
-    assert cp.MDSDataset(folder).raw(0)["txt"] == "hello" * 50
+    assert cp.MDSDataset(folder).raw(0)["json"] == {"text": "hello" * 50}
     (folder / "shard.00000.mds.x").write_bytes(packed[:-5])
     with pytest.raises(ValueError, match="cannot be unpacked"):
         cp.MDSDataset(folder)
@@ -293,8 +319,8 @@ def test_other_compressions_are_pyarrows(tmp_path: Path, method: str) -> None:
     ("said", "why"), [(-1, "more than"), (1, "less than")]
 )  # fmt: skip
 def test_no_more_is_unpacked_than_was_said(tmp_path: Path, said: int, why: str) -> None:
-    samples = [{"txt": bytes(1 << 20)}]
-    folder = write_mds(tmp_path / "a", {"txt": "str"}, samples, 1, "gz")
+    samples = [{"text": bytes(1 << 20)}]
+    folder = write_mds(tmp_path / "a", {"text": "str"}, samples, 1, "gz")
     raw = json.loads((folder / "index.json").read_text())["shards"][0]["raw_data"]
     rewrite(folder, raw_data={**raw, "bytes": raw["bytes"] + said})
     with pytest.raises(ValueError, match=f"cannot be unpacked: it has {why}"):
@@ -309,7 +335,7 @@ def test_workers_elsewhere_open_the_same_below_their_root(
     folder: Path, tmp_path_factory: Any
 ) -> None:
     root = folder.parent
-    data = cp.MDSDataset("mds", given, root)
+    data = cp.MDSDataset("mds", given, root, images=["image"])
     spec = json.loads(json.dumps(data.spec()))
     other = open_source(spec, root, (f"{__name__}:given",))
     assert other.fingerprint() == data.fingerprint()
