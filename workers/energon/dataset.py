@@ -5,6 +5,7 @@ samples are left out, and what fields of a sample are called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
 from .config import inside
-from .folder import META, field_value, read_folder
+from .folder import DATASET, META, SPLIT, field_value, read_folder
 from .subset import Subset
 
 
@@ -50,8 +51,8 @@ class EnergonDataset(TarDataset):
         *,
         subset: Sequence[int | float | str | None] = (),
         subflavors: Mapping[str, Any] | None = None,
-        dataset_config: str = "dataset.yaml",
-        split_config: str = "split.yaml",
+        dataset_config: str = DATASET,
+        split_config: str = SPLIT,
     ) -> None:
         names = named(pattern)
         if len(names) != 1 or not isinstance(split, str):
@@ -92,12 +93,12 @@ class EnergonDataset(TarDataset):
                     f"{path} has {count} samples, and {META} says {said}: run `energon prepare`"
                 )
             name = path.relative_to(self.folder).as_posix()
-            rows = range(max(0, first - begins), min(count, last - begins))
+            rows = np.arange(max(0, first - begins), max(0, min(count, last - begins)))
             begins += count
-            out = self._about.excluded
-            kept = [row for row in rows if not out or f"{name}/{index.key(row)}" not in out]
-            if len(kept) < count:
-                indexes[number] = index.only(np.asarray(kept, np.int64))
+            if out := self._about.excluded:
+                rows = rows[[f"{name}/{index.key(row)}" not in out for row in rows.tolist()]]
+            if len(rows) < count:
+                indexes[number] = index.only(rows)
         self._indexes = tuple(indexes)
         if not any(map(len, indexes)):
             raise ValueError(f"{self.folder}: {self.split!r} and its subset have no samples")
@@ -126,11 +127,6 @@ class EnergonDataset(TarDataset):
 
     def fields(self) -> dict[str, Any]:
         """Return what says which samples these are, beside the folder."""
-        dataset_config, split_config = self._configs
-        return {
-            "split": self.split,
-            "subset": self.subset.facts(),
-            "subflavors": self.subflavors,
-            "dataset_config": dataset_config,
-            "split_config": split_config,
-        }
+        found: dict[str, Any] = {"split": self.split, "subflavors": self.subflavors}
+        found["dataset_config"], found["split_config"] = self._configs
+        return {**found, "subset": list(astuple(self.subset))}

@@ -18,6 +18,7 @@ from .config import ConfigError, expanded, inside, read_mapping, texts
 
 META = ".nv-meta"
 INFO = (".info.json", ".info.yaml")
+DATASET, SPLIT = "dataset.yaml", "split.yaml"
 OPTION = re.compile(r"([^\[\],]+)((?:\[[^\[\]]+\])*)")
 Access = tuple[str, ...]
 
@@ -41,30 +42,33 @@ def read_folder(
     folder: Path,
     split: str,
     root: Path | None = None,
-    dataset_config: str = "dataset.yaml",
-    split_config: str = "split.yaml",
+    dataset_config: str = DATASET,
+    split_config: str = SPLIT,
 ) -> Folder:
     """Return what the files in `.nv-meta` say of a split; ConfigError names the file at fault."""
-    meta = folder / META
-    info = _existing(folder, INFO, root)
-    splits = _existing(folder, _either(split_config), root)
+    info = _existing(folder, root, *INFO)
     counts = read_mapping(info).get("shard_counts")
     if not isinstance(counts, dict) or not all(type(each) is int for each in counts.values()):
         raise ConfigError(info, "has no shard_counts, samples by shard: run `energon prepare`")
-    names, excluded = _split(splits, split)
+    path = _existing(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
+    names, excluded = _split(path, split)
     shards = dict[Path, int]()
     for name in names:
-        path = inside(folder, name, root, splits)
+        shard = inside(folder, name, root, path)
         if name not in counts:
-            raise ConfigError(splits, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
-        if not path.is_file():
-            raise FileNotFoundError(f"no such file: {path} (from {splits}); check the folder")
-        shards[path] = counts[name]
-    about = inside(meta, dataset_config, root, meta)
-    config = read_mapping(about) if about.is_file() else {}
-    if not config and dataset_config != "dataset.yaml":
+            raise ConfigError(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
+        if not shard.is_file():
+            raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
+        shards[shard] = counts[name]
+    about = inside(folder / META, dataset_config, root, folder)
+    if not about.is_file() and dataset_config != DATASET:
         raise FileNotFoundError(f"no such file: {about}; check dataset_config")
-    return Folder(shards, excluded, _fields(about, config), _code(config))
+    config = read_mapping(about) if about.is_file() else {}
+    fields, code = config.get("field_map") or {}, config.get("sample_loader") or ""
+    if not isinstance(fields, dict):
+        raise ConfigError(about, f"field_map is {fields!r:.80}, needed are members by field")
+    accesses = {str(name): _accesses(about, name, text) for name, text in fields.items()}
+    return Folder(shards, excluded, accesses, f"{code!s:.80}")
 
 
 def is_prepared(folder: Path) -> bool:
@@ -72,18 +76,13 @@ def is_prepared(folder: Path) -> bool:
     return any((folder / META / name).is_file() for name in INFO)
 
 
-def _either(name: str) -> tuple[str, ...]:
-    return ("split.yaml", "split.json") if name == "split.yaml" else (name,)
-
-
-def _existing(folder: Path, names: tuple[str, ...], root: Path | None) -> Path:
-    for name in names:
-        path = inside(folder / META, name, root, folder)
+def _existing(folder: Path, root: Path | None, *names: str) -> Path:
+    found = [inside(folder / META, name, root, folder) for name in names]
+    for path in found:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{folder} has no {META}/{names[0]}: run `energon prepare` there, or read its tars with "
-        "cp.TarDataset"
+        f"no such file: {found[0]}; run `energon prepare` there, or read tars with cp.TarDataset"
     )
 
 
@@ -94,27 +93,15 @@ def _split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
     if not isinstance(parts, dict) or split not in parts:
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
         raise ConfigError(path, f"there is no split {split!r:.80}, splits are: {have}")
-    excluded = set(expanded(path, texts(path, "exclude", found.get("exclude", []))))
+    excluded = frozenset(expanded(path, texts(path, "exclude", found.get("exclude", []))))
     named = dict.fromkeys(expanded(path, texts(path, split, parts[split])))
     names = [name for name in named if name not in excluded]
     if not names:
         raise ConfigError(path, f"the split {split!r} has no shards")
-    return names, frozenset(excluded - named.keys())
+    return names, excluded - named.keys()
 
 
-def _code(config: Mapping[str, Any]) -> str:
-    loader = config.get("sample_loader")
-    return "" if loader is None else f"{loader!s:.80}"
-
-
-def _fields(path: Path, config: Mapping[str, Any]) -> dict[str, tuple[Access, ...]]:
-    found = config.get("field_map") or {}
-    if not isinstance(found, dict):
-        raise ConfigError(path, f"field_map is {found!r:.80}, needed are members by field")
-    return {str(name): _accesses(path, name, text) for name, text in found.items()}
-
-
-def _accesses(path: Path, name: str, text: object) -> tuple[Access, ...]:
+def _accesses(path: Path, name: object, text: object) -> tuple[Access, ...]:
     matches = [OPTION.fullmatch(option) for option in str(text).split(",")]
     if not all(matches):
         raise ConfigError(

@@ -7,7 +7,7 @@ of samples may only be of a folder, while shares of one hold wherever they are w
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def _found(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
         raise ConfigError(path, f"{target.name} is JSONL: mix cp.JsonlDataset in a cp.Mixture")
     if not is_prepared(target):
         raise FileNotFoundError(f"{target} (from {path}) is no prepared folder and no metadataset")
-    settings = {"subset": subset.facts(), "subflavors": tags, **configs}
+    settings = {"subset": astuple(subset), "subflavors": tags, **configs}
     return "", [Leaf(target, split, settings)]
 
 

@@ -161,7 +161,7 @@ def test_a_subset_is_a_range_of_the_split(folder: Path, given: Any, found: Any) 
     ],
 )  # fmt: skip
 def test_what_is_no_subset_is_refused(folder: Path, given: Any) -> None:
-    with pytest.raises(ValueError, match="subset is"):
+    with pytest.raises(ValueError, match="(a|the) subset is"):
         cp.EnergonDataset(folder, subset=given)
 
 
@@ -186,7 +186,7 @@ def test_workers_elsewhere_open_the_same_below_their_root(folder: Path) -> None:
         ({"pattern": ["../" + root.name + "x"]}, "leaves the root"),
         ({"pattern": [folder.name, "b"]}, "one prepared folder"),
         ({"split": 5}, "one prepared folder and a split"),
-        ({"subset": {"a": 1}}, "subset is"),
+        ({"subset": {"a": 1}}, "(a|the) subset is"),
         ({"split_config": "../../x.yaml"}, "leaves the folder"),
         ({"dataset_config": 5}, "needed is a text"),
         ({"code": "x"}, "not described by code"),
@@ -264,7 +264,7 @@ def test_missing_and_cut_shards_are_told(folder: Path) -> None:
     (folder / "a-0.tar").unlink()
     with pytest.raises(FileNotFoundError, match=r"no such file: .*a-0\.tar \(from .*split\.yaml"):
         cp.EnergonDataset(folder)
-    with pytest.raises(FileNotFoundError, match="run `energon prepare` there, or read its tars"):
+    with pytest.raises(FileNotFoundError, match="run `energon prepare` there, or read tars"):
         cp.EnergonDataset(folder / "sub")
     with pytest.raises(ValueError, match=r"cp\.open_metadataset"):
         cp.EnergonDataset(folder / ".nv-meta/split.yaml")
