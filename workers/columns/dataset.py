@@ -1,7 +1,6 @@
 """What parquet files and Hugging Face's data sets have in common: samples by rows and columns."""
 
 import importlib
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -55,6 +54,8 @@ class ColumnDataset(RecordDataset):
         super().__init__(pattern, transform, root, cache, cost)
         self._columns, self._images = _names(columns, "columns"), _names(images, "images")
         self._key, self._lengths = key, dict(lengths or {})
+        if not isinstance(media, str | Path | None) or not isinstance(key, str | None):
+            raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
         self._media = None if media is None else str(media)
         self._folders = dict[str, MediaFolder]()
         self.files = self.find_files()
@@ -101,7 +102,7 @@ class ColumnDataset(RecordDataset):
 
     def _folder(self, index: int) -> MediaFolder:
         """Return the folder of the files that a sample names, by default that of its own file."""
-        media = self._media if self._media is not None else os.path.dirname(self.file_of(index))
+        media = self._media if self._media is not None else str(Path(self.file_of(index)).parent)
         if media not in self._folders:
             root = None if self.root is None else Path(self.root).resolve()
             self._folders[media] = MediaFolder(Path(root or "", media), root)
@@ -202,6 +203,7 @@ def _costs(column: Any, name: str) -> Int64:
 def _names(given: Names, argument: str) -> list[str] | None:
     """Return names of columns as a list; ValueError where a description has something else."""
     names = [given] if isinstance(given, str) else given
-    if names is not None and not all(isinstance(name, str) for name in names):
+    is_list = names is None or isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(name, str) for name in names or ()):
         raise ValueError(f"{argument} names columns, got {given!r:.80}")
     return None if names is None else list(names)

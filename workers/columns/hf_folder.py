@@ -39,7 +39,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
         names = [
             each["filename"] for each in json.loads((folder / STATE).read_text())["_data_files"]
         ]
-        if not names or any(Path(name).name != name for name in names):
+        if not names or any(name in ("", "..") or Path(name).name != name for name in names):
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / STATE} is damaged: {error!r:.200}") from None

@@ -11,7 +11,7 @@ from ..sources.file_patterns import Pattern, find_shards
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
 from ..tar.shard_files import ShardFiles
-from .line_index import MOST_BYTES, Place, kept_index, open_index
+from .line_index import MOST_BYTES, RecordPlace, kept_index, open_index
 from .media_folder import MediaFolder
 from .record_form import raw_form
 
@@ -108,7 +108,7 @@ class JsonlDataset(RecordDataset):
         except (ValueError, RecursionError) as error:
             raise SampleError(key, str(error), str(path)) from error
 
-    def _read(self, path: Path, place: Place) -> bytes:
+    def _read(self, path: Path, place: RecordPlace) -> bytes:
         if place.size > MOST_BYTES:
             raise ValueError(
                 f"record {place.number} has {place.size:,} bytes, {MOST_BYTES:,} are read at most"
@@ -135,7 +135,7 @@ class JsonlDataset(RecordDataset):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def _record(data: bytes, place: Place) -> Mapping[str, Any]:
+def _record(data: bytes, place: RecordPlace) -> Mapping[str, Any]:
     """Return a record; ValueError for what is no JSON object."""
     try:
         record = json.loads(data.decode())

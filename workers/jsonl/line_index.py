@@ -40,7 +40,7 @@ PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """The first byte and the bytes of a record, its line or its place in the array from 1."""
 
     start: int
@@ -63,9 +63,9 @@ class LineIndex:
     def __len__(self) -> int:
         return len(self.places)
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> RecordPlace:
         """Return where a record is."""
-        return Place(*self.places[row].tolist())
+        return RecordPlace(*self.places[row].tolist())
 
     def key(self, row: int, file: str) -> str:
         """Return a record's id; of one without FILE:LINE."""
@@ -116,7 +116,7 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
     if path.suffix.lower() in PACKED:
         raise ValueError(f"{path} is compressed, and records are read from their places: unpack it")
     id_of = _id_reader(IDS if id_field is None else (id_field,) if id_field else ())
-    places, names, seen, checksum = list[Place](), list[bytes](), dict[str, Place](), 0
+    places, names, seen, checksum = list[RecordPlace](), list[bytes](), dict[str, RecordPlace](), 0
     with path.open("rb") as file:
         try:
             for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
@@ -140,7 +140,9 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
     )
 
 
-Found = tuple[Place, bytes, str | None]  # a record's bytes, and its name where it stands apart
+Found = tuple[
+    RecordPlace, bytes, str | None
+]  # a record's bytes, and its name where it stands apart
 
 
 def _lines(file: BinaryIO) -> Iterator[Found]:
@@ -154,7 +156,7 @@ def _lines(file: BinaryIO) -> Iterator[Found]:
             at += len(last)
             size = at - start
         if size:
-            yield Place(start, size, number), line if size <= MOST_BYTES else b"", None
+            yield RecordPlace(start, size, number), line if size <= MOST_BYTES else b"", None
 
 
 def _begin(file: BinaryIO) -> int:
@@ -194,7 +196,7 @@ def _whole(file: BinaryIO) -> Iterator[Found]:
     for number, (start, end, name) in enumerate(_elements(text), start=1):
         at += len(text[before:start].encode())
         data = text[start:end].encode()
-        yield Place(at, len(data), number), data, name
+        yield RecordPlace(at, len(data), number), data, name
         at, before = at + len(data), end
 
 

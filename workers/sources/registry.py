@@ -159,8 +159,11 @@ def open_source(
 ) -> Source:
     """Open the source that a description names; ValueError for a format nobody registered.
 
-    Raises what the format's `from_spec` raises, too.
+    One without "source" is of the format that its pattern's files have. Raises what the format's
+    `from_spec` raises, too.
     """
+    if "source" not in spec and isinstance(spec.get("pattern"), str | list):
+        spec = {"source": format_of(spec["pattern"], root), **spec}
     name = spec.get("source")
     # Entry points are files outside the root: they are not even read where ours will do.
     formats = FORMATS if name in tuple(FORMATS) else source_formats()
@@ -187,8 +190,12 @@ def source_of(
     """
     if isinstance(pattern, Mapping):
         return open_source(pattern, root, allowed, settings.get("cache"))
-    kind = find_name(source_formats()[format_of(pattern, root)], "source format")
-    return kind(pattern, transform=transform, root=root, **settings)
+    return class_of(pattern, root)(pattern, transform=transform, root=root, **settings)
+
+
+def class_of(pattern: Pattern, root: str | Path | None = None) -> Any:
+    """Return the class that reads a pattern's files; ValueError where there is none."""
+    return find_name(source_formats()[format_of(pattern, root)], "source format")
 
 
 def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
@@ -203,9 +210,22 @@ def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
 
 
 def _format_of_one(text: str, root: str | Path | None) -> str:
-    path = Path(text).expanduser() if root is None else Path(root) / text
-    formats = source_formats()
-    kinds = {name: find_name(formats[name], "source format") for name in (*FORMATS, *formats)}
+    path = Path(text).expanduser() if root is None else Path(root, text).resolve()
+    if root is not None and not path.is_relative_to(Path(root).resolve()):
+        raise ValueError(f"{text!r:.200} leaves the root {root}; name files below it")
+    kinds = {name: find_name(value, "source format") for name, value in FORMATS.items()}
+    found = _known_by(path, text, root, kinds)
+    if not found:  # entry points are not even read where ours will do
+        others = {name: find_name(value) for name, value in source_formats().items()}
+        kinds, found = others, _known_by(path, text, root, others)
+    if not found:
+        known = ", ".join(f"{name} ({_signs(kind)})" for name, kind in kinds.items())
+        raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
+    return found
+
+
+def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str, Any]) -> str:
+    """Return the name of the format of a folder or file; empty where it is of none of them."""
     if path.is_dir():
         names = [entry.name for entry in path.iterdir()]
         for name, kind in kinds.items():
@@ -215,11 +235,8 @@ def _format_of_one(text: str, root: str | Path | None) -> str:
         names = [path.name]
         if not any(_is_named(path.name, kind) for kind in kinds.values()):
             names = [file.name for file in find_shards(text, root)]
-    for name, kind in kinds.items():
-        if any(_is_named(each, kind) for each in names):
-            return name
-    known = ", ".join(f"{name} ({_signs(kind)})" for name, kind in kinds.items() if _signs(kind))
-    raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
+    fitting = (n for n, kind in kinds.items() if any(_is_named(each, kind) for each in names))
+    return next(fitting, "")
 
 
 def _is_named(name: str, kind: Any) -> bool:
