@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import Subset
 
 import counterpoise as cp
 from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.tools.analyze.scan.run import on_cores, scan_all
+from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.workers.sources.registry import open_source
 from counterpoise.workers.vision_language.transform import image_members
 from tests.loader import balanced_data
@@ -77,8 +80,6 @@ def test_samples_and_costs_are_those_of_the_tars(root: Path, other: Open) -> Non
 def steps(data: Any, **others: Any) -> list[Any]:
     """Return of each microbatch its step, rank, places in a view, and what is in its batch."""
     view = range(0, len(data), 8)
-    from torch.utils.data import Subset
-
     made = cp.DataLoader(
         Subset(data, view),
         balance=cp.Balance(
@@ -93,11 +94,15 @@ def steps(data: Any, **others: Any) -> list[Any]:
     ]
 
 
+@pytest.fixture(scope="module")
+def wanted(root: Path) -> list[Any]:
+    return steps(tars(root))
+
+
 @FORMATS
 def test_a_seed_gives_the_order_and_batches_of_the_tars(
-    root: Path, other: Open, monkeypatch: pytest.MonkeyPatch
+    root: Path, wanted: list[Any], other: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = steps(tars(root))
     assert steps(other(root), num_workers=2) == wanted
     monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
     assert steps(other(root)) == wanted
@@ -115,3 +120,19 @@ def test_a_mixture_takes_them(root: Path, other: Open) -> None:
     data = cp.Mixture({"a": (other(root), 3), "b": (tars(root), 1)}, epoch=40)
     names = [data.source_of(data.key(n)) for n in range(40)]
     assert names.count("a") == 30
+
+
+@pytest.mark.parametrize("name", ["energon", "mds"])
+def test_analyze_scans_what_it_scans_in_the_tars(root: Path, name: str, tmp_path: Path) -> None:
+    def scanned(folder: Path) -> Any:
+        tasks = find_tasks([str(folder)], lambda _: None)
+        options = ScanOptions(transform=tuple(SMALL.items()), cache=str(root / "cache"))
+        return scan_all(tasks, options, tmp_path / folder.name, on_cores(1))[0]
+
+    wanted, found = scanned(root / "tars"), scanned(root / name)
+    assert found.resources == wanted.resources
+    assert found.costs.tolist() == wanted.costs.tolist()
+    assert found.nbytes.tolist() == wanted.nbytes.tolist()
+    named = [[rows.sources[n] for n in rows.source_of.tolist()] for rows in (wanted, found)]
+    assert named[0] == named[1]
+    assert not found.failures

@@ -66,8 +66,12 @@ def write_mds(
     shards = []
     for number, at in enumerate(range(0, len(packed), per_shard)):
         data = _shard(packed[at : at + per_shard], json.dumps(config, sort_keys=True).encode())
-        raw = {"basename": f"shard.{number:05}.mds", "bytes": len(data), "hashes": {}}
-        zipped = None
+        raw: dict[str, Any] = {
+            "basename": f"shard.{number:05}.mds",
+            "bytes": len(data),
+            "hashes": {},
+        }
+        zipped: dict[str, Any] | None = None
         if compression:
             name = f"{raw['basename']}.{compression}"
             data = COMPRESSIONS[compression](data)

@@ -38,7 +38,7 @@ class EnergonDataset(TarDataset):
     that is not there, ValueError for one that is damaged or holds other samples than it says.
     """
 
-    FORMAT, EXTENSIONS, MARKERS = "energon", (), (META,)
+    FORMAT, MARKERS = "energon", (META,)
 
     def __init__(
         self,
@@ -58,7 +58,9 @@ class EnergonDataset(TarDataset):
         if len(names) != 1 or not isinstance(split, str):
             raise ValueError(f"give one prepared folder and a split, got {pattern!r:.200}")
         base = Path() if root is None else Path(root)
-        self.folder = inside(base, names[0], root and base, base, leaves=True).expanduser()
+        self.folder = inside(
+            base, names[0], None if root is None else base, base, leaves=True
+        ).expanduser()
         if self.folder.is_file():
             raise ValueError(
                 f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "

@@ -82,7 +82,8 @@ def open_metadataset(
     if split != "train" if concatenated is None else concatenated:
         from torch.utils.data import ConcatDataset
 
-        return ConcatDataset(opened)
+        parts: Any = opened  # sources, which torch knows by their methods
+        return ConcatDataset(parts)
     shares = [leaf.share for leaf in leaves]
     if unit == "repetitions":
         shares = [int(len(data) * share) for data, share in zip(opened, shares, strict=True)]

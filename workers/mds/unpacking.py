@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import importlib
 import os
 import tempfile
 from pathlib import Path
@@ -49,7 +50,7 @@ def _opened(path: Path, method: str, nbytes: int) -> Any:
     if method not in PYARROW:
         raise ValueError(f"it is compressed by {method!r:.40}, which is not known here")
     try:
-        import pyarrow
+        pyarrow: Any = importlib.import_module("pyarrow")
     except ImportError:
         raise ValueError(
             f"{method} needs pyarrow: pip install 'counterpoise[parquet]', or decompress the shards"

@@ -161,7 +161,7 @@ def test_a_subset_is_a_range_of_the_split(folder: Path, given: Any, found: Any) 
     ],
 )  # fmt: skip
 def test_what_is_no_subset_is_refused(folder: Path, given: Any) -> None:
-    with pytest.raises(ValueError, match="(a|the) subset is"):
+    with pytest.raises(ValueError, match=r"(a|the) subset is"):
         cp.EnergonDataset(folder, subset=given)
 
 

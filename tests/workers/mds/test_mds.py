@@ -109,13 +109,12 @@ def test_arrays_have_their_shape(tmp_path: Path, encoding: str, head: bytes) -> 
 
 def test_a_column_json_is_the_record(tmp_path: Path, picture: Any) -> None:
     turns = [{"role": "user", "content": "hi"}]
-    for number, (value, encoding, found) in enumerate(
-        (
-            (b'{"caption": "x"}', "json", {"caption": "x"}),
-            (b'{"caption": "x"}', "bytes", {"caption": "x"}),
-            (json.dumps(turns).encode(), "str", {"messages": turns}),
-        )
-    ):
+    cases: list[tuple[bytes, str, Any]] = [
+        (b'{"caption": "x"}', "json", {"caption": "x"}),
+        (b'{"caption": "x"}', "bytes", {"caption": "x"}),
+        (json.dumps(turns).encode(), "str", {"messages": turns}),
+    ]
+    for number, (value, encoding, found) in enumerate(cases):
         sample = {"json": value, "jpg": picture(4, 4, "JPEG"), "n": bytes(8)}
         columns = {"json": encoding, "jpg": "bytes", "n": "int"}
         raw = cp.MDSDataset(write_mds(tmp_path / f"{number}", columns, [sample])).raw(0)
