@@ -18,6 +18,7 @@ from ..sources.interface import Cost, Probe, Sample, SampleError
 from ..sources.records import RecordDataset, Transform
 from .row_form import RowForm, row_form
 
+KEY = "__key__"
 Names = str | Sequence[str] | None
 
 
@@ -25,7 +26,8 @@ class ColumnDataset(RecordDataset):
     """Samples of a table's rows; see RecordDataset for what they have in common with others.
 
     columns: the columns that are read, all by default. images: those that hold images. media: the
-    folder of the files that columns name by path. key: a column of names, no two alike. lengths:
+    folder of the files that columns name by path. key: a column of names, no two alike, by default
+    `__key__` where it is there; with key="" rows are named by their number. lengths:
     the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
     is read to find costs but these columns.
 
@@ -88,12 +90,18 @@ class ColumnDataset(RecordDataset):
             "lengths": self._lengths,
             "media": media,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in found.items() if value not in (None, {})}
+
+    def key_in(self, schema: Any) -> str | None:
+        """Return the column of keys in an Arrow schema; None where rows are named by number."""
+        if self._key is not None:
+            return self._key or None
+        return KEY if KEY in schema.names else None
 
     def form_of(self, schema: Any, where: str) -> RowForm:
         """Return the form of rows of that Arrow schema; ValueError with the file's name."""
         try:
-            for name in [*([self._key] if self._key is not None else []), *self._lengths.values()]:
+            for name in [*filter(None, [self.key_in(schema)]), *self._lengths.values()]:
                 if name not in schema.names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
             return row_form(schema, self._columns, self._images)

@@ -38,7 +38,7 @@ class HFDataset(ColumnDataset):
     views of it among them. `rows` are those of the folder that are read, in this order, by default
     all. `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
     columns) and images, videos and sounds as members (img0.jpg ...). Images are not decoded to find
-    costs. columns, images, media, key, lengths: see ColumnDataset; without `key` a row's name is
+    costs. columns, images, media, key, lengths: see ColumnDataset; without keys a row's name is
     its number in the table. A row that a view has twice is NAME#2 the second time.
 
     Workers elsewhere read folders below their root: a data set in memory, or one that `map` has
@@ -126,7 +126,8 @@ class HFDataset(ColumnDataset):
                 raise ValueError(f"{where} has {total} rows, and rows= names {least} to {most}")
         if not (total if self._rows is None else len(self._rows)):
             raise ValueError(f"{where}: no rows")
-        keys = [(where, table.column(self._key)) for table in tables if self._key is not None]
+        key = self.key_in(tables[0].schema)
+        keys = [(where, table.column(key)) for table in tables if key is not None]
         self._keys = read_keys(keys) if keys else None
         return counts
 

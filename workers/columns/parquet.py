@@ -22,7 +22,7 @@ class ParquetDataset(ColumnDataset):
     would be: "__key__", "json" (a dict of the columns) and images, videos and sounds as members
     (img0.jpg ...); if it accepts `rng` it also gets a numpy Generator made from (seed, epoch, key).
 
-    columns, images, media, key, lengths: see ColumnDataset; without `key` the name of a row is
+    columns, images, media, key, lengths: see ColumnDataset; without keys the name of a row is
     FILE:ROW. Costs come from `lengths`, `transform.probe(raw)`, `cost(sample)`, or, without a
     transform, from headers of images: {"pixels", "bytes"}.
 
@@ -48,13 +48,16 @@ class ParquetDataset(ColumnDataset):
                 with open_file(path) as file:
                     forms.append(self.form_of(file.schema_arrow, str(path)))
                     self._footers.append(read_footer(path, file))
-                    if self._key is not None:
-                        found = read_columns(path, "the key", file.read, [self._key])
+                    key = self.key_in(file.schema_arrow)
+                    if key is not None:
+                        found = read_columns(path, "the key", file.read, [key])
                         keys.append((str(path), found.column(0)))
             except ValueError as error:
                 text = str(error)
                 raise ValueError(text if str(path) in text else f"{path}: {text}") from None
         self.form = _same_form(forms, self.files)
+        if 0 < len(keys) < len(self.files):
+            raise ValueError(f"{keys[0][0]} has keys, and others have none; give key=, or key=''")
         self._keys = read_keys(keys) if keys else None
         counts = [footer.rows for footer in self._footers]
         if not sum(counts):

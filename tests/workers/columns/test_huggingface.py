@@ -46,7 +46,8 @@ def test_rows_keep_their_names_in_views(folder: Path) -> None:
     found = cp.HFDataset(folder, rows=[9, 2, 2, 9, 2])
     assert texts(found) == [TEXTS[k] for k in (9, 2, 2, 9, 2)]
     assert [found.key(k) for k in range(5)] == ["9", "2", "2#2", "9#2", "2#3"]
-    for odd in ([-1], [12], [0.5], [[1]], ["a"]):
+    some: list[Any] = [[-1], [12], [0.5], [[1]], ["a"]]
+    for odd in some:
         with pytest.raises(ValueError, match="rows"):
             cp.HFDataset(folder, rows=odd)
     with pytest.raises(ValueError, match="no rows"):
@@ -87,7 +88,7 @@ def test_long_views_are_refused_for_workers_elsewhere(
 def test_lengths_follow_the_view(tmp_path: Path) -> None:
     save(tmp_path, {"input_ids": [[1] * n for n in range(12)]})
     found = cp.HFDataset(tmp_path, rows=[9, 2, 9], lengths={"tokens": "input_ids"})
-    assert found.known_costs(["tokens"])[0].tolist() == [9, 2, 9]
+    assert [c.tolist() for c in found.known_costs(["tokens"]) or ()] == [[9, 2, 9]]
     assert found.probe(1).cost == {"tokens": 2}
     balance = cp.Balance(budgets={"tokens": 11}, samples_per_step=3, accumulate="auto")
     loader = cp.DataLoader(found, balance=balance, shuffle=True, collate_fn=list, virtual_ranks=1)
@@ -238,7 +239,7 @@ def test_data_in_memory_have_the_same_identity_in_every_process(library: Any) ->
 
 
 def test_forked_workers_load_what_this_process_does(folder: Path) -> None:
-    found = cp.HFDataset(folder, _text)
+    found: Any = cp.HFDataset(folder, _text)
     assert found[0] == TEXTS[0]
     loader = torch.utils.data.DataLoader(found, batch_size=None, num_workers=2)
     assert list(loader) == TEXTS

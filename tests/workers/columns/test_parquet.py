@@ -85,8 +85,13 @@ def test_images_are_named_where_their_columns_are_not(tmp_path: Path, picture: P
 
 
 def test_columns_as_webdataset_has_them(tmp_path: Path, picture: Picture) -> None:
-    columns = {"__key__": ["a"], "__url__": ["x"], "jpg": [picture()], "json": [{"text": "hi"}]}
-    (raw,) = raws(write(tmp_path / "a.parquet", columns), key="__key__")
+    columns: dict[str, Any] = {
+        "__key__": ["a"],
+        "__url__": ["x"],
+        "jpg": [picture()],
+        "json": [{"text": "hi"}],
+    }
+    (raw,) = raws(write(tmp_path / "a.parquet", columns))
     assert raw == {"__key__": "a", "json": {"text": "hi"}, "jpg": columns["jpg"][0]}
 
 
@@ -158,7 +163,7 @@ def test_lengths_say_costs_and_nothing_else_is_read(
     assert [c.tolist() for c in found.known_costs(["tiles"])] == [[9, 8, 7, 6, 0]]
     assert found.known_costs(["other"]) is None
     with pytest.raises(ValueError, match="give one of them"):
-        cp.ParquetDataset(tmp_path, cost=len, lengths={"n": "n"})
+        cp.ParquetDataset(tmp_path, cost=dict, lengths={"n": "n"})
     with pytest.raises(ValueError, match="column 'text' has string"):
         cp.ParquetDataset(tmp_path, lengths={"n": "text"}).probe(0)
 
@@ -173,9 +178,12 @@ def test_row_groups_are_read_once_within_the_bound(
     found = cp.ParquetDataset(path)
     read = list[int]()
     inner = row_groups.read_columns
-    monkeypatch.setattr(
-        row_groups, "read_columns", lambda *given: (read.append(given[3]), inner(*given))[1]
-    )
+
+    def noted(*given: Any) -> Any:
+        read.append(given[3])
+        return inner(*given)
+
+    monkeypatch.setattr(row_groups, "read_columns", noted)
     for index in [*range(40), 38, 2, 39, 1]:
         found.raw(index)
     assert read == list(range(10))

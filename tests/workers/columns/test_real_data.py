@@ -1,6 +1,7 @@
 """The real shards in parquet and in Arrow give the samples of the tar, in the same order."""
 
 import io
+import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from torch.utils.data import ConcatDataset, Subset, random_split
 
 import counterpoise as cp
+from counterpoise.tools.analyze.scan.run import in_this_process, scan_all
+from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
+from counterpoise.tools.cli import main
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
 from counterpoise.workers.sources.registry import open_source, source_of
@@ -111,13 +115,40 @@ def test_a_path_alone_says_which_form_it_is(folder: Path) -> None:
 
 
 def test_views_and_mixtures_of_them(forms: Forms, tar: cp.TarDataset) -> None:
-    sources = (tar, forms["parquet"], forms["hf"])
-    chosen = random_split(range(SHARE), [50, SHARE - 50])[1].indices
+    sources: list[Any] = [tar, forms["parquet"], forms["hf"]]
+    everything: Any = range(SHARE)
+    chosen = random_split(everything, [50, SHARE - 50])[1].indices
     mixed = [cp.Mixture({"a": (Subset(d, chosen), 2), "b": (d, 1)}) for d in sources]
-    joined = [ConcatDataset([Subset(d, range(9)), Subset(d, chosen)]) for d in sources]
+    joined: list[Any] = [ConcatDataset([Subset(d, range(9)), Subset(d, chosen)]) for d in sources]
     for same in (mixed, joined):
         expected, *found = map(order, same)
         assert found == [expected, expected]
+
+
+def test_analyze_scans_what_it_scans_of_the_tar(folder: Path, tmp_path: Path) -> None:
+    options = ScanOptions(transform=(("tile_size", 28),), cache=str(tmp_path))
+    tables = []
+    for name in ("a.tar", "parquet", "hf"):
+        tasks = find_tasks([str(folder / name)], lambda _: None)
+        rows, _ = scan_all(tasks, options, tmp_path / name, in_this_process)
+        named = [rows.sources[number] for number in rows.source_of.tolist()]
+        tables.append((rows.resources, rows.costs.tolist(), rows.keys, named))
+    assert tables[1:] == [tables[0], tables[0]]
+
+
+@pytest.mark.long
+def test_analyze_gives_the_tars_figures(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = []
+    for name in ("a.tar", "parquet", "hf"):
+        words = ["--jobs", "1", "--ranks", "2", "--tile-size", "28", "--out", str(tmp_path / name)]
+        with pytest.raises(SystemExit) as end:
+            main(["analyze", str(folder / name), "--cache", str(tmp_path / "cache"), *words])
+        assert end.value.code == 0, capsys.readouterr().err
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        reports.append({k: v for k, v in report.items() if k not in ("inputs", "host", "seconds")})
+    assert reports[1:] == [reports[0], reports[0]]
 
 
 def test_awkward_images_give_what_they_give_from_a_tar(data: Path, tmp_path: Path) -> None:
