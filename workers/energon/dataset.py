@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..sources.file_patterns import Pattern, named
+from ..sources.fingerprint import digest
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
@@ -126,6 +127,12 @@ class EnergonDataset(TarDataset):
                 reason = f"field {name!r} is in none of {', '.join(map('/'.join, options))}"
                 raise SampleError(raw["__key__"], reason, self.file_of(index)) from None
         return found | ({"__subflavors__": self.subflavors} if self.subflavors else {})
+
+    def file_digest(self, number: int) -> str:
+        """Return a hash of a shard's keys and places, and of what raw samples have beside them."""
+        own = super().file_digest(number)
+        told = [self._about.fields, self.subflavors]
+        return digest([own, *told]) if any(told) else own
 
     def fields(self) -> dict[str, Any]:
         """Return what says which samples these are, beside the folder."""

@@ -144,8 +144,8 @@ class MDSDataset(RecordDataset):
         """Return a hash of what index.json says of a shard, and of where its samples are."""
         shard = self._shards[number]
         table = self._files.read_at(self.files[number], 0, 4 * (shard.samples + 2))
-        columns = [[each.name, each.encoding, each.size] for each in shard.columns]
-        return digest([shard.name, columns, digest_arrays(b"", np.frombuffer(table, np.uint32))])
+        places = digest_arrays(b"", np.frombuffer(table, np.uint32))
+        return digest([shard.name, shard.columns, self._image_names[number], places])
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return "__key__", the columns as "json" and images as files; or SampleError."""

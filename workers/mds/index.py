@@ -59,7 +59,7 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
         except (KeyError, TypeError, ValueError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{path}: shard {number} {what}") from None
-    if len({shard.name for shard in shards}) < len(shards):
+    if len({shard.name.removesuffix(".mds") for shard in shards}) < len(shards):
         raise ValueError(f"{path} names a shard twice")
     return tuple(shards)
 

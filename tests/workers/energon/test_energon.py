@@ -301,3 +301,22 @@ def test_an_index_of_some_rows_is_as_if_there_were_no_others(folder: Path) -> No
     assert [some.sample(n) for n in range(2)] == [whole.sample(3), whole.sample(1)]
     assert len(whole.only(np.array([], np.int64))) == 0
     assert isinstance(io.BytesIO(some.names).read(), bytes)
+
+
+def test_costs_that_were_kept_are_of_the_same_fields(folder: Path) -> None:
+    class Measure:
+        def __call__(self, raw: Any) -> Any:
+            return raw["words"]
+
+        def probe(self, raw: Any) -> Probe:
+            return Probe(raw["__key__"], {"words": len(raw["words"])})
+
+        def fingerprint(self) -> str:
+            return "measure"
+
+    for text, words in (("txt", "it is b_0"), ("json[turns][0]", "what is b_0?")):
+        prepare(folder, COUNTS, PARTS, {"field_map": {"words": text}})
+        for _ in range(2):
+            data = cp.EnergonDataset(folder, "val", Measure())
+            assert data.probe(0).cost == {"words": len(words)}
+        assert data.known(0) == data.probe(0)
