@@ -7,7 +7,6 @@ refused: Energon does not follow them either, and a few lines of them can stand 
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,48 +22,41 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class ConfigError(ValueError):
-    """A file of Energon's that is damaged, or says what cannot be read here."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+def wrong(path: Path, reason: str) -> ValueError:
+    """Return the error about a file of Energon's that is damaged, or cannot be read here."""
+    return ValueError(f"{path}: {reason}")
 
 
 def inside(folder: Path, name: object, root: Path | None, at: Path, leaves: bool = False) -> Path:
     """Return the path of a name in a file, `at`, that is relative to a folder.
 
-    Raises ConfigError where it is no name, leaves the folder (unless it `leaves`), or the root,
+    Raises ValueError where it is no name, leaves the folder (unless it `leaves`), or the root,
     links followed.
     """
     if not isinstance(name, str) or not name or "\0" in name:
-        raise ConfigError(at, f"a path is {name!r:.80}, needed is a text")
+        raise wrong(at, f"a path is {name!r:.80}, needed is a text")
     if URL.match(name):
-        raise ConfigError(at, f"{name!r:.80} is no local path; copy the data, and write its path")
+        raise wrong(at, f"{name!r:.80} is no local path; copy the data, and write its path")
     path = Path(os.path.normpath(folder / name))
     if not leaves and not path.is_relative_to(folder):
-        raise ConfigError(at, f"{name!r:.80} leaves the folder {folder}; name files below it")
+        raise wrong(at, f"{name!r:.80} leaves the folder {folder}; name files below it")
     if root is not None and not path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(at, f"{name!r:.80} leaves the root {root}; name files below it")
+        raise wrong(at, f"{name!r:.80} leaves the root {root}; name files below it")
     return path
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a .yaml or .json file; ConfigError where it has none."""
+    """Return the mapping in a .yaml or .json file; ValueError where it has none."""
     if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(path, f"has {path.stat().st_size} bytes, allowed are {MOST_BYTES}")
+        raise wrong(path, f"has {path.stat().st_size} bytes, allowed are {MOST_BYTES}")
     data = path.read_bytes()
     try:
         found = json.loads(data) if path.suffix == ".json" else _of_yaml(data)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         # What the libraries say has several lines, with the place in the last one.
-        raise ConfigError(path, f"cannot be read: {' '.join(str(error).split())}") from None
+        raise wrong(path, f"cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise ConfigError(path, "holds no mapping from names to values")
+        raise wrong(path, "holds no mapping from names to values")
     return found
 
 
@@ -82,18 +74,13 @@ def _of_yaml(data: bytes) -> Any:
     return yaml.load(data, Loader=LOADER)
 
 
-def texts(path: Path, name: str, found: object) -> list[str]:
-    """Return a list of texts as it is; ConfigError for anything else."""
+def expanded(path: Path, what: str, found: object) -> list[str]:
+    """Return the names of a list of brace patterns, at most as many as one pattern may have."""
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ConfigError(path, f"{name} is {found!r:.80}, needed is a list of texts")
-    return found
-
-
-def expanded(path: Path, patterns: list[str]) -> Iterator[str]:
-    """Yield the names of brace patterns, at most as many as one pattern of shards may have."""
-    if sum(map(names_in, patterns)) > MAX_NAMES or max(map(depth, patterns), default=0) > (
-        DEEPEST_BRACES
-    ):
-        raise ConfigError(path, f"stands for over {MAX_NAMES} names, or has too many braces")
-    for pattern in patterns:
-        yield from braceexpand(pattern)
+        raise wrong(path, f"{what} is {found!r:.80}, needed is a list of texts")
+    if sum(map(names_in, found)) > MAX_NAMES or any(depth(x) > DEEPEST_BRACES for x in found):
+        raise wrong(path, f"{what} stands for over {MAX_NAMES} names, or has too many braces")
+    try:
+        return [name for pattern in found for name in braceexpand(pattern)]
+    except ValueError as error:
+        raise wrong(path, f"{what}: {error}") from None

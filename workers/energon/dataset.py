@@ -55,26 +55,27 @@ class EnergonDataset(TarDataset):
         dataset_config: str = DATASET,
         split_config: str = SPLIT,
     ) -> None:
-        names = named(pattern)
-        if len(names) != 1 or not isinstance(split, str):
-            raise ValueError(f"give one prepared folder and a split, got {pattern!r:.200}")
-        base = Path() if root is None else Path(root)
-        self.folder = inside(
-            base, names[0], None if root is None else base, base, leaves=True
-        ).expanduser()
-        if self.folder.is_file():
+        if not isinstance(split, str) or not isinstance(subflavors or {}, Mapping):
             raise ValueError(
-                f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "
-                f"a prepared folder the one that has {META} is given"
+                f"split is {split!r:.80} and subflavors {subflavors!r:.80}: give a text and a mapping"
             )
         self.split, self.subset = split, Subset.of(subset)
         self.subflavors = dict(subflavors or {})
         self._configs = (dataset_config, split_config)
         super().__init__(pattern, transform, root, cache, cost)
 
-    def find_files(self) -> tuple[Path, ...]:
+    def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
         """Return the split's shards, in the order of split.yaml."""
-        root = None if self.root is None else Path(self.root)
+        names, root = named(pattern), None if self.root is None else Path(self.root)
+        if len(names) != 1:
+            raise ValueError(f"give one prepared folder, got {pattern!r:.200}")
+        base = root or Path()
+        self.folder = inside(base, names[0], root, base, leaves=True).expanduser()
+        if self.folder.is_file():
+            raise ValueError(
+                f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "
+                f"a prepared folder the one that has {META} is given"
+            )
         self._about = read_folder(self.folder, self.split, root, *self._configs)
         if self._about.code and self.transform is None:
             raise ValueError(
@@ -85,7 +86,7 @@ class EnergonDataset(TarDataset):
 
     def open_files(self) -> Sequence[int]:
         """Open the shards' indexes, and keep what is of the subset and not left out of them."""
-        self.files = self.find_files()  # as they say now, since shards may have been made anew
+        self.files = self.find_files(self.pattern)  # what is said now: shards may be new
         counts, begins = super().open_files(), 0
         first, last = self.subset.bounds(sum(counts), str(self.folder))
         indexes = list(self._indexes)

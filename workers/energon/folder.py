@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import ConfigError, expanded, inside, read_mapping, texts
+from .config import expanded, inside, read_mapping, wrong
 
 META = ".nv-meta"
 INFO = (".info.json", ".info.yaml")
@@ -45,18 +45,18 @@ def read_folder(
     dataset_config: str = DATASET,
     split_config: str = SPLIT,
 ) -> Folder:
-    """Return what the files in `.nv-meta` say of a split; ConfigError names the file at fault."""
+    """Return what the files in `.nv-meta` say of a split; ValueError names the file at fault."""
     info = _existing(folder, root, *INFO)
     counts = read_mapping(info).get("shard_counts")
     if not isinstance(counts, dict) or not all(type(each) is int for each in counts.values()):
-        raise ConfigError(info, "has no shard_counts, samples by shard: run `energon prepare`")
+        raise wrong(info, "has no shard_counts, samples by shard: run `energon prepare`")
     path = _existing(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
     names, excluded = _split(path, split)
     shards = dict[Path, int]()
     for name in names:
         shard = inside(folder, name, root, path)
         if name not in counts:
-            raise ConfigError(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
+            raise wrong(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
         if not shard.is_file():
             raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
         shards[shard] = counts[name]
@@ -66,7 +66,7 @@ def read_folder(
     config = read_mapping(about) if about.is_file() else {}
     fields, code = config.get("field_map") or {}, config.get("sample_loader") or ""
     if not isinstance(fields, dict):
-        raise ConfigError(about, f"field_map is {fields!r:.80}, needed are members by field")
+        raise wrong(about, f"field_map is {fields!r:.80}, needed are members by field")
     accesses = {str(name): _accesses(about, name, text) for name, text in fields.items()}
     return Folder(shards, excluded, accesses, f"{code!s:.80}")
 
@@ -92,19 +92,19 @@ def _split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
     parts = found.get("split_parts")
     if not isinstance(parts, dict) or split not in parts:
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
-        raise ConfigError(path, f"there is no split {split!r:.80}, splits are: {have}")
-    excluded = frozenset(expanded(path, texts(path, "exclude", found.get("exclude", []))))
-    named = dict.fromkeys(expanded(path, texts(path, split, parts[split])))
+        raise wrong(path, f"there is no split {split!r:.80}, splits are: {have}")
+    excluded = frozenset(expanded(path, "exclude", found.get("exclude", [])))
+    named = dict.fromkeys(expanded(path, split, parts[split]))
     names = [name for name in named if name not in excluded]
     if not names:
-        raise ConfigError(path, f"the split {split!r} has no shards")
+        raise wrong(path, f"the split {split!r} has no shards")
     return names, excluded - named.keys()
 
 
 def _accesses(path: Path, name: object, text: object) -> tuple[Access, ...]:
     matches = [OPTION.fullmatch(option) for option in str(text).split(",")]
     if not all(matches):
-        raise ConfigError(
+        raise wrong(
             path, f"field {name!r:.80} is {text!r:.80}: write jpg, or jpg,png, or json[text][0]"
         )
     return tuple((m[1].lower(), *re.findall(r"\[([^\[\]]+)\]", m[2])) for m in matches if m)

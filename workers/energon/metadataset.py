@@ -14,7 +14,7 @@ from typing import Any
 from ..mixture.mixture import Mixture
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
-from .config import ConfigError, inside, read_mapping
+from .config import inside, read_mapping, wrong
 from .dataset import EnergonDataset
 from .folder import is_prepared
 from .subset import Subset
@@ -118,21 +118,21 @@ def _leaves(here: _Here) -> tuple[str, list[Leaf]]:
     """Return what shares of a metadataset's split are ("" for one folder's), and its folders."""
     path, own = here.path, here.path.resolve()
     if own in here.trail:
-        raise ConfigError(path, f"leads back to itself, by {' > '.join(map(str, here.trail))}")
+        raise wrong(path, f"leads back to itself, by {' > '.join(map(str, here.trail))}")
     config = read_mapping(path)
     if (kind := config.get("__class__", CLASSES[0])) not in CLASSES:
-        raise ConfigError(path, f"is a {kind!s:.80}; metadatasets are {' and '.join(CLASSES)}")
+        raise wrong(path, f"is a {kind!s:.80}; metadatasets are {' and '.join(CLASSES)}")
     parts = config.get("splits")
     if not isinstance(parts, dict) or not isinstance(parts.get(here.split), dict):
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
-        raise ConfigError(path, f"there is no split {here.split!r:.80}, splits are: {have}")
+        raise wrong(path, f"there is no split {here.split!r:.80}, splits are: {have}")
     about, here = parts[here.split], replace(here, trail=(*here.trail, own))
     how = next((each for each in BLENDS if each in about), "")
     if not how:
         return _found(here, about)
     _check(path, about, (how, "subset"))
     if not isinstance(about[how], list) or not about[how]:
-        raise ConfigError(path, f"{how} is no list of folders")
+        raise wrong(path, f"{how} is no list of folders")
     unit, all_leaves = BLENDS[how], list[Leaf]()
     here = replace(here, outer=_subset(here, about))
     shares = [_share(path, each, unit) for each in about[how]]
@@ -140,10 +140,10 @@ def _leaves(here: _Here) -> tuple[str, list[Leaf]]:
     for each, share in zip(about[how], shares, strict=True):
         inner, leaves = _found(here, each)
         if inner not in ("", unit):
-            raise ConfigError(path, "mixes blend with blend_epochized, which is no share of either")
+            raise wrong(path, "mixes blend with blend_epochized, which is no share of either")
         all_leaves += [replace(leaf, share=leaf.share * share / (whole or 1)) for leaf in leaves]
         if len(all_leaves) > MOST_FOLDERS:
-            raise ConfigError(path, f"leads to over {MOST_FOLDERS} folders")
+            raise wrong(path, f"leads to over {MOST_FOLDERS} folders")
     return unit, all_leaves
 
 
@@ -154,19 +154,19 @@ def _found(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
     target = inside(path.parent, about.get("path"), here.root, path, leaves=True)
     split, own = about.get("split_part") or here.split, about.get("subflavors") or {}
     if not isinstance(own, dict) or not isinstance(split, str):
-        raise ConfigError(path, "subflavors are no mapping, or split_part is no text")
+        raise wrong(path, "subflavors are no mapping, or split_part is no text")
     if "'__module__'" in repr(own):
-        raise ConfigError(path, "subflavors have code (__module__), which is not run")
+        raise wrong(path, "subflavors have code (__module__), which is not run")
     if about.get("subflavor") is not None:
         own = {"__subflavor__": about["subflavor"], **own}
     subset, tags = _subset(here, about), {**own, **here.tags}
     configs = {name: about[name] for name in CONFIGS if about.get(name) is not None}
     if target.is_file() and target.suffix in (".yaml", ".yml"):
         if subset.is_absolute or configs:
-            raise ConfigError(path, "a range of samples, or configs, of a metadataset: give shares")
+            raise wrong(path, "a range of samples, or configs, of a metadataset: give shares")
         return _leaves(_Here(target, split, here.root, subset, tags, here.trail))
     if target.suffix == ".jsonl":
-        raise ConfigError(path, f"{target.name} is JSONL: mix cp.JsonlDataset in a cp.Mixture")
+        raise wrong(path, f"{target.name} is JSONL: mix cp.JsonlDataset in a cp.Mixture")
     if not is_prepared(target):
         raise FileNotFoundError(f"{target} (from {path}) is no prepared folder and no metadataset")
     settings = {"subset": astuple(subset), "subflavors": tags, **configs}
@@ -175,12 +175,12 @@ def _found(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
 
 def _check(path: Path, about: Any, known: tuple[str, ...]) -> None:
     if not isinstance(about, dict):
-        raise ConfigError(path, f"a reference is {about!r:.80}, needed is a mapping with path")
+        raise wrong(path, f"a reference is {about!r:.80}, needed is a mapping with path")
     for name, value in about.items():
         if name in REFUSED and not (name == ORDERS and value == 1):
-            raise ConfigError(path, f"{name} cannot be expressed: {REFUSED[name]}")
+            raise wrong(path, f"{name} cannot be expressed: {REFUSED[name]}")
         if name not in (*known, ORDERS):
-            raise ConfigError(path, f"{name!r:.80} is not known here; known are {', '.join(known)}")
+            raise wrong(path, f"{name!r:.80} is not known here; known are {', '.join(known)}")
 
 
 def _subset(here: _Here, about: Mapping[str, Any]) -> Subset:
@@ -189,11 +189,11 @@ def _subset(here: _Here, about: Mapping[str, Any]) -> Subset:
         own = Subset.of(given.get("range") if isinstance(given, dict) else given)
         return own.within(here.outer)
     except ValueError as error:
-        raise ConfigError(here.path, str(error)) from None
+        raise wrong(here.path, str(error)) from None
 
 
 def _share(path: Path, about: Any, unit: str) -> float:
     share = about.get(unit, 1) if isinstance(about, dict) else 1
     if type(share) not in (int, float) or not 0 <= share < math.inf:
-        raise ConfigError(path, f"{unit} is {share!r:.80}, needed is a number that is not negative")
+        raise wrong(path, f"{unit} is {share!r:.80}, needed is a number that is not negative")
     return float(share)

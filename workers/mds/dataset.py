@@ -54,8 +54,14 @@ class MDSDataset(RecordDataset):
         super().__init__(pattern, transform, root, cache, cost)
         if len(self.pattern) != 1:
             raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
+        if "://" in self.pattern[0]:
+            raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
         name = Path(self.pattern[0])
         self.folder = name.expanduser() if root is None else Path(root) / name
+        if not isinstance(images, list | tuple | None) or any(
+            type(x) is not str for x in images or ()
+        ):
+            raise ValueError(f"images is {images!r:.80}, needed is a list of columns")
         self._images = None if images is None else list(images)
         self._files = ShardFiles()
         self.open()

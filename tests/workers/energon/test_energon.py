@@ -185,7 +185,8 @@ def test_workers_elsewhere_open_the_same_below_their_root(folder: Path) -> None:
     for wrong, why in (
         ({"pattern": ["../" + root.name + "x"]}, "leaves the root"),
         ({"pattern": [folder.name, "b"]}, "one prepared folder"),
-        ({"split": 5}, "one prepared folder and a split"),
+        ({"split": 5}, "split is 5"),
+        ({"subflavors": [1]}, r"subflavors \[1\]"),
         ({"subset": {"a": 1}}, "(a|the) subset is"),
         ({"split_config": "../../x.yaml"}, "leaves the folder"),
         ({"dataset_config": 5}, "needed is a text"),
@@ -235,6 +236,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x]\n" + "\n".join(
         ("split.yaml", "split_parts: {train: ['s3://b/x.tar']}", "no local path"),
         ("split.yaml", "split_parts: {train: ['{0..99999999}.tar']}", "stands for over"),
         ("split.yaml", "split_parts: {train: ['" + "{" * 40 + "a" + "}" * 40 + "']}", "braces"),
+        ("split.yaml", "split_parts: {train: ['{a.tar']}", "split.yaml: train: Unbalanced"),
         ("split.yaml", BOMB, "is an alias"),
         ("split.yaml", "a: &a {b: 1}\nc: {<<: *a}", "is an alias"),
         ("split.yaml", "a: " + "[" * 5000, "depth"),
