@@ -148,7 +148,8 @@ FORMATS = {
 
 def source_formats() -> dict[str, str]:
     """Return package.module:class of every registered format by its name; ours come first."""
-    return {point.name: point.value for point in entry_points(group=SOURCE_GROUP)} | FORMATS
+    others = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
+    return FORMATS | {name: value for name, value in others.items() if name not in FORMATS}
 
 
 def open_source(
@@ -219,7 +220,9 @@ def _format_of_one(text: str, root: str | Path | None) -> str:
         others = {name: find_name(value) for name, value in source_formats().items()}
         kinds, found = others, _known_by(path, text, root, others)
     if not found:
-        known = ", ".join(f"{name} ({_signs(kind)})" for name, kind in kinds.items())
+        known = ", ".join(
+            f"{name} ({signs})" for name, kind in kinds.items() if (signs := _signs(kind))
+        )
         raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
     return found
 
