@@ -57,7 +57,7 @@ class EnergonDataset(TarDataset):
     ) -> None:
         if not isinstance(split, str) or not isinstance(subflavors or {}, Mapping):
             raise ValueError(
-                f"split is {split!r:.80}, subflavors {subflavors!r:.80}: needed are a text, a mapping"
+                f"split is {split!r:.80}, subflavors {subflavors!r:.80}: give a text and a mapping"
             )
         self.split, self.subset = split, Subset.of(subset)
         self.subflavors = dict(subflavors or {})

@@ -19,20 +19,9 @@ from PIL import Image
 
 from ..tar.members import decode_member
 
-DTYPES = {
-    8: "uint8",
-    9: "int8",
-    16: "uint16",
-    17: "int16",
-    18: "float16",
-    32: "uint32",
-    33: "int32",
-    34: "float32",
-    64: "uint64",
-    65: "int64",
-    66: "float64",
-}
-NUMBERS = {"int": "int64", **{name: name for name in DTYPES.values()}}
+NAMES = "uint8 int8 uint16 int16 float16 uint32 int32 float32 uint64 int64 float64".split()  # noqa: SIM905
+DTYPES = dict(zip((8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66), NAMES, strict=True))
+NUMBERS = {"int": "int64", **dict(zip(NAMES, NAMES, strict=True))}
 IMAGES = ("jpeg", "png", "pil")
 LISTS = {f"list[{name}]": name for name in IMAGES} | dict.fromkeys(
     ("jpeg_array", "jpegarray"), "jpeg"
@@ -62,7 +51,7 @@ def checked_encoding(name: str) -> str:
 def _static(text: str) -> tuple[str, tuple[int, ...]] | None:
     """Return dtype and shape that an encoding's name has, "" and () for none; None if wrong."""
     dtype, _, sizes = text.partition(":")
-    if dtype and dtype not in DTYPES.values():
+    if dtype and dtype not in NAMES:
         return None
     axes = sizes.split(",") if sizes else []
     return (dtype, tuple(map(int, axes))) if all(map(str.isdecimal, axes)) else None

@@ -69,22 +69,23 @@ def _shard(about: dict[str, Any], seen: dict[tuple[Column, ...], tuple[Column, .
         raise ValueError(
             f"is of format {kind!r:.40}, version {about['version']!r:.40}; read are {FORMAT!r}, 2"
         )
-    names, encodings = about["column_names"], about["column_encodings"]
-    sizes = about["column_sizes"]
+    described = (about[f"column_{each}"] for each in ("names", "encodings", "sizes"))
     columns = tuple(
         Column(_text(name), checked_encoding(_text(encoding)), size and _number(size))
-        for name, encoding, size in zip(names, encodings, sizes, strict=True)
+        for name, encoding, size in zip(*described, strict=True)
     )
-    raw, packed = about["raw_data"], about.get("zip_data")
+    raw = about["raw_data"]
     return Shard(
         _name(raw["basename"]),
-        _number(raw["bytes"]),
+        _number(raw["bytes"], 1 << 32),  # offsets are u32
         _number(about["samples"]),
         seen.setdefault(columns, columns),  # most shards have the same
-        (_name(packed["basename"]), _text(about["compression"]).partition(":")[0])
-        if packed
-        else None,
+        _packed(about) if about.get("zip_data") else None,
     )
+
+
+def _packed(about: dict[str, Any]) -> tuple[str, str]:
+    return _name(about["zip_data"]["basename"]), _text(about["compression"]).partition(":")[0]
 
 
 def _text(value: object) -> str:
@@ -93,9 +94,9 @@ def _text(value: object) -> str:
     return value
 
 
-def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"has {value!r:.80}, needed is a number that is not negative")
+def _number(value: object, end: int = 1 << 62) -> int:
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"has {value!r:.80}, needed is a number of 0 to {end - 1}")
     return value
 
 

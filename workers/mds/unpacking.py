@@ -5,6 +5,7 @@ import gzip
 import importlib
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
             raise ValueError(f"it has {'more' if not left else 'less'} than {nbytes} bytes")
         Path(name).chmod(0o644)
         Path(name).replace(final)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:
             raise  # of the disk
         raise ValueError(f"{path} cannot be unpacked: {error}; copy it again") from None
@@ -55,6 +56,8 @@ def _opened(path: Path, method: str, nbytes: int) -> Any:
         raise ValueError(
             f"{method} needs pyarrow: pip install 'counterpoise[parquet]', or decompress the shards"
         ) from None
-    if method == "snappy":  # as one block
+    if method == "snappy":  # as one block, which is no smaller than a part of what it holds
+        if nbytes > 64 * path.stat().st_size:
+            raise ValueError(f"it cannot hold {nbytes} bytes")
         return pyarrow.BufferReader(pyarrow.decompress(path.read_bytes(), nbytes, PYARROW[method]))
     return pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), PYARROW[method])

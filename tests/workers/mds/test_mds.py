@@ -202,6 +202,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
         ({"samples": "3"}, "has '3', needed is a number"),
         ({"samples": -1}, "has -1"),
         ({"samples": 1 << 50}, "bytes"),
+        ({"raw_data": {"basename": "a", "bytes": 1 << 32}}, "needed is a number"),
         ({"column_encodings": ["str", "pkl", "int"]}, "pickles, which are refused"),
         ({"column_encodings": ["str", "jpeg", "int128"]}, "'int128', which is not known"),
         ({"column_encodings": ["str", "jpeg", "ndarray:object"]}, "'ndarray:object'"),
@@ -294,6 +295,12 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, method: str) -> Non
     assert len(made) == 3
     assert len(list(folder.iterdir())) == 4
     cp.MDSDataset(folder, cache=cache)
+    packed = folder / f"shard.00000.mds.{method}"
+    damaged = bytearray(packed.read_bytes())
+    damaged[len(damaged) // 2 :] = bytes(len(damaged) - len(damaged) // 2)
+    packed.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"cannot be unpacked.*copy it again"):
+        cp.MDSDataset(folder, cache=cache)
     assert {path: path.stat().st_ino for path in cache.iterdir()} == made
 
 
@@ -311,6 +318,9 @@ def test_other_compressions_are_pyarrows(tmp_path: Path, method: str) -> None:
     assert cp.MDSDataset(folder).raw(0)["json"] == {"text": "hello" * 50}
     (folder / "shard.00000.mds.x").write_bytes(packed[:-5])
     with pytest.raises(ValueError, match="cannot be unpacked"):
+        cp.MDSDataset(folder)
+    rewrite(folder, raw_data={"basename": "shard.00000.mds", "bytes": (1 << 32) - 1})
+    with pytest.raises(ValueError, match=r"cannot be unpacked|cannot hold"):
         cp.MDSDataset(folder)
 
 
