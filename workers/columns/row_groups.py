@@ -21,7 +21,7 @@ from ...balancer.planning.kernels.arrays import Int64
 from ..sources.fingerprint import digest_arrays
 
 OPEN_FILES = 32
-HELD_BYTES = 64 << 20
+HELD_BYTES = 32 << 20
 # A group is held as a whole, whatever the bound: one that is larger is no way to store samples.
 LARGEST_GROUP = 2 << 30
 TAIL = 8  # length of the footer, and b"PAR1"
