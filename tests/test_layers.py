@@ -79,6 +79,8 @@ ORDER = (
     "workers.jsonl",
     "workers.columns",
     "workers.mixture",
+    "workers.mds",
+    "workers.energon",
     "workers.batches",
     "workers.processes",
     "workers.daemon",

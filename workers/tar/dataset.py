@@ -50,9 +50,13 @@ class TarDataset(RecordDataset):
         cost: Callable[[Sample], Cost] | None = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
-        self.files = find_shards(pattern, root)
+        self.files = self.find_files(pattern)
         self._files = ShardFiles()
         self.open()
+
+    def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
+        """Return the shards of a pattern, in order."""
+        return find_shards(pattern, self.root)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""

@@ -82,6 +82,20 @@ class ShardIndex:
         rows = self.members[start : self.member_ends[index]].tolist()
         return tuple(Member(self.extensions[kind], *rest) for kind, *rest in rows)
 
+    def only(self, rows: Integers) -> "ShardIndex":
+        """Return the index of some samples, in the order given; rows (n,)."""
+        members = [np.arange(*span) for span in _spans(self.member_ends, rows)]
+        place = {row: at for at, row in enumerate(rows.tolist())}
+        names = [self.names[slice(*span)] for span in _spans(self.name_ends, rows)]
+        return ShardIndex(
+            names=b"".join(names),
+            name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+            member_ends=np.cumsum([len(each) for each in members], dtype=np.int64),
+            members=self.members[np.concatenate([*members, np.empty(0, np.int64)])],
+            extensions=self.extensions,
+            faults={place[row]: why for row, why in self.faults.items() if row in place},
+        )
+
     @cached_property
     def digest(self) -> str:
         """Return a hash of keys, extensions, offsets, sizes, faults, the same for every copy."""
@@ -105,6 +119,11 @@ def shard_stamp(shard: Path | Any) -> Stamp:
     found = None if last is None else SEALED.fullmatch(last[0])
     # A stamp is of int64; below zero, where no time is.
     return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
+    """Return where each of some parts begins and ends."""
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    found: list[list[int]] = np.stack([begins[rows], ends[rows]], 1).tolist()
+    return found
 
 
 def open_index(
