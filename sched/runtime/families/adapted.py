@@ -158,6 +158,7 @@ class Adapted:
                 "dtype": self.dtype,
                 "extras": self.extras,
                 "hidden": self.hidden(plan),
+                "ends": lambda info: (1, *tokens_by(self.width)(info)),
                 "shift_labels": True,
                 **given,
             },

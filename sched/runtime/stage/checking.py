@@ -152,7 +152,8 @@ def _compare(
     extras = dict(rest)
     takes = inspect.signature(model.forward).parameters
     # With a cache, transformers' models see no borders of packed samples.
-    cache = {"use_cache": False} if "use_cache" in takes and "use_cache" not in fields else {}
+    known = "use_cache" in takes or hasattr(getattr(model, "config", None), "model_type")
+    cache = {"use_cache": False} if known and "use_cache" not in fields else {}
     with _watched(model, [*names, *outside]) as every:
         logits = _first_tensor(model(x, **extras, **cache))
     own = [at for at, call in enumerate(every) if call.name not in outside]

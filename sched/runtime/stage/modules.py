@@ -44,6 +44,7 @@ class Running(TypedDict, total=False):
     merge: Merge | None
     embedding: str
     auxiliary: Auxiliary | None
+    ends: Callable[[Any], tuple[int, ...]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class StageOptions:
     its module gets the features as its last arguments. `embedding`: the name of the layer in the
     first stage's module whose output is meant, if it is not the only `nn.Embedding` there.
     `auxiliary`: called when the last stage's module has been run, returns what is added to the
-    microbatch's summed loss, beside vocabulary passes, too.
+    microbatch's summed loss, beside vocabulary passes, too. `ends`: from a microbatch's info the
+    shape of the input embeddings, and of the last stage's output, which vocabulary passes make and
+    take, if it is not that of `hidden`.
     """
 
     inputs: tuple[str, ...] = ("input_ids",)
@@ -76,6 +79,7 @@ class StageOptions:
     merge: Merge | None = None
     embedding: str = ""
     auxiliary: Auxiliary | None = None
+    ends: Callable[[Any], tuple[int, ...]] | None = None
 
     @property
     def calling(self) -> Calling:
@@ -190,7 +194,9 @@ class Stages:
                 self._losses.append(beside.detach())
             if loss is None:
                 advice = "give Pipeline the hidden states' true shape and precision"
-                microbatch.hidden.check(output, f"{what} made", advice)
+                last = what.stage == self.program.stages - 1
+                spec = (microbatch.ends if last else None) or microbatch.hidden
+                spec.check(output, f"{what} made", advice)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
                 with self._calling.cast(output):

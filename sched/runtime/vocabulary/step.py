@@ -280,7 +280,8 @@ class VocabularyPart:
         made = step.run(what.kind, what.microbatch, received)
         if made is None:
             return {}
-        hidden = data.microbatches[what.microbatch].hidden
+        microbatch = data.microbatches[what.microbatch]
+        hidden = microbatch.ends or microbatch.hidden
         if what.kind in ("IF", "C", "T", "G"):
             made = made.reshape(hidden.shape)
         if what.kind == "IF":
