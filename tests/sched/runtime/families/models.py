@@ -106,15 +106,23 @@ IMAGES: dict[str, Pictures] = {
     "qwen2_5_vl": _patched(
         MROPE,
         {
-            **{"depth": 2, "hidden_size": 16, "out_hidden_size": HIDDEN, "intermediate_size": 32},
-            **{"window_size": 8, "fullatt_block_indexes": [1]},
+            "depth": 2,
+            "hidden_size": 16,
+            "out_hidden_size": HIDDEN,
+            "intermediate_size": 32,
+            "window_size": 8,
+            "fullatt_block_indexes": [1],
         },
     ),
     "qwen3_vl": _patched(
         MROPE | HEAD,
         {
-            **{"depth": 3, "hidden_size": 16, "out_hidden_size": HIDDEN, "intermediate_size": 32},
-            **{"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16},
+            "depth": 3,
+            "hidden_size": 16,
+            "out_hidden_size": HIDDEN,
+            "intermediate_size": 32,
+            "deepstack_visual_indexes": [0, 1],
+            "num_position_embeddings": 16,
         },
     ),
     "internvl": Pictures(
@@ -128,7 +136,9 @@ IMAGES: dict[str, Pictures] = {
         {
             "text_config": LLAMA,
             "vision_config": TOWER | {"patch_size": 2},
-            **{"image_token_id": IMAGE, "scale_factor": 2, "pad_token_id": 0},
+            "image_token_id": IMAGE,
+            "scale_factor": 2,
+            "pad_token_id": 0,
         },
         masked=True,
     ),
@@ -151,7 +161,7 @@ def make(kind: str, *, tied: bool = True, **more: Any) -> Any:
         config = transformers.AutoConfig.for_model(kind, **{**ends, **given})
         model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.rand_like(parameter) / 4)
             else:  # those of experts are made empty, and attention should not be even

@@ -124,9 +124,7 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
             # what is nothing but rounding (keys' biases) is not compared with itself
             least = SMALL * max(map(float, grads))
             for name, (a, b, here, there) in pairs.items():
-                ours, theirs = (
-                    torch.zeros_like(p) if p.grad is None else p.grad for p in (a, b)
-                )
+                ours, theirs = (torch.zeros_like(p) if p.grad is None else p.grad for p in (a, b))
                 scale = max(float(theirs.abs().max()), least)
                 if ours[here].numel():
                     found[name] = float((ours[here] - theirs[there]).abs().max() / scale)
