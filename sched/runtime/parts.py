@@ -266,8 +266,8 @@ class Reading:
     """The way in which a step of the loader is read.
 
     `hidden`: the shape of the tensor between two stages, from a microbatch's info; `ends`: as in
-    StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the fields that are moved by
-    one place.
+    StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the
+    fields that are moved by one place.
     """
 
     hidden: Callable[[Any], tuple[int, ...]]

@@ -76,29 +76,34 @@ class Adapted:
     ) -> list[nn.Module]:
         """Return the stages by number, compared with the model's forward as `split` does.
 
-        `words`, `head`: as for `modules`. `check`: as for `split`; a microbatch with images has
-        them encoded and merged. Raises ValueError as `split` does.
+        `words`, `head`: as for `modules`. `check`: as for `split`; the images of a microbatch that
+        has some, as {"input_ids": ids, **cp.hf_kwargs(batch, model)}, are encoded and merged.
+        Raises ValueError as `split` does.
         """
         plan = _read(plan)
         # an embedding that is divided over ranks is looked up without its own forward
         layers = self.layers.cut(_sizes(plan), 1.0 if words else self.inside)
         fields = self._tiny() if check is None else check
         calls = self._calls(layers, head=head)
-        return split(
+        cut = partial(
+            split,
             self.model,
             plan,
             layers=self.list_name,
             first=(*([self.words] if words else []), *self.front),
             last=(self.norm, *([self.head] if head else [])),
-            calls=calls,
             prepare=layers.prepare,
             finish=None if head else self._capped,
-            check=fields,
         )
+        if fields is not False and self.images is not None and words:
+            # a pipeline merges images by itself; for the check the words' call does
+            cut(calls=calls | self.images.merging(self.words, fields), check=fields)
+            fields = False
+        return cut(calls=calls, check=fields)
 
     def _tiny(self) -> dict[str, Tensor]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
-        near = self.model.get_submodule(self.words).weight
+        near: Tensor = self.model.get_submodule(self.words).get_parameter("weight")
         count = len(_POSITIONS)
         ids = torch.arange(1, count + 1, device=near.device) * len(near) // (count + 2)
         positions = torch.tensor([_POSITIONS], device=near.device)

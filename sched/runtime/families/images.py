@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders.placement import EncoderSpec
+from ..stage.splitting import CallLayer
 from .description import Features, ImageFamily
 
 # What the encoder is called in a program's parts and in `merge`.
@@ -64,12 +65,20 @@ class Images:
             **given,
         )
 
+    def merging(self, words: str, fields: Mapping[str, Any]) -> dict[str, CallLayer]:
+        """Return the call of the embedding `words` that merges the images of one microbatch."""
+        if any(fields.get(name) is None for name in self.family.inputs):
+            return {}
+        with torch.no_grad():
+            features = {IMAGES: self.module(*(fields[name] for name in self.family.inputs))}
+        return {words: lambda module, ids, _: self.merge(module(ids), features, {"input_ids": ids})}
+
     def merge(
         self, embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]
     ) -> Tensor:
         """Return words with images in their places; features that layers add follow as rows."""
         found = features[IMAGES].to(embeddings.dtype)
         places = (fields["input_ids"] == self.config.image_token_id)[..., None]
-        first, *more = found.split(self.width, -1)
+        first, *more = torch.split(found, self.width, -1)
         rows = [torch.zeros_like(embeddings).masked_scatter(places, each) for each in more]
         return torch.cat([embeddings.masked_scatter(places, first), *rows], 1)

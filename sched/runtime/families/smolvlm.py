@@ -11,7 +11,9 @@ from .description import ImageFamily
 def features(model: Any, pixel_values: Tensor, pixel_attention_mask: Tensor) -> Tensor:
     """Return the features of tiles (tiles, 3, S, S) with masks (tiles, S, S)."""
     # forward's tiles are those of each row of a batch; a packed one has one row
-    found = model.get_image_features(pixel_values[None], pixel_attention_mask[None])
+    pixels = pixel_values.view(1, -1, *pixel_values.shape[-3:])
+    masks = pixel_attention_mask.view(1, -1, *pixel_attention_mask.shape[-2:])
+    found = model.get_image_features(pixels, masks)
     return torch.cat([*found.pooler_output])
 
 

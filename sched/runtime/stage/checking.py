@@ -152,7 +152,8 @@ def _compare(
     extras = dict(rest)
     takes = inspect.signature(model.forward).parameters
     # With a cache, transformers' models see no borders of packed samples.
-    known = "use_cache" in takes or hasattr(getattr(model, "config", None), "model_type")
+    others = hasattr(model, "config") and any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    known = "use_cache" in takes or others
     cache = {"use_cache": False} if known and "use_cache" not in fields else {}
     with _watched(model, [*names, *outside]) as every:
         logits = _first_tensor(model(x, **extras, **cache))
@@ -254,14 +255,15 @@ def _ends(
         made = made if finish is None else finish(made)
         if not (error := _difference(logits, made)):
             return logits, made
-        if after[0].given is not None and not _difference(after[0].given, output):
+        given = after[0].given
+        if finish is None and given is not None and not _difference(given, output):
             warnings.warn(
                 f"no stage has {after[0].name}, and the model's forward changes what it makes "
                 f"({error}), by a scale or a softcap; see that the loss does so, as with "
                 "LossOptions(softcap=...)",
                 stacklevel=4,
             )
-            return after[0].given, output
+            return given, output
     elif not (error := _difference(logits, output)):
         return logits, output
     raise ValueError(

@@ -165,7 +165,7 @@ def make(kind: str, *, tied: bool = True, **more: Any) -> Any:
             if parameter.ndim == 1:
                 parameter.add_(torch.rand_like(parameter) / 4)
             else:  # those of experts are made empty, and attention should not be even
-                parameter.copy_(torch.randn_like(parameter) / 5)
+                parameter.copy_(torch.randn_like(parameter) / 8)
     # dropout would differ between a pipeline and one process
     return model.eval()
 
