@@ -24,7 +24,7 @@ SIZES: dict[str, Any] = {
 }
 HEAD = {"head_dim": 8}
 WINDOWS = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 EXPERTS |= {"output_router_logits": True, "router_aux_loss_coef": 0.5}
 GEMMA = HEAD | {"sliding_window": WINDOW, "query_pre_attn_scalar": 8}
 LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}

@@ -101,7 +101,8 @@ def test_planted_faults_are_found_in_adapted_models(monkeypatch, kind: str, faul
 def test_a_scale_that_vocabulary_passes_leave_to_the_stages_is_compared(monkeypatch, kind) -> None:
     found = adapt(make(kind))
     assert len(found.split(PLAN, words=False, head=False)) == 2
-    for wrong in ({"inside": found.inside * 2}, {"logits": 2.0}, {"softcap": 1.0}):
+    every: list[dict[str, Any]] = [{"inside": found.inside * 2}, {"logits": 2.0}, {"softcap": 1.0}]
+    for wrong in every:
         with pytest.raises(ValueError, match=r"is called with other|changes what"):
             replace(found, **wrong).split(PLAN, words=False, head=False)
 
@@ -154,7 +155,7 @@ def test_a_model_without_a_description_says_what_to_write() -> None:
     with pytest.raises(ValueError, match=r"no description of Llama.*DecoderFamily\(base='model'"):
         adapt(model)
     assert len(adapt(model, DecoderFamily()).split(PLAN)) == 2
-    with pytest.raises(ValueError, match="positions='model.wpe', and LlamaForCausalLM has no such"):
+    with pytest.raises(ValueError, match=r"positions='model.wpe', and LlamaForCausalLM has no such"):
         adapt(model, DecoderFamily(positions="wpe"))
     model.config.layer_types = ["linear_attention"] * 4
     with pytest.raises(ValueError, match="layer_types has linear_attention"):

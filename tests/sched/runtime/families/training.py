@@ -17,7 +17,12 @@ from tests.sched.runtime.families.models import IMAGES, make, microbatch
 from tests.sched.runtime.pool import WORLD, make_mesh
 
 # Of each microbatch of a replica: the lengths of its samples, and their images.
-PACKS = (((5, 3), (1, 0)), ((2, 7), (0, 0)), ((4, 4, 2), (0, 2, 1)), ((3,), (0,)))
+PACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((5, 3), (1, 0)),
+    ((2, 7), (0, 0)),
+    ((4, 4, 2), (0, 2, 1)),
+    ((3,), (0,)),
+)
 SMALL = 1e-2
 
 
@@ -78,7 +83,8 @@ def forward_loss(model: Any, batches: list[dict[str, Any]], total: int) -> Tenso
 def pairs_of(pipe: Pipeline, expected: nn.Module) -> dict[str, tuple[Tensor, Tensor, slice, slice]]:
     """Return by name what this rank trains: ours, theirs, and the rows of each to compare."""
     theirs = dict(expected.named_parameters(remove_duplicate=False))
-    found, every = {}, slice(None)
+    found: dict[str, tuple[Tensor, Tensor, slice, slice]] = {}
+    every = slice(None)
     layers = {id(module): name for name, module in pipe._layers.items()}
     for module in pipe.modules():
         if isinstance(module, VocabularyShard):
