@@ -7,6 +7,7 @@ here, samples are numbers: take `from_pretrained`, and what `cp.HFProcessor` mak
 """
 
 import argparse
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -59,9 +60,8 @@ class Samples(Dataset[dict[str, Any]]):
         grid = torch.tensor([[1, 4, 6]] * images, dtype=torch.long).reshape(-1, 3)
         given = {"mm_token_type_ids": (ids == IMAGE).int()[None]}
         axes, _ = self.places(ids[None], **given, image_grid_thw=grid if images else None)
-        pixels = torch.randn(24 * images, 3 * 2 * 4 * 4, generator=chance)
-        more = {"pixel_values": pixels, "image_grid_thw": grid, "mrope_position_ids": axes[:, 0]}
-        return {**sample, **more}
+        sample["pixel_values"] = torch.randn(24 * images, 3 * 2 * 4 * 4, generator=chance)
+        return {**sample, "image_grid_thw": grid, "mrope_position_ids": axes[:, 0]}
 
 
 def count(sample: dict[str, Any]) -> dict[str, int]:
@@ -70,8 +70,8 @@ def count(sample: dict[str, Any]) -> dict[str, int]:
     return {"tokens": len(sample["input_ids"]), "label_tokens": labels, "patches": patches}
 
 
-def train(mesh: DeviceMesh, kind: str, steps: int) -> None:
-    """Train one model, and print the loss of each step."""
+def train(mesh: DeviceMesh, kind: str, steps: int) -> Iterator[float]:
+    """Train one model, and yield the loss of each step."""
     model = make_model(kind)
     pipe = adapt(model).pipeline(mesh, "1f1b-alg2", deadline_s=120)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
@@ -79,12 +79,10 @@ def train(mesh: DeviceMesh, kind: str, steps: int) -> None:
     common = {"num_workers": 1, "shuffle": True, "cost": count, "balance": packs}
     loader = cp.DataLoader(Samples(model), topology=mesh, fields=pipe.needs, **common)
     for step in islice(loader.steps(), steps):
-        loss = pipe.step(step).loss
+        yield float(pipe.step(step).loss)
         pipe.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if distributed.get_rank() == 0:
-            print(f"{kind}, step {step.number}: loss {loss:.4f}", flush=True)
     loader.close()
     pipe.close()
 
@@ -92,9 +90,11 @@ def train(mesh: DeviceMesh, kind: str, steps: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=8)
-    arguments = parser.parse_args()
+    steps_of_each = parser.parse_args().steps
     distributed.init_process_group("gloo")
     where = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     for name in ("llama", "qwen2_5_vl"):
-        train(where, name, arguments.steps)
+        for loss in train(where, name, steps_of_each):
+            if distributed.get_rank() == 0:
+                print(f"{name}: loss {loss:.4f}", flush=True)
     distributed.destroy_process_group()

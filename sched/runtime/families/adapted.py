@@ -136,10 +136,9 @@ class Adapted:
         ranks, seat = _seat(mesh)
         pictures = self.images if images is not False else None
         options = self._with_inputs(schedule, options or {})
-        made = generator_of(schedule, ranks, options)
         if pictures is not None and isinstance(schedule, str) and not isinstance(mesh, Units):
-            made = self._filled(made, pictures)
-        program = made(2 * ranks)
+            schedule, options = self._filled(generator_of(schedule, ranks, options), pictures), {}
+        program = generator_of(schedule, ranks, options)(2 * ranks)
         kinds = {item.kind for row in program.ranks for item in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
         _refuse_without_encoder(program, pictures, mesh)
@@ -157,7 +156,8 @@ class Adapted:
             given["auxiliary"] = self.layers.routers.take
         return Pipeline(
             mesh,
-            schedule=lambda _, microbatches: made(microbatches),
+            schedule=schedule,
+            options=options,
             stages={n: stages[n] for n in (program.stages_of(seat) if seat < ranks else ())},
             **{
                 "dtype": self.dtype,
@@ -239,12 +239,15 @@ class Adapted:
         tied = {"inputs": True} if "inputs" in known and ends[0] is ends[1] else {}
         return {**tied, **options}
 
-    def _filled(self, made: Callable[[int], Program], images: Images) -> Callable[[int], Program]:
+    def _filled(
+        self, made: Callable[[int], Program], images: Images
+    ) -> Callable[[int, int], Program]:
         """Return programs with the encoder's passes in their gaps, by numbers of parameters."""
         parts = self.model.get_submodule(self.list_name), images.module
         layer, encoder = (1 + sum(p.numel() for p in part.parameters()) for part in parts)
 
-        def make(microbatches: int) -> Program:
+        def make(ranks: int, microbatches: int) -> Program:
+            del ranks
             program = made(microbatches)
             each = layer // program.stages
             costs = unit_costs(each, 2 * each)

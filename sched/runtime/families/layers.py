@@ -34,7 +34,6 @@ class _Made:
     near: Tensor
     text: Tensor | None
     axes: Tensor
-    padding: Tensor | None
     masks: dict[str, Any] = field(default_factory=dict)
     rotary: dict[str, Any] = field(default_factory=dict)
 
@@ -72,17 +71,14 @@ class Layers:
 
     def prepare(self, x: Tensor, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the layers of a stage need beside the extras, from its hidden states."""
-        positions = extras.get("position_ids")
-        count = x.shape[1] if positions is None else positions.shape[-1]
-        if positions is None:
-            axes = torch.arange(count, device=x.device)[None]
-        elif positions.ndim == 3:  # as transformers takes them: the text's, and those of M-RoPE
+        positions = extras["position_ids"]
+        if positions.ndim == 3:  # as transformers takes them: the text's, and those of M-RoPE
             positions, axes = positions[0], positions[1:]
         else:
             axes = extras.get("mrope_position_ids", positions)
         if self.family.axes > 1 and axes.ndim < 3:
             axes = axes.expand(self.family.axes, *axes.shape)
-        return {_MADE: _Made(x[:, :count].detach(), positions, axes, extras.get("attention_mask"))}
+        return {_MADE: _Made(x[:, : positions.shape[-1]].detach(), positions, axes)}
 
     def call(self, number: int, layer: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
         """Return what follows a layer, with the rows that travel."""
@@ -95,7 +91,7 @@ class Layers:
         else:
             with self.routers.watch(layer) as logits:
                 hidden = self._hidden(number, layer, hidden, made)
-            rest = self.routers.added(rest, logits, hidden, made.padding)
+            rest = self.routers.added(rest, logits, hidden)
         if self.stacked and rest.shape[1]:
             hidden, rest = self._stack(number, hidden, rest)
         return torch.cat([hidden, rest], 1) if rest.shape[1] else hidden
@@ -131,7 +127,7 @@ class Layers:
             made.masks[kind] = of_kind[kind](
                 config=self.config,
                 inputs_embeds=made.near,
-                attention_mask=made.padding,
+                attention_mask=None,
                 past_key_values=None,
                 position_ids=made.text,
             )

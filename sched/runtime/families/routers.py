@@ -58,29 +58,18 @@ class RouterLoss:
             for hook in hooks:
                 hook.remove()
 
-    def added(
-        self, rest: Tensor, logits: list[Tensor], hidden: Tensor, padding: Tensor | None
-    ) -> Tensor:
-        """Return the rows with what one layer's routers say.
-
-        `padding`: (batch, tokens), 0 for tokens that do not count.
-        """
+    def added(self, rest: Tensor, logits: list[Tensor], hidden: Tensor) -> Tensor:
+        """Return the rows (1, rows, width) with what one layer's routers say."""
         if not rest.shape[1]:
-            rest = hidden.new_zeros(len(hidden), self.rows, self.width)
+            rest = hidden.new_zeros(1, self.rows, self.width)
         for each in logits:
             probabilities = each.softmax(-1).float()
             chosen = torch.zeros_like(probabilities).scatter_(
                 1, probabilities.topk(self.chosen).indices, 1.0
             )
-            counts = torch.ones_like(probabilities[:, :1])
-            if padding is not None:
-                counts = padding.reshape(-1, 1).to(counts)
-            shares = [(part * counts).sum(0) / counts.sum() for part in (chosen, probabilities)]
-            one = torch.cat([*shares, counts.new_ones(1)])
+            one = torch.cat([chosen.mean(0), probabilities.mean(0), chosen.new_ones(1)])
             space = self.rows * self.width - len(one)
-            row = nn.functional.pad(one, (0, space)).view(1, self.rows, self.width)
-            others = row.new_zeros(len(rest) - 1, *row.shape[1:])
-            rest = rest + torch.cat([row, others]).to(rest.dtype)
+            rest = rest + nn.functional.pad(one, (0, space)).view_as(rest).to(rest.dtype)
         return rest
 
     def close(self, rest: Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched.planners.stage_split import SplitPlan, split_of
-from counterpoise.sched.runtime import Pipeline, adapt
+from counterpoise.sched.runtime import Pipeline, Units, UnitSize, adapt
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.cases import relative
 from tests.sched.runtime.families.models import IMAGES, make, microbatch
@@ -28,7 +28,10 @@ SMALL = 1e-2
 
 @dataclass(frozen=True)
 class Setting:
-    """A family, and how it is trained on four processes. `recompute`: every other layer again."""
+    """A family, and how it is trained on four processes.
+
+    `recompute`: every other layer again. `units`: whether encoders have two of the processes.
+    """
 
     kind: str
     schedule: str = "1f1b"
@@ -36,6 +39,7 @@ class Setting:
     tied: bool = True
     recompute: bool = False
     steps: int = 3
+    units: bool = False
 
 
 def batches_of(setting: Setting, model: Any, replica: int, step: int) -> list[dict[str, Any]]:
@@ -109,8 +113,11 @@ def plan_of(setting: Setting, stages: int) -> SplitPlan | None:
 def train(rank: int, setting: Setting) -> dict[str, float]:
     """Return the largest relative errors of some steps, beside the model's own forward."""
     del rank
-    mesh = make_mesh(setting.ranks)
-    replica, replicas = mesh["dp"].get_local_rank(), WORLD // setting.ranks
+    mesh: Any = Units(backbone=UnitSize(1, setting.ranks), encoder=UnitSize(2, 1))
+    replica, replicas = 0, 1
+    if not setting.units:
+        mesh = make_mesh(setting.ranks)
+        replica, replicas = mesh["dp"].get_local_rank(), WORLD // setting.ranks
     model = make(setting.kind, tied=setting.tied)
     expected = copy.deepcopy(model)
     stages = setting.ranks * (2 if setting.schedule == "zbv" else 1)
