@@ -15,15 +15,13 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[4] / "examples" / "hf_pipeline.py"
 TOLERANCE = 1e-5
 SCHEDULES = ("1f1b", "zbv", "1f1b-alg2")
-# What differs most: windows by type of layer, learned positions, experts' losses, scales, a
-# softcap; and in the second half images: in tiles, in patches, for several layers.
+# What differs most: windows by type of layer and a softcap, learned positions, a loss of experts,
+# images for several layers. The example has a Llama, and images in patches.
 COVERING = (
     Setting("gemma3_text", "1f1b-alg2", 2, tied=True, steps=2),
-    Setting("gpt2", "1f1b", 4, tied=True, steps=2),
-    Setting("qwen2_moe", "zbv", 2, tied=False, recompute=True, steps=2),
-    Setting("qwen3_moe", "1f1b-alg2", 4, tied=False, steps=2),
-    Setting("smolvlm", "1f1b", 2, tied=False, recompute=True, steps=2),
-    Setting("qwen3_vl", "1f1b-alg2", 4, tied=True, steps=2),
+    Setting("gpt2", "zbv", 2, tied=True, steps=2),
+    Setting("qwen2_moe", "1f1b-alg2", 4, tied=False, recompute=True, steps=2),
+    Setting("qwen3_vl", "1f1b", 4, tied=True, steps=2),
 )
 
 
@@ -42,11 +40,11 @@ def test_what_differs_most_between_families_is_trained_rightly(pool, setting) ->
     assert not worst(pool, setting)
 
 
-def run_example(_rank: int, kind: str, steps: int) -> list[float]:
+def run_example(_rank: int, path: Path, kind: str, steps: int) -> list[float]:
     """Return the losses of examples/hf_pipeline.py."""
     # The loader's workers are forked, as torchrun's processes would; the pool itself is spawned.
     multiprocessing.set_start_method("fork", force=True)
-    spec = importlib.util.spec_from_file_location("hf_pipeline", EXAMPLE)
+    spec = importlib.util.spec_from_file_location("hf_pipeline", path)
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
@@ -57,7 +55,7 @@ def run_example(_rank: int, kind: str, steps: int) -> list[float]:
 def test_the_example_learns_and_fits_on_a_page(pool) -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 100
     for kind in ("llama", "qwen2_5_vl"):
-        first, *others = pool.run(run_example, kind, 4)
+        first, *others = pool.run(run_example, EXAMPLE, kind, 3)
         assert others == [first] * 3
         assert first[-1] < first[0]
 
