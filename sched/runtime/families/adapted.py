@@ -93,7 +93,7 @@ class Adapted:
             first=(*([self.words] if words else []), *self.front),
             last=(self.norm, *([self.head] if head else [])),
             prepare=layers.prepare,
-            finish=None if head else self._capped,
+            finish=None if head else lambda logits: _capped(logits, self.softcap),
         )
         if fields is not False and self.images is not None and words:
             # a pipeline merges images by itself; for the check the words' call does
@@ -154,6 +154,7 @@ class Adapted:
             given |= {"embedding": self.words} if words else {}
         if self.layers.routers is not None:
             given["auxiliary"] = self.layers.routers.take
+        shape = tokens_by(self.width)
         return Pipeline(
             mesh,
             schedule=schedule,
@@ -163,7 +164,7 @@ class Adapted:
                 "dtype": self.dtype,
                 "extras": self.extras,
                 "hidden": self.hidden(plan),
-                "ends": lambda info: (1, *tokens_by(self.width)(info)),
+                "ends": lambda info: (1, *shape(info)),
                 "shift_labels": True,
                 **given,
             },
@@ -192,8 +193,8 @@ class Adapted:
 
     def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
         """Return the function from a microbatch's info to the shape of what stages hand on."""
-        layers, count = self.layers.cut(_sizes(plan)), tokens_by(self.width)
-        return lambda info: (1, layers.rows(count(info)[0]), self.width)
+        layers, shape = self.layers.cut(_sizes(plan)), tokens_by(self.width)
+        return lambda info: (1, layers.rows(shape(info)[0]), shape(info)[1])
 
     def vocabulary(self, program: Program, **given: Any) -> VocabParallel:
         """Return the words and the head for a program's vocabulary passes.
@@ -213,7 +214,10 @@ class Adapted:
         return VocabParallel(head, words, **given)
 
     def _calls(self, layers: Layers, *, head: bool) -> dict[str, CallLayer]:
-        """Return how the modules of stages are called. `head`: whether it is one of them."""
+        """Return how the modules of stages are called. `head`: whether it is one of them.
+
+        No function holds the model, of which a rank keeps its stages alone.
+        """
         calls: dict[str, CallLayer] = {
             f"{self.list_name}.{number}": partial(layers.call, number)
             for number in range(len(layers.kinds))
@@ -224,11 +228,9 @@ class Adapted:
         scale = 1.0 if head else self.logits
         calls[self.norm] = lambda norm, x, extras: layers.end(norm, x, extras) * scale
         if head:
-            calls[self.head] = lambda module, x, _: self._capped(module(x) * self.logits)
+            softcap, whole = self.softcap, self.logits
+            calls[self.head] = lambda module, x, _: _capped(module(x) * whole, softcap)
         return calls
-
-    def _capped(self, logits: Tensor) -> Tensor:
-        return logits if self.softcap is None else (logits / self.softcap).tanh() * self.softcap
 
     def _with_inputs(
         self, schedule: str | Callable[[int, int], Program], options: Mapping[str, Any]
@@ -259,6 +261,10 @@ class Adapted:
 def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross entropy of a microbatch, summed, in single precision."""
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum")
+
+
+def _capped(logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
 def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:

@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..encoders.placement import EncoderSpec
+from ..stage.calling import Merge
 from ..stage.splitting import CallLayer
 from .description import Features, ImageFamily
 
@@ -73,12 +75,18 @@ class Images:
             features = {IMAGES: self.module(*(fields[name] for name in self.family.inputs))}
         return {words: lambda module, ids, _: self.merge(module(ids), features, {"input_ids": ids})}
 
-    def merge(
-        self, embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]
-    ) -> Tensor:
-        """Return words with images in their places; features that layers add follow as rows."""
-        found = features[IMAGES].to(embeddings.dtype)
-        places = (fields["input_ids"] == self.config.image_token_id)[..., None]
-        first, *more = torch.split(found, self.width, -1)
-        rows = [torch.zeros_like(embeddings).masked_scatter(places, each) for each in more]
-        return torch.cat([embeddings.masked_scatter(places, first), *rows], 1)
+    @property
+    def merge(self) -> Merge:
+        """Return what merges features into words; it holds no module."""
+        return partial(_merge, self.config.image_token_id)
+
+
+def _merge(
+    token: int, embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]
+) -> Tensor:
+    """Return words with images in their places; features that layers add follow as rows."""
+    found = features[IMAGES].to(embeddings.dtype)
+    places = (fields["input_ids"] == token)[..., None]
+    first, *more = torch.split(found, embeddings.shape[-1], -1)
+    rows = [torch.zeros_like(embeddings).masked_scatter(places, each) for each in more]
+    return torch.cat([embeddings.masked_scatter(places, first), *rows], 1)

@@ -1,6 +1,8 @@
 """What adapt() says of models, and what its check finds: planted faults in adapted models."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -114,10 +116,8 @@ def test_a_microbatch_with_images_is_compared_too(monkeypatch, kind: str) -> Non
     fields = {"input_ids": batch["input_ids"], **hf_kwargs(batch, model)}
     found = adapt(model)
     assert len(found.split(PLAN, check=fields)) == 2
-    merge = Images.merge
-    twice = lambda self, words, features, more: merge(  # noqa: E731
-        self, words, {name: 2 * each for name, each in features.items()}, more
-    )
+    plain = found.images.merge
+    twice = property(lambda _: lambda words, *more: 2 * plain(words, *more))
     monkeypatch.setattr(Images, "merge", twice)
     with pytest.raises(ValueError, match=r"layers.0 is called with other values"):
         found.split(PLAN, check=fields)
@@ -147,6 +147,17 @@ def test_the_names_of_stages_are_those_of_the_whole_model() -> None:
         begun = {name for name in whole if name.startswith(tuple(f"{each}." for each in own))}
         assert set(stage.state_dict()) == begun
     assert found.modules(PLAN, words=False, head=False)[0] == ["model.layers.0"]
+
+
+def test_what_stages_call_does_not_hold_the_other_stages() -> None:
+    for kind in ("gemma2", "gpt2", "qwen3_vl"):
+        found = adapt(make(kind))
+        last = weakref.ref(found.model.get_submodule(f"{found.list_name}.3"))
+        stage, hidden = found.split(PLAN)[0], found.hidden(PLAN)
+        del found
+        gc.collect()
+        assert last() is None, kind
+        assert stage, hidden
 
 
 def test_a_model_without_a_description_says_what_to_write() -> None:
