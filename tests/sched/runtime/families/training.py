@@ -150,6 +150,9 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
                 if a[here].numel():
                     found[f"{name} after"] = relative(a.detach()[here], b.detach()[there])
             worst = {name: max(worst.get(name, 0.0), error) for name, error in found.items()}
+        loss = pipe.evaluate(loader_step(every[replica], expected, total)).loss
+        wanted = sum(forward_loss(expected, own, total) for own in every)
+        worst["evaluation"] = relative(loss, torch.as_tensor(wanted))
     finally:
         pipe.close()
     return worst
