@@ -1,7 +1,7 @@
 """A Hugging Face model with what its forward does between its modules, ready for a pipeline."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -133,8 +133,12 @@ class Adapted:
         that was planned with measured times. `given`: other arguments of Pipeline. Raises
         ValueError as Pipeline and `split` do.
         """
+        if images is False:
+            text = replace(self, images=None, layers=replace(self.layers, stacked=0))
+            more: dict[str, Any] = {"plan": plan, "options": options, "check": check}
+            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **more, **given)
         ranks, seat = _seat(mesh)
-        pictures = self.images if images is not False else None
+        pictures = self.images
         options = self._with_inputs(schedule, options or {})
         if pictures is not None and isinstance(schedule, str) and not isinstance(mesh, Units):
             schedule, options = self._filled(generator_of(schedule, ranks, options), pictures), {}

@@ -222,12 +222,16 @@ def test_a_schedule_without_the_encoder_is_refused_and_text_alone_is_not(monkeyp
     def plain(ranks: int, microbatches: int) -> Any:
         return schedule("1f1b", ranks=ranks, microbatches=microbatches)
 
-    found = adapt(make("qwen2_vl"))
+    found, info = adapt(make("qwen3_vl")), SimpleNamespace(costs={"tokens": 7})
     with pytest.raises(ValueError, match="no passes of it; fill it"):
         found.pipeline(mesh, plain)
-    found.pipeline(mesh, plain, images=False)
+    found.pipeline(mesh, plain, plan=PLAN, images=False)
     assert "encoders" not in given
+    assert given["hidden"](info) == (1, 7, 16)
     found.pipeline(mesh, "1f1b", images={"trainable": False})
     (spec,) = given["encoders"]
     assert not any(p.requires_grad for p in spec.modules[0].parameters())
     assert spec.layer_names == ("model",)
+    # the second layer's features travel to its stage
+    found.pipeline(mesh, "1f1b", plan=PLAN)
+    assert given["hidden"](info) == (1, 14, 16)
