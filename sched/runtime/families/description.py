@@ -16,23 +16,6 @@ from torch import Tensor
 OfConfig = Callable[[Any], Any]
 
 
-def one(config: Any) -> float:
-    """Return 1: nothing is multiplied."""
-    del config
-    return 1.0
-
-
-def nothing(config: Any) -> None:
-    """Return None: the family has no such thing."""
-    del config
-
-
-def zero(config: Any) -> int:
-    """Return 0: the family has none."""
-    del config
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class DecoderFamily:
     """A causal language model, as its forward calls its modules.
@@ -57,9 +40,9 @@ class DecoderFamily:
     rotary_by_type: bool = False
     window: bool = False
     axes: int = 1
-    scale_words: OfConfig = one
-    scale_logits: OfConfig = one
-    softcap: OfConfig = nothing
+    scale_words: OfConfig = lambda _: 1.0
+    scale_logits: OfConfig = lambda _: 1.0
+    softcap: OfConfig = lambda _: None
     routers: bool = False
 
 
@@ -87,7 +70,7 @@ class ImageFamily:
     language: str = "language_model"
     decoder: DecoderFamily | None = None
     inputs: tuple[str, ...] = ("pixel_values",)
-    stacked: OfConfig = zero
+    stacked: OfConfig = lambda _: 0
 
 
 Family = DecoderFamily | ImageFamily

@@ -83,7 +83,8 @@ class Layers:
     def call(self, number: int, layer: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
         """Return what follows a layer, with the rows that travel."""
         made: _Made = extras[_MADE]
-        hidden, rest = self.apart(x, made.near.shape[1])
+        tokens = made.near.shape[1]
+        hidden, rest = x[:, :tokens], x[:, tokens:]
         if number == 0 and self.scale != 1:
             hidden = hidden * self.scale
         if self.routers is None:
@@ -98,15 +99,11 @@ class Layers:
 
     def end(self, norm: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
         """Return what the norm makes of the hidden states; nothing travels on."""
-        hidden, rest = self.apart(x, extras[_MADE].near.shape[1])
+        tokens = extras[_MADE].near.shape[1]
         if self.routers is not None:
-            self.routers.close(rest)
-        found: Tensor = norm(hidden)
+            self.routers.close(x[:, tokens:])
+        found: Tensor = norm(x[:, :tokens])
         return found
-
-    def apart(self, x: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """Return hidden states, and the rows behind them."""
-        return x[:, :tokens], x[:, tokens:]
 
     def _hidden(self, number: int, layer: nn.Module, hidden: Tensor, made: _Made) -> Tensor:
         kind = self.kinds[number]

@@ -1,6 +1,6 @@
 """Find the description of a model, by its config's model_type, and adapt the model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
@@ -98,16 +98,12 @@ def _module(model: nn.Module, name: str, field: str) -> Any:
     try:
         return model.get_submodule(name)
     except AttributeError:
-        known = ", ".join(_outer(model))
+        inside = (name for name, _ in model.named_modules() if not any(map(str.isdigit, name)))
+        known = ", ".join(name for name in inside if name)
         raise ValueError(
             f"the description says {field}={name!r}, and {type(model).__name__} has no such "
             f"module; it has {known}"
         ) from None
-
-
-def _outer(model: nn.Module) -> Iterator[str]:
-    """Yield the names of modules, but those of inside lists."""
-    return (name for name, _ in model.named_modules() if name and not any(map(str.isdigit, name)))
 
 
 def _unknown(model: nn.Module, kind: str) -> str:

@@ -56,7 +56,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "olmo": {},
     "olmo2": {},
     "olmo3": {"sliding_window": WINDOW},
-    "olmoe": EXPERTS,
+    "olmoe": EXPERTS | {"num_experts": 12},  # whose shares take two rows
     "phi": {},
     "phi3": {"sliding_window": WINDOW},
     "qwen2": WINDOWS,
