@@ -47,6 +47,8 @@ ORDER = (
     "sched.runtime.model_state",
     "sched.runtime.units",
     "sched.runtime.job",
+    "sched.runtime.pipeline",
+    "sched.runtime.families",
     "sched.runtime",
     "sched",
     # balancer

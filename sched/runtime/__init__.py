@@ -3,6 +3,9 @@
 from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders.placement import EncoderSpec
 from .execution.drive import PipelineStalledError
+from .families.adapted import Adapted
+from .families.description import DecoderFamily, ImageFamily
+from .families.table import adapt, families
 from .links.process_groups import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .stage.generator import GeneratorSpec
@@ -12,8 +15,11 @@ from .vocabulary.loss import LossOptions
 from .vocabulary.shard import VocabParallel
 
 __all__ = [
+    "Adapted",
+    "DecoderFamily",
     "EncoderSpec",
     "GeneratorSpec",
+    "ImageFamily",
     "LossOptions",
     "PeerLostError",
     "Pipeline",
@@ -22,6 +28,8 @@ __all__ = [
     "UnitSize",
     "Units",
     "VocabParallel",
+    "adapt",
+    "families",
     "load_checkpoint",
     "newest_checkpoint",
     "resumed_schedule",
