@@ -20,13 +20,16 @@ from .loader import (
     scale_loss,
 )
 from .workers import (
+    EnergonDataset,
     HFDataset,
     JsonlDataset,
+    MDSDataset,
     Mixture,
     ParquetDataset,
     TarDataset,
     VisionLanguage,
     media,
+    open_metadataset,
 )
 
 __version__: str
@@ -35,12 +38,14 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "EnergonDataset",
     "HFDataset",
     "HFProcessor",
     "ImageDispatch",
     "JsonlDataset",
     "Layout",
     "LoaderError",
+    "MDSDataset",
     "Mixture",
     "ParquetDataset",
     "RemoteDataset",
@@ -58,6 +63,7 @@ __all__ = [
     "loader",
     "loss_rule",
     "media",
+    "open_metadataset",
     "scale_loss",
     "sched",
     "time_ns",

@@ -7,7 +7,10 @@ if TYPE_CHECKING:
     from . import media
     from .columns.huggingface import HFDataset
     from .columns.parquet import ParquetDataset
+    from .energon.dataset import EnergonDataset
+    from .energon.metadataset import open_metadataset
     from .jsonl.dataset import JsonlDataset
+    from .mds.dataset import MDSDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "EnergonDataset": ".energon.dataset",
     "HFDataset": ".columns.huggingface",
     "JsonlDataset": ".jsonl.dataset",
+    "MDSDataset": ".mds.dataset",
     "Mixture": ".mixture.mixture",
     "ParquetDataset": ".columns.parquet",
     "PlainSource": ".sources.interface",
@@ -29,12 +34,15 @@ _HOMES = {
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
     "media": "",
+    "open_metadataset": ".energon.metadataset",
 }
 
 __all__ = [
     "ByteTokenizer",
+    "EnergonDataset",
     "HFDataset",
     "JsonlDataset",
+    "MDSDataset",
     "Mixture",
     "ParquetDataset",
     "PlainSource",
@@ -45,6 +53,7 @@ __all__ = [
     "VisionLanguage",
     "as_source",
     "media",
+    "open_metadataset",
 ]
 
 if not TYPE_CHECKING:

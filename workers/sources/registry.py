@@ -142,6 +142,8 @@ FORMATS = {
     "hf": "counterpoise.workers:HFDataset",
     "parquet": "counterpoise.workers:ParquetDataset",
     "jsonl": "counterpoise.workers:JsonlDataset",
+    "energon": "counterpoise.workers:EnergonDataset",
+    "mds": "counterpoise.workers:MDSDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
 }
 

@@ -12,9 +12,10 @@ import pytest
 from torch.utils.data import ConcatDataset, Subset, random_split
 
 import counterpoise as cp
-from counterpoise.tools.analyze.scan.run import in_this_process, scan_all
+from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.tools.cli import main
+from counterpoise.tools.runners import in_this_process
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
 from counterpoise.workers.sources.registry import open_source, source_of
