@@ -135,9 +135,9 @@ class ColumnDataset(RecordDataset):
         return checked_table(found, len(self))
 
     @property
-    def resources(self) -> tuple[str, ...]:
-        """The names of what columns say that samples cost; else those of the first's."""
-        return tuple(self._lengths or self.probe(0).cost)
+    def resources(self) -> tuple[str, ...] | None:
+        """The names of what columns say that samples cost; None where they do not."""
+        return tuple(self._lengths) or None
 
     def known_costs(self, resources: Sequence[str]) -> tuple[Int64, ...] | None:
         """Return the columns' costs of all samples, each (n,); None unless they are all there."""
