@@ -31,20 +31,20 @@ class HeldModules:
     """The modules of one rank.
 
     `stages`: by number; they name their tensors as the whole model does. `shard`: of the vocabulary
-    layers. `layers`: of encoders, and a generator, by what stands before their tensors' names.
+    layers. `layers`: of encoders, and a generator, after what stands before their tensors' names.
     `elsewhere`: those of them that another rank saves, which has a copy.
     """
 
     stages: Mapping[int, nn.Module] = field(default_factory=dict)
     shard: VocabularyShard | None = None
-    layers: Mapping[str, nn.Module] = field(default_factory=dict)
+    layers: Sequence[tuple[str, nn.Module]] = ()
     elsewhere: frozenset[str] = frozenset()
 
     def modules(self) -> Iterator[tuple[str, str, nn.Module]]:
         """Yield what each stage or layer is called, what its tensors' names begin with, and it."""
         for stage, module in self.stages.items():
             yield f"stage {stage}", "", module
-        for name, module in self.layers.items():
+        for name, module in self.layers:
             yield f"the layer {name}", f"{name}.", module
 
     def called(self) -> dict[str, nn.Parameter]:
@@ -60,7 +60,7 @@ class HeldModules:
     def saved(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield what this rank saves: what the tensors' names begin with, and their module."""
         yield from (("", module) for module in self.stages.values())
-        yield from ((f"{n}.", m) for n, m in self.layers.items() if n not in self.elsewhere)
+        yield from ((f"{n}.", m) for n, m in self.layers if n not in self.elsewhere)
 
     def named_parameters(self) -> dict[int, NamedParameter]:
         """Return the parameters by their `id`. A tied one has several names."""

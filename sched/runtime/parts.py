@@ -35,10 +35,14 @@ from .compiled import Value
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and the precision of a tensor that crosses ranks."""
+    """The shape and the precision of a tensor that crosses ranks.
+
+    `parts`: the shapes of several tensors that are one flat one on the way.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    parts: tuple[tuple[int, ...], ...] = ()
 
     def empty(self, device: torch.device | str) -> Tensor:
         """Return a tensor of this shape with arbitrary content."""
@@ -171,7 +175,7 @@ def pack(gradients: Sequence[Tensor]) -> Tensor:
 def unpack(packed: Tensor, shapes: Sequence[tuple[int, ...]], which: int) -> Tensor:
     """Return one of the gradients of these shapes that were packed."""
     if len(shapes) == 1:
-        return packed
+        return packed.view(shapes[0])
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return torch.split(packed, sizes)[which].view(shapes[which])
 

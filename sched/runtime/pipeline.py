@@ -167,7 +167,7 @@ class Pipeline:
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
         shard = () if self._shard is None else (self._shard,)
-        return (*self._modules.values(), *shard, *self._layers.values())
+        return (*self._modules.values(), *shard, *(module for _, module in self._layers))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -322,9 +322,9 @@ class Pipeline:
         self._groups.close()
 
     @property
-    def _layers(self) -> dict[str, nn.Module]:
-        """Return the layers of encoders, and a generator, by names that are one on all ranks."""
-        return {**self._encoders.named_modules(), **self._generator.named_modules()}
+    def _layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers of encoders, and a generator, with names that are one on all ranks."""
+        return [*self._encoders.named_modules(), *self._generator.named_modules().items()]
 
     @property
     def _shard(self) -> VocabularyShard | None:
@@ -344,7 +344,7 @@ class Pipeline:
         """Return the parameters of which other ranks have copies that nobody has named."""
         known, here = {id(p) for p in shared.values()}, self._arranged.here
         others = {} if here is None else replicated(here, self._modules, self._shard, known)
-        layers = self._layers.items()
+        layers = self._layers
         own = {f"{name}.{inside}": p for name, m in layers for inside, p in m.named_parameters()}
         return own | others
 

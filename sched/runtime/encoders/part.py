@@ -1,9 +1,11 @@
 """The encoder layers of a rank as a part of the model that the executor runs.
 
-EF keeps its input, if a layer below waits for its gradient, and the edge of its graph; EB starts
-there. A layer without an EB in the program makes no graph. Features reach the language model
-detached, so that a stage's backward ends at them; their gradient comes back along an edge. A
-microbatch without features is not encoded: most encoders do not take none, and nothing is learnt.
+EF keeps its inputs, if a layer below waits for their gradients, and the edges of its graph; EB
+starts there. A layer without an EB in the program makes no graph. Several tensors that a layer
+hands on cross ranks as one flat tensor; what is constant for a microbatch each rank makes by
+itself. Features reach the language model detached, so that a stage's backward ends at them; their
+gradient comes back along an edge. A microbatch without features is not encoded: most encoders do
+not take none, and nothing is learnt.
 """
 
 from collections import Counter
@@ -18,18 +20,18 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
 from ..compiled import Value
-from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, unpack
-from ..stage.calling import Calling, call_module
+from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
+from ..stage.calling import Calling, plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The input of EB, if its gradient is wanted, and where the output's gradient enters."""
+    """The inputs of EB whose gradients are wanted, and where those of the results enter."""
 
-    input: Tensor | None
-    edge: GradientEdge | None
+    inputs: tuple[Tensor, ...]
+    edges: tuple[GradientEdge | None, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +54,10 @@ class EncoderPart:
     # By encoder and its microbatch: the features, and the value that brings their gradient.
     _made: Mapping[tuple[int, int], Value] = field(default_factory=dict)
     _packed: Mapping[tuple[int, int], Value] = field(default_factory=dict)
+    # A value that goes between its ranks; all of them are alike.
+    _hidden: Mapping[tuple[int, int], Value] = field(default_factory=dict)
+    # By encoder and its microbatch, until its last layer here has been run: what layers get beside.
+    _constants: dict[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find out what the passes work on, and compare them with the layers."""
@@ -65,6 +71,8 @@ class EncoderPart:
             for value, several in self.routes.gradients.items()
             for encoder in several
         }
+        hidden = self.routes.hidden.items()
+        self._hidden = {(encoder, value.microbatch): value for value, encoder in hidden}
         row = self.program.ranks[self.rank]
         self.kinds = frozenset(item.kind for item in row if is_encoder(item))
         _refuse_mixed(self.routes, self.encoders)
@@ -74,17 +82,13 @@ class EncoderPart:
         return self.routes.specs(self.encoders, infos)
 
     def encoded(self) -> frozenset[int]:
-        """Return the microbatches whose fields this rank encodes, as the language model has them.
-
-        Ranks further up in an encoder pipeline are handed what those before have made.
-        """
+        """Return the microbatches that this rank encodes, as the language model numbers them."""
         row = (item for item in self.program.ranks[self.rank] if is_encoder(item, "EF"))
-        first = (item for item in row if self.placement.layer(item).number == 0)
-        return frozenset(self.routes.number[item.microbatch] for item in first)
+        return frozenset(self.routes.number[item.microbatch] for item in row)
 
     def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
-        self._data = data
+        self._data, self._constants = data, {}
 
     def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one layer's EF or EB."""
@@ -112,44 +116,91 @@ class EncoderPart:
     def _forward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
         spec = self.encoders[place.encoder]
         back = Pass(what.stage, f"EB{what.kind[2:]}", what.microbatch)
-        x = None
+        wanted = back in self.routes.wanted
+        fields = self._data.microbatches[self.routes.number[what.microbatch]].fields
+        constants = self._prepared(what, place, fields)
         if place.number == 0:
-            fields = self._data.microbatches[self.routes.number[what.microbatch]].fields
-            inputs = [fields[name] for name in spec.inputs]
+            inputs = tuple(fields[name] for name in spec.inputs)
         else:
-            x = _result(given, "EF", along_edge=place.lowest)
-            x = x.detach().requires_grad_(back in self.routes.wanted)
-            inputs = [x]
+            below = self._beside(what, place, given, along_edge=place.lowest)
+            inputs = tuple(tensor.detach().requires_grad_(wanted) for tensor in below)
         with torch.set_grad_enabled(back in self.routes.backward):
-            output = call_module(layer_of(spec, place.number), inputs, {}, self.calling, what)
+            module = layer_of(spec, place.number)
+            made = _several(run_module(module, inputs, constants, self.calling), what)
+        if self.placement.is_last(what) and len(made) > 1:
+            raise TypeError(
+                f"{what}, of the last layer of the encoder {spec.name!r}, returned {len(made)} "
+                "tensors; return one, the features: those for several layers of the language "
+                "model beside each other, (tokens, width)"
+            )
+        edges = tuple(get_gradient_edge(one) if one.requires_grad else None for one in made)
+        kept = _Kept(inputs if wanted else (), edges)
+        result = tuple(tensor.detach() for tensor in made)
+        return {**self._handed(what, result), f"encoder{what.kind[2:]}": kept}
+
+    def _prepared(
+        self, what: Pass, place: LayerPlace, fields: Mapping[str, Tensor]
+    ) -> Mapping[str, Any]:
+        """Return what a layer gets by keyword, made once for a microbatch and encoder."""
+        spec, key = self.encoders[place.encoder], (place.encoder, what.microbatch)
+        if key not in self._constants:
+            extras = {name: fields[name] for name in spec.extras}
+            with torch.no_grad():
+                found = extras if spec.prepare is None else spec.prepare(**extras)
+            self._constants[key] = found
+        # Nobody else here asks for those of a microbatch after its highest layer.
+        return self._constants.pop(key) if place.highest else self._constants[key]
+
+    def _handed(self, what: Pass, result: tuple[Tensor, ...]) -> dict[str, Any]:
+        """Return the results of a pass for the layer beside it, here and along an edge."""
+        promised = self._data.edges.get(value_of(what))
+        if promised is None:
+            return {what.kind: result}
         # What edges carry has the size that other ranks were promised.
-        if (promised := self._data.edges.get(value_of(what))) is not None:
-            advice = "give EncoderSpec the true tokens, width, hidden and precision"
-            promised.check(output, f"{what} made", advice)
-        edge = get_gradient_edge(output) if output.requires_grad else None
-        kept = _Kept(x if back in self.routes.wanted else None, edge)
-        result = output.detach()
-        return {what.kind: result, f"X_{what.kind}": result, f"encoder{what.kind[2:]}": kept}
+        shapes = tuple(tuple(tensor.shape) for tensor in result)
+        if shapes != (parts := promised.parts or (promised.shape,)):
+            raise ValueError(
+                f"{what} made {_listed(shapes)}, the plan says {_listed(parts)}; give EncoderSpec "
+                "the true tokens and width, and as hidden= the shape, or a list of the shapes, of "
+                "what it hands to another rank"
+            )
+        packed = pack(result).flatten() if promised.parts else result[0]
+        promised.check(packed, f"{what} made", "give EncoderSpec the true precision")
+        return {what.kind: result, f"X_{what.kind}": packed}
+
+    def _beside(
+        self, what: Pass, place: LayerPlace, given: Given, *, along_edge: bool
+    ) -> tuple[Tensor, ...]:
+        """Return the results of the layer beside: on this rank, or that an edge brings."""
+        start = f"X_{what.kind[:2]}" if along_edge else what.kind[:2]
+        found: Any = next(value for name, value in given.items() if name.startswith(start))
+        if not along_edge:
+            return found  # type: ignore[no-any-return]
+        parts = self._data.edges[self._hidden[place.encoder, what.microbatch]].parts
+        whole: Tensor = found[0]
+        return tuple(unpack(whole, parts, n) for n in range(len(parts))) if parts else (whole,)
 
     def _backward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
         kept: _Kept = given[f"encoder{what.kind[2:]}"]
-        if kept.edge is not None:
-            torch.autograd.backward([kept.edge], [self._gradient(what, place, given)])
-        if kept.input is None:
+        gradients = self._gradient(what, place, given)
+        pairs = zip(kept.edges, gradients, strict=True)
+        both = [(edge, found) for edge, found in pairs if edge is not None]
+        if both:
+            torch.autograd.backward([edge for edge, _ in both], [found for _, found in both])
+        if not kept.inputs:
             return {}
-        found = gradient_or_zeros(kept.input)
-        return {what.kind: found, f"X_{what.kind}": found}
+        return self._handed(what, tuple(map(gradient_or_zeros, kept.inputs)))
 
-    def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> Tensor:
-        """Return the gradient of a layer's result."""
+    def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> tuple[Tensor, ...]:
+        """Return the gradients of a layer's results."""
         if not self.placement.is_last(what):
-            return _result(given, "EB", along_edge=place.highest)
+            return self._beside(what, place, given, along_edge=place.highest)
         # From the language model, with the gradients of the other encoders' features.
         value = self._packed[place.encoder, what.microbatch]
         several = self.routes.gradients[value]
         shapes = [self._data.edges[self._made[one, what.microbatch]].shape for one in several]
         packed: Tensor = given[value.name][0]
-        return unpack(packed, shapes, several.index(place.encoder))
+        return (unpack(packed, shapes, several.index(place.encoder)),)
 
 
 def refuse_without_backward(part: EncoderPart) -> None:
@@ -178,12 +229,19 @@ def layer_of(spec: EncoderSpec, number: int) -> nn.Module:
     return module
 
 
-def _result(given: Given, direction: str, *, along_edge: bool) -> Tensor:
-    """Return the result of the layer beside this one: on this rank, or that an edge brings."""
-    start = f"X_{direction}" if along_edge else direction
-    found: Any = next(value for name, value in given.items() if name.startswith(start))
-    tensor: Tensor = found[0] if along_edge else found
-    return tensor
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes)) or "nothing"
+
+
+def _several(made: Any, what: Pass) -> tuple[Tensor, ...]:
+    """Return what a layer has made, one tensor or several. Raises TypeError for anything else."""
+    found = tuple(plain_tensor(one, what) for one in (made if isinstance(made, tuple) else (made,)))
+    if wrong := [one.dtype for one in found if not one.is_floating_point()]:
+        raise TypeError(
+            f"{what} hands a tensor of {wrong[0]} to the next layer; what is constant for a "
+            "microbatch is made by prepare= of EncoderSpec, on every rank"
+        )
+    return found
 
 
 def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> None:
@@ -209,15 +267,18 @@ class RankEncoders:
             for number in self.placement.on_rank(self.rank, encoder):
                 yield spec, number, layer_of(spec, number)
 
-    def named_modules(self) -> dict[str, nn.Module]:
-        """Return the layers that this rank runs, by names that are the same on all ranks."""
-        return {spec.layer_name(number): module for spec, number, module in self.layers()}
+    def named_modules(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers that this rank runs, after what their tensors' names begin with.
+
+        Several may have one such beginning; the names of tensors are the same on all ranks.
+        """
+        return [(spec.layer_name(number), module) for spec, number, module in self.layers()]
 
     def saved_elsewhere(self) -> frozenset[str]:
         """Return the names of layers of which a rank before this one has a copy, and saves it."""
         own = self.placement.position.get(self.rank)
         before = [at for rank, at in self.placement.position.items() if rank < self.rank]
-        return frozenset(self.named_modules() if own in before else ())
+        return frozenset(name for name, _ in self.named_modules() if own in before)
 
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""
@@ -227,10 +288,13 @@ class RankEncoders:
         return found
 
     def fields(self, rank: int) -> set[str]:
-        """Return the fields that a rank needs: those on which encoders begin, their inputs."""
-        if self.placement.position.get(rank) != 0:
+        """Return the fields that a rank needs: extras, and where encoders begin, their inputs."""
+        if rank not in self.placement.position:
             return set()
-        return {name for spec in self.specs for name in spec.inputs}
+        extras = {name for spec in self.specs for name in spec.extras}
+        if self.placement.position[rank] != 0:
+            return extras
+        return {name for spec in self.specs for name in spec.inputs} | extras
 
     def placed(self, program: Program) -> EncoderPlacement:
         """Return the placement for another program. Raises ValueError if layers are elsewhere."""

@@ -7,6 +7,7 @@ and EF_B are layers of the first encoder, and EF_C is one of the second.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -139,7 +140,7 @@ def is_encoder(item: Pass, direction: str = "E") -> bool:
     return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
 
 
-Shape = Callable[[Any], tuple[int, ...]]
+Shape = Callable[[Any], tuple[int, ...] | Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +148,21 @@ class EncoderSpec:
     """An encoder whose passes run between those of the language model, the same on every rank.
 
     `modules`: its layers from the inputs up, one for each pass EF_A, EF_B ... of the schedule over
-    all ranks of an encoder pipeline: layers, or groups of kernels if the plan cuts finer. Each is
-    called with one tensor, the result of the one below, and returns one; the first is called with
-    the fields `inputs`. None stands for a layer that other ranks run. `tokens`: the number of
-    features of a microbatch, by cost ({"tiles": 256}) or as a function of its info; a microbatch of
-    0 is not encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape
-    of what a rank of the encoder hands to the next one, from a microbatch's info; by default that
-    of the features. `trainable`: False freezes its parameters. `dtype`: the precision of what
-    crosses ranks. `layer_names`: of the layers in the whole model, as "visual.blocks.0", under
-    which checkpoints hold them; by default `encoders.NAME.NUMBER`.
+    all ranks of an encoder pipeline. Each is called with the tensors that the one below returns,
+    one or several; the first is called with the fields `inputs`, and the last one's tensor is the
+    features. None stands for a layer that other ranks run. `tokens`: the number of features of a
+    microbatch, by cost ({"tiles": 256}) or as a function of its info; a microbatch of 0 is not
+    encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape of what a
+    rank of the encoder hands to the next one, or the shapes of several tensors, from a microbatch's
+    info; by default that of the features. `trainable`: False freezes its parameters. `dtype`: the
+    precision of what crosses ranks. `layer_names`: what the layers' tensors' names begin with in
+    the whole model, as "visual.blocks.0", under which checkpoints hold them; by default
+    `encoders.NAME.NUMBER`. `extras`: fields that every rank of the encoder gets. `prepare`: called
+    with them by keyword, once for a microbatch on each rank, returns what its layers are called
+    with by keyword (rotary embeddings, borders of images); without, they get the fields. `pieces`:
+    into how many passes each layer is cut: its method `pieces()` returns so many modules, which are
+    run in its place one after another, and name their tensors as the layer does. Fill a schedule
+    with that many times as many layers, then.
     """
 
     name: str
@@ -167,19 +174,26 @@ class EncoderSpec:
     trainable: bool = True
     dtype: torch.dtype = torch.float32
     layer_names: Sequence[str] = ()
+    extras: tuple[str, ...] = ()
+    prepare: Callable[..., Mapping[str, Any]] | None = None
+    pieces: int = 1
 
     def __post_init__(self) -> None:
         """Freeze what is not to be trained.
 
-        Raises ValueError for no layers, sharded ones, and names of which not each is one layer's.
+        Raises ValueError for no layers, sharded ones, ones of other pieces, and other numbers of
+        names.
         """
         if not self.modules:
             raise ValueError(f"the encoder {self.name!r} has no layers; give at least one module")
-        if self.layer_names and len(set(self.layer_names)) != len(self.modules):
+        if self.layer_names and len(self.layer_names) != len(self.modules):
             raise ValueError(
                 f"the encoder {self.name!r} has {len(self.modules)} layers and "
-                f"{len(set(self.layer_names))} different layer_names; give one for each layer"
+                f"{len(self.layer_names)} layer_names; give one for each layer"
             )
+        if self.pieces != 1:
+            every = [self._cut(number) for number in range(len(self.modules))]
+            object.__setattr__(self, "modules", [module for one in every for module in one])
         for number, module in self.layers():
             if is_sharded(module):
                 raise ValueError(
@@ -192,7 +206,23 @@ class EncoderSpec:
 
     def layer_name(self, number: int) -> str:
         """Return the name of a layer in the whole model."""
-        return self.layer_names[number] if self.layer_names else f"encoders.{self.name}.{number}"
+        layer = number // self.pieces
+        return self.layer_names[layer] if self.layer_names else f"encoders.{self.name}.{layer}"
+
+    def _cut(self, number: int) -> Sequence[nn.Module | None]:
+        """Return the pieces of a layer. Raises ValueError if it has no, or other, pieces."""
+        layer = self.modules[number]
+        if layer is None:
+            return (None,) * self.pieces
+        cut: Any = getattr(layer, "pieces", None)
+        found = [] if cut is None else [*cut()]
+        if len(found) != self.pieces:
+            raise ValueError(
+                f"layer {number} of the encoder {self.name!r}, a {type(layer).__name__}, has "
+                f"{len(found) or 'no'} pieces, and not {self.pieces}; give it a method pieces() "
+                "that returns so many modules, or another number as pieces="
+            )
+        return found
 
     def layers(self) -> Iterator[tuple[int, nn.Module]]:
         """Yield the layers that this rank was given, with their numbers."""
@@ -210,4 +240,8 @@ class EncoderSpec:
         """Return what a rank of the encoder hands to the next one; without features, nothing."""
         if self.hidden is None or not self.count(info):
             return self.features_spec(info)
-        return TensorSpec(tuple(self.hidden(info)), self.dtype)
+        shape: Any = tuple(self.hidden(info))
+        if not shape or isinstance(shape[0], int):
+            return TensorSpec(shape, self.dtype)
+        parts = tuple(map(tuple, shape))
+        return TensorSpec((sum(map(prod, parts)),), self.dtype, parts)

@@ -1,6 +1,6 @@
 """A Hugging Face model with what its forward does between its modules, ready for a pipeline."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from ...ir.program import Program
 from ...ir.registry import schedules
 from ...planners.stage_split import SplitPlan, read_split, split_of
 from ...simulation.costs import unit_costs
-from ..encoders.placement import is_encoder
+from ..encoders.placement import EncoderSpec, is_encoder
 from ..job.start import generator_of, tokens_by
 from ..pipeline import Pipeline
 from ..stage.splitting import CallLayer, split
@@ -140,8 +140,9 @@ class Adapted:
         ranks, seat = _seat(mesh)
         pictures = self.images
         options = self._with_inputs(schedule, options or {})
-        if pictures is not None and isinstance(schedule, str) and not isinstance(mesh, Units):
-            schedule, options = self._filled(generator_of(schedule, ranks, options), pictures), {}
+        specs = [] if pictures is None else [pictures.spec(self.dtype, **(images or {}))]
+        if specs and isinstance(schedule, str) and not isinstance(mesh, Units):
+            schedule, options = self._filled(generator_of(schedule, ranks, options), specs), {}
         program = generator_of(schedule, ranks, options)(2 * ranks)
         kinds = {item.kind for row in program.ranks for item in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
@@ -153,8 +154,7 @@ class Adapted:
         else:
             given["vocabulary"] = self.vocabulary(program, **(vocabulary or {}))
         if pictures is not None:
-            spec = pictures.spec(self.dtype, **(images or {}))
-            given |= {"encoders": [spec], "merge": pictures.merge}
+            given |= {"encoders": specs, "merge": pictures.merge}
             given |= {"embedding": self.words} if words else {}
         if self.layers.routers is not None:
             given["auxiliary"] = self.layers.routers.take
@@ -246,18 +246,19 @@ class Adapted:
         return {**tied, **options}
 
     def _filled(
-        self, made: Callable[[int], Program], images: Images
+        self, made: Callable[[int], Program], encoders: Sequence[EncoderSpec]
     ) -> Callable[[int, int], Program]:
         """Return programs with the encoder's passes in their gaps, by numbers of parameters."""
-        parts = self.model.get_submodule(self.list_name), images.module
-        layer, encoder = (1 + sum(p.numel() for p in part.parameters()) for part in parts)
+        layer = _size(self.model.get_submodule(self.list_name))
+        sizes = [tuple(_size(m) for _, m in spec.layers()) for spec in encoders]
+        times = [EncoderTimes(one, tuple(2 * size for size in one)) for one in sizes]
 
         def make(ranks: int, microbatches: int) -> Program:
             del ranks
             program = made(microbatches)
             each = layer // program.stages
             costs = unit_costs(each, 2 * each)
-            return with_encoders(program, costs, [EncoderTimes((encoder,), (2 * encoder,))])
+            return with_encoders(program, costs, times)
 
         return make
 
@@ -280,6 +281,10 @@ def _read(plan: SplitPlan | str | Path) -> SplitPlan:
     return plan if isinstance(plan, SplitPlan) else read_split(plan)
 
 
+def _size(module: nn.Module) -> int:
+    return 1 + sum(p.numel() for p in module.parameters())
+
+
 def _sizes(plan: SplitPlan) -> tuple[int, ...]:
     return tuple(len(one.numbers) for one in plan.stages)
 
@@ -299,6 +304,6 @@ def _refuse_without_encoder(
     if images is not None and not passes and not isinstance(mesh, Units):
         raise ValueError(
             f"the model has an encoder of images, and the schedule {program.name!r} no passes of "
-            "it; fill it with with_encoders(), one layer an encoder, give a schedule by its name, "
-            "which is filled here, or images=False to train on text alone"
+            f"it; fill it with with_encoders(), the encoder's {len(images.layers)} layers, give a "
+            "schedule by its name, which is filled here, or images=False to train on text alone"
         )

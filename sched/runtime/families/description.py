@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 # What a number is read from: the config of the part that has the layers.
 OfConfig = Callable[[Any], Any]
@@ -48,6 +48,8 @@ class DecoderFamily:
 
 # features(what holds the encoder's modules, *fields) -> (tokens, width)
 Features = Callable[..., Tensor]
+# constants(**fields) -> what each layer of an encoder is called with by keyword
+Constants = Callable[..., Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ class ImageFamily:
     called with after the model, which then holds the encoder's modules alone. `tokens`: from the
     config, a function of a microbatch's info, or costs, that count features (see EncoderSpec).
     `stacked`: from the config, how many more features a token has, which are added to the hidden
-    states after each of the first layers (DeepStack).
+    states after each of the first layers (DeepStack). `layered`: of the encoder's one module, its
+    layers and what makes their constants (EncoderSpec's prepare) of the fields `inputs[1:]`;
+    without, the encoder is one layer.
     """
 
     encoder: tuple[str, ...]
@@ -71,6 +75,7 @@ class ImageFamily:
     decoder: DecoderFamily | None = None
     inputs: tuple[str, ...] = ("pixel_values",)
     stacked: OfConfig = lambda _: 0
+    layered: Callable[[Any], tuple[list[nn.Module], Constants]] | None = None
 
 
 Family = DecoderFamily | ImageFamily

@@ -1,8 +1,8 @@
-"""The encoder of a model with images, as one layer, and the merging of its features."""
+"""The encoder of a model with images, and the merging of its features."""
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..encoders.placement import EncoderSpec
 from ..stage.calling import Merge
 from ..stage.splitting import CallLayer
-from .description import Features, ImageFamily
+from .description import Constants, Features, ImageFamily
 
 # What the encoder is called in a program's parts and in `merge`.
 IMAGES = "images"
@@ -41,7 +41,7 @@ class Images:
     """The encoder of a model, and what its features become.
 
     `config`: of the whole model. `base`: the name of the module that has the encoder. `width`: of
-    the hidden states.
+    the hidden states. `layers`: the encoder's, one for each of its passes.
     """
 
     family: ImageFamily
@@ -49,6 +49,18 @@ class Images:
     module: ImageFeatures
     base: str
     width: int
+    layers: tuple[nn.Module, ...] = field(init=False)
+    constants: Constants | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Cut the encoder into its layers, where its family says how."""
+        layers: list[nn.Module] = [self.module]
+        constants = None
+        if self.family.layered is not None:
+            (name,) = self.family.encoder
+            layers, constants = self.family.layered(self.module.get_submodule(name))
+        object.__setattr__(self, "layers", tuple(layers))
+        object.__setattr__(self, "constants", constants)
 
     @property
     def stacked(self) -> int:
@@ -57,22 +69,45 @@ class Images:
 
     def spec(self, dtype: torch.dtype, **given: Any) -> EncoderSpec:
         """Return the encoder as the pipeline runs it. `given`: other fields of EncoderSpec."""
-        given = {"tokens": self.family.tokens(self.config), "dtype": dtype, **given}
+        inputs, base, tokens = self.family.inputs, self.base, self.family.tokens(self.config)
+        given = {"tokens": tokens, "dtype": dtype, **given}
+        if self.constants is not None:
+            base, inputs = f"{base}.{self.family.encoder[0]}", inputs[:1]
+            more = {"extras": self.family.inputs[1:], "prepare": self.constants}
+            given = {"hidden": partial(self._handed, tokens), **more, **given}
         return EncoderSpec(
             IMAGES,
-            [self.module],
+            self.layers,
             width=self.width * (1 + self.stacked),
-            inputs=self.family.inputs,
-            layer_names=(self.base,),
+            inputs=inputs,
+            layer_names=(base,) * len(self.layers),
             **given,
         )
+
+    def _handed(self, tokens: Any, info: Any) -> list[tuple[int, int]]:
+        """Return the shapes of what the layers of a tower hand on."""
+        vision, count = self.config.vision_config, tokens(info)
+        width = getattr(vision, "embed_dim", vision.hidden_size)
+        patches = count * vision.spatial_merge_size**2
+        return [(patches, width), *[(count, self.width)] * self.stacked]
+
+    def encode(self, *fields: Tensor) -> Tensor:
+        """Return the features (tokens, width) of a microbatch, layer by layer."""
+        if self.constants is None:
+            return self.module(*fields)  # type: ignore[no-any-return]
+        constants = self.constants(**dict(zip(self.family.inputs[1:], fields[1:], strict=True)))
+        made: Any = fields[:1]
+        for layer in self.layers:
+            made = layer(*made, **constants)
+            made = made if isinstance(made, tuple) else (made,)
+        return made[0]  # type: ignore[no-any-return]
 
     def merging(self, words: str, fields: Mapping[str, Any]) -> dict[str, CallLayer]:
         """Return the call of the embedding `words` that merges the images of one microbatch."""
         if any(fields.get(name) is None for name in self.family.inputs):
             return {}
         with torch.no_grad():
-            features = {IMAGES: self.module(*(fields[name] for name in self.family.inputs))}
+            features = {IMAGES: self.encode(*(fields[name] for name in self.family.inputs))}
         return {words: lambda module, ids, _: self.merge(module(ids), features, {"input_ids": ids})}
 
     @property

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .description import DecoderFamily, ImageFamily
 from .qwen_vl import tokens
+from .towers import cut_tower
 
 
 def features(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
@@ -23,6 +24,7 @@ FAMILIES = {
         tokens,
         decoder=DecoderFamily(axes=3),
         inputs=("pixel_values", "image_grid_thw"),
+        layered=cut_tower,
         stacked=lambda config: len(config.vision_config.deepstack_visual_indexes),
     )
 }

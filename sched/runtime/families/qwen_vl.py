@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .description import DecoderFamily, ImageFamily
+from .towers import cut_tower
 
 
 def features(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
@@ -28,5 +29,6 @@ FAMILIES = dict.fromkeys(
         tokens,
         decoder=DecoderFamily(axes=3),
         inputs=("pixel_values", "image_grid_thw"),
+        layered=cut_tower,
     ),
 )

@@ -43,6 +43,19 @@ def grad_mode(enabled: bool) -> AbstractContextManager[Any]:
     return NOTHING if enabled == torch.is_grad_enabled() else torch.set_grad_enabled(enabled)
 
 
+def run_module(
+    module: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    extras: Mapping[str, Any],
+    calling: Calling,
+) -> Any:
+    """Return what a module makes of its inputs, whatever that is."""
+    with calling.cast(inputs[0]):
+        if calling.recompute and torch.is_grad_enabled():
+            return checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
+        return module(*inputs, **extras)
+
+
 def call_module(
     module: Callable[..., Any],
     inputs: Sequence[Tensor],
@@ -51,11 +64,11 @@ def call_module(
     what: Pass,
 ) -> Tensor:
     """Return what a module makes of its inputs. Raises TypeError if it is no plain tensor."""
-    with calling.cast(inputs[0]):
-        if calling.recompute and torch.is_grad_enabled():
-            found: Any = checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
-        else:
-            found = module(*inputs, **extras)
+    return plain_tensor(run_module(module, inputs, extras, calling), what)
+
+
+def plain_tensor(found: Any, what: Pass) -> Tensor:
+    """Return what the module of a pass has made. Raises TypeError if it is no plain tensor."""
     if not isinstance(found, Tensor):
         raise TypeError(
             f"the module of {what} returned a {type(found).__name__}; return one tensor, such as "

@@ -170,7 +170,7 @@ class _SplitStage(nn.Module):
         self.prepare: Prepare | None = None
         self.front = 0
         for name in names:
-            _hold(self, name, model.get_submodule(name))
+            hold(self, name, model.get_submodule(name))
 
     def forward(self, x: Tensor, **extras: Any) -> Tensor:
         """Run the modules on the stage's input."""
@@ -186,7 +186,7 @@ class _SplitStage(nn.Module):
         return x
 
 
-def _hold(stage: nn.Module, name: str, module: nn.Module) -> None:
+def hold(stage: nn.Module, name: str, module: nn.Module) -> None:
     """Put a module into a stage under its dotted name."""
     *outer, last = name.split(".")
     at = stage

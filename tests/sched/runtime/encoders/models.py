@@ -200,10 +200,9 @@ def is_trained(pieces: Sequence[nn.Module]) -> bool:
     return any(p.requires_grad for piece in pieces for p in piece.parameters())
 
 
-def lowest_trained(model: Model) -> list[int | None]:
+def lowest_trained(encoders: Sequence[EncoderSpec]) -> list[int | None]:
     return [
-        next((n for n, layer in enumerate(layers) if is_trained([layer])), None)
-        for layers in model.encoders
+        next((n for n, layer in spec.layers() if is_trained([layer])), None) for spec in encoders
     ]
 
 
@@ -213,14 +212,16 @@ def run_program(
     samples: Sequence[Sample],
     choose: Callable[[list[int]], int],
     width: int = 1,
+    describe: Callable[[Model, torch.dtype], list[EncoderSpec]] = specs_of,
 ) -> float:
     """Run a step on all ranks in this process, one model for each encoder pipeline.
 
-    The stages are those of the first.
+    The stages are those of the first. `describe`: gives the encoders' descriptions.
     """
     ranks, stages = len(program.ranks), models[0].stages
-    placement = place_encoders(program, [len(layers) for layers in models[0].encoders])
-    lowest = lowest_trained(models[0])
+    described = [describe(model, torch.float64) for model in models]
+    placement = place_encoders(program, [len(spec.modules) for spec in described[0]])
+    lowest = lowest_trained(described[0])
     encoded = any(number is not None for number in lowest)
     program = trained_program(program, placement, lowest)
     wanted = [False, *(encoded or is_trained(stages[: n + 1]) for n in range(len(stages)))]
@@ -232,8 +233,7 @@ def run_program(
     options = StageOptions(inputs=("ids",), labels=("labels",), loss=total_loss)
     loop, walks, every = Loopback(ranks), [], []
     for rank in range(ranks):
-        specs = specs_of(models[rank // width], torch.float64)
-        part = EncoderPart(program, rank, specs, placement)
+        part = EncoderPart(program, rank, described[rank // width], placement)
         data = StepData(tuple(microbatches), tuple(wanted), part.edge_specs(samples))
         mine = {s: stages[s] for s in program.stages_of(rank)}
         parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]

@@ -21,7 +21,7 @@ COVERING = (
     Setting("gemma3_text", "1f1b-alg2", 2, tied=True, steps=2),
     Setting("gpt2", "zbv", 2, tied=True, steps=2),
     Setting("qwen2_moe", "1f1b-alg2", 4, tied=False, recompute=True, steps=2),
-    Setting("qwen3_vl", "1f1b", 4, tied=True, steps=2),
+    Setting("qwen3_vl", "1f1b", 4, tied=True, steps=2, width=2, pieces=2),
 )
 
 
@@ -58,6 +58,15 @@ def test_the_example_learns_and_fits_on_a_page(pool) -> None:
         first, *others = pool.run(run_example, EXAMPLE, kind, 3)
         assert others == [first] * 3
         assert first[-1] < first[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", [(2, 1), (1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_towers_train_over_ranks_and_in_pieces(pool, kind, schedule, setting) -> None:
+    width, pieces = setting
+    assert not worst(pool, Setting(kind, schedule, 2, width=width, pieces=pieces))
 
 
 @pytest.mark.long

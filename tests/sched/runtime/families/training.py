@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.loader import hf_kwargs
+from counterpoise.sched import EncoderTimes, Program, schedule, unit_costs, with_encoders
 from counterpoise.sched.planners.stage_split import SplitPlan, split_of
-from counterpoise.sched.runtime import Pipeline, Units, UnitSize, adapt
+from counterpoise.sched.runtime import Adapted, Pipeline, Units, UnitSize, adapt
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.cases import relative
 from tests.sched.runtime.families.models import IMAGES, make, microbatch
@@ -31,6 +32,7 @@ class Setting:
     """A family, and how it is trained on four processes.
 
     `recompute`: every other layer again. `units`: whether encoders have two of the processes.
+    `width`: of encoder pipelines; `pieces`: of each of their layers.
     """
 
     kind: str
@@ -40,6 +42,8 @@ class Setting:
     recompute: bool = False
     steps: int = 3
     units: bool = False
+    width: int = 1
+    pieces: int = 1
 
 
 def batches_of(setting: Setting, model: Any, replica: int, step: int) -> list[dict[str, Any]]:
@@ -89,7 +93,7 @@ def pairs_of(pipe: Pipeline, expected: nn.Module) -> dict[str, tuple[Tensor, Ten
     theirs = dict(expected.named_parameters(remove_duplicate=False))
     found: dict[str, tuple[Tensor, Tensor, slice, slice]] = {}
     every = slice(None)
-    layers = {id(module): name for name, module in pipe._layers.items()}
+    layers = {id(module): name for name, module in pipe._layers}
     for module in pipe.modules():
         if isinstance(module, VocabularyShard):
             for name, ours, sharding in module.named_rows():
@@ -110,6 +114,21 @@ def plan_of(setting: Setting, stages: int) -> SplitPlan | None:
     return split_of(sizes, [range(size)[::2] for size in sizes])
 
 
+def made_schedule(setting: Setting, adapted: Adapted) -> Any:
+    """Return a name, or a function that fills its schedule with encoder pipelines of a width."""
+    if setting.width == 1:
+        return setting.schedule
+    assert adapted.images is not None
+    count = setting.pieces * len(adapted.images.layers)
+
+    def make(ranks: int, microbatches: int) -> Program:
+        base = schedule(setting.schedule, ranks=ranks, microbatches=microbatches)
+        times = EncoderTimes((3,) * count, (5,) * count)
+        return with_encoders(base, unit_costs(10, 20, 4), [times], width=setting.width)
+
+    return make
+
+
 def train(rank: int, setting: Setting) -> dict[str, float]:
     """Return the largest relative errors of some steps, beside the model's own forward."""
     del rank
@@ -122,7 +141,10 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     expected = copy.deepcopy(model)
     stages = setting.ranks * (2 if setting.schedule == "zbv" else 1)
     plan = plan_of(setting, stages)
-    pipe = adapt(model).pipeline(mesh, setting.schedule, plan=plan, deadline_s=40)
+    adapted = adapt(model)
+    images = {"pieces": setting.pieces} if setting.pieces > 1 else None
+    made = made_schedule(setting, adapted)
+    pipe = adapted.pipeline(mesh, made, plan=plan, images=images, deadline_s=40)
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)
     worst: dict[str, float] = {}
