@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from counterpoise.sched.bubble_filling.encoder_plans import Host
 from counterpoise.sched.bubble_filling.filled_program import (
     EncoderTimes,
     fill_between_passes,
     fill_program,
 )
+from counterpoise.sched.bubble_filling.instance import FilledSchedule
+from counterpoise.sched.bubble_filling.setup import Kernel, Resource
 from counterpoise.sched.ir.kinds import layer_kind
 from counterpoise.sched.ir.program import Program
 from counterpoise.sched.ir.registry import schedule
@@ -23,6 +26,8 @@ from counterpoise.sched.simulation.simulator import simulate
 
 RANKS = 4
 _MS = 1_000_000
+# Of a layer, and of a pass, where passes run inside of others.
+PIECES, POINTS = 4, 2
 
 
 class Plans(NamedTuple):
@@ -42,7 +47,9 @@ class EncoderCase:
     """A job whose passes sleep.
 
     `forward`, `backward`: ms of the language model's stages; `layer_forward`, `layer_backward`: of
-    an encoder layer. `layers`: of the encoder, in pipelines of `width` ranks.
+    an encoder layer. `layers`: of the encoder, in pipelines of `width` ranks, each cut into
+    `pieces`. `points`: of a pass of the language model, at which it waits for a quarter of its time
+    in all; 0 without.
     """
 
     name: str
@@ -54,12 +61,15 @@ class EncoderCase:
     layer_backward: int = 60
     layers: int = 2
     width: int = 1
+    pieces: int = 1
+    points: int = 0
 
     @property
     def encoder(self) -> EncoderTimes:
         """Return the encoder's times."""
         both = (self.layer_forward * _MS, self.layer_backward * _MS)
-        forward, backward = ((ns,) * self.layers for ns in both)
+        count = self.layers * self.pieces
+        forward, backward = ((ns // self.pieces,) * count for ns in both)
         return EncoderTimes(forward, backward)
 
     @property
@@ -71,25 +81,49 @@ class EncoderCase:
     def costs(self) -> Costs:
         """Return the times of all passes; messages take none."""
         times = {"F": self.forward * _MS, "B": self.backward * _MS}
-        for layer in range(self.layers // self.width):
-            times[layer_kind("EF", layer)] = self.layer_forward * _MS
-            times[layer_kind("EB", layer)] = self.layer_backward * _MS
+        encoder = self.encoder
+        for layer in range(self.layers * self.pieces // self.width):
+            times[layer_kind("EF", layer)] = encoder.forward_ns[layer]
+            times[layer_kind("EB", layer)] = encoder.backward_ns[layer]
         return Costs(times)
 
     @cached_property
     def planned(self) -> tuple[Plans, float]:
         """Return the programs, and the hidden share that the plan promises."""
         base = schedule(self.schedule, ranks=RANKS, microbatches=self.microbatches)
-        host, filled = fill_between_passes(base, self.costs(), [self.encoder], width=self.width)
+        host, filled = self._filled(base)
         made = fill_program(host, filled)
         return Plans(made, encoders_first(made), base), filled.efficiency
 
+    @property
+    def kernel_level(self) -> float:
+        """Return the hidden share that a plan of small pieces inside passes, too, promises."""
+        base = schedule(self.schedule, ranks=RANKS, microbatches=self.microbatches)
+        return replace(self, pieces=PIECES, points=POINTS)._filled(base)[1].efficiency
+
+    def _filled(self, base: Program) -> tuple[Host, FilledSchedule]:
+        share: dict[Resource, int] = {"compute": 3, "communication": 1}
+        inside = {
+            kind: [
+                Kernel(resource, resource, ms * _MS * quarters // (4 * self.points))
+                for _ in range(self.points)
+                for resource, quarters in share.items()
+            ]
+            for kind, ms in (("F", self.forward), ("B", self.backward))
+        }
+        encoders, given = [self.encoder], inside if self.points else None
+        return fill_between_passes(base, self.costs(), encoders, width=self.width, inside=given)
+
     def simulated_ns(self) -> dict[str, int]:
-        """Return the simulated makespan of each program."""
+        """Return the simulated makespan of each program, the filled one's as it is planned."""
         costs, plans = self.costs(), self.planned[0]
-        return {
+        found = {
             name: simulate(program, costs).makespan_ns for name, program in plans._asdict().items()
         }
+        if self.points:  # the simulator runs one pass after another
+            base = schedule(self.schedule, ranks=RANKS, microbatches=self.microbatches)
+            found["filled"] = self._filled(base)[1].step_ns
+        return found
 
 
 def encoders_first(program: Program) -> Program:
@@ -109,8 +143,15 @@ def encoders_first(program: Program) -> Program:
     return replace(program, ranks=tuple(rows), name=f"{program.name}, first")
 
 
-CASES = (
+WHOLE = (
     EncoderCase("32 microbatches in 8 ranks: 16 in 4", 16),
     EncoderCase("24 microbatches in 8 ranks: 12 in 4", 12),
     EncoderCase("16 microbatches in 8 ranks: 8 in 4", 8),
+)
+CASES = (
+    *WHOLE,
+    *(
+        replace(one, name=f"{one.microbatches} in 4, inside passes", pieces=PIECES, points=POINTS)
+        for one in WHOLE
+    ),
 )

@@ -1,6 +1,7 @@
 """A rank that trains sleeping stages and sleeping encoder layers, by several programs in turn."""
 
 from collections.abc import Mapping
+from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from counterpoise.sched import Replan
 from counterpoise.sched.ir.program import Program
-from counterpoise.sched.runtime import EncoderSpec, Pipeline
+from counterpoise.sched.runtime import EncoderSpec, Pipeline, offer
 
 from ..runtime.sleeping import SleepingStage
 from .cases import RANKS, EncoderCase
@@ -24,7 +25,25 @@ class SleptStep(NamedTuple):
     in_order: bool
 
 
-class _FirstStage(SleepingStage):
+class _Stage(SleepingStage):
+    """A stage that offers points: the last quarter of each part of its time is a wait."""
+
+    def __init__(self, *times: int, points: int = 0) -> None:
+        super().__init__(*times)
+        self.points = points
+
+    def _take(self, ns: int) -> None:
+        if not self.points or not ns:
+            super()._take(ns)
+            return
+        for _ in range(self.points):
+            super()._take(ns * 3 // (4 * self.points))
+            until = perf_counter_ns() + ns // (4 * self.points)
+            offer()
+            super()._take(max(0, until - perf_counter_ns()))
+
+
+class _FirstStage(_Stage):
     """A stage that reads the encoders' features."""
 
     def forward(self, x: Tensor, *features: Tensor) -> Tensor:
@@ -80,8 +99,8 @@ def sleeping_pipe(
 ) -> tuple[Pipeline, dict[int, SleepingStage]]:
     """Return the pipeline of a case on one rank, and the rank's stages."""
     times = case.forward * _MS, case.backward * _MS, 0
-    stages = {
-        number: (SleepingStage if number else _FirstStage)(*times)
+    stages: dict[int, SleepingStage] = {
+        number: (_Stage if number else _FirstStage)(*times, points=case.points)
         for number in program.stages_of(rank)
     }
     pipe = Pipeline(
@@ -99,8 +118,9 @@ def sleeping_pipe(
 
 
 def _encoder(case: EncoderCase) -> EncoderSpec:
-    times = case.layer_forward * _MS, case.layer_backward * _MS, 0
-    layers = [SleepingStage(*times) for _ in range(case.layers)]
+    times = case.encoder
+    pairs = zip(times.forward_ns, times.backward_ns, strict=True)
+    layers = [SleepingStage(*pair, 0) for pair in pairs]
     return EncoderSpec("vision", layers, tokens={"tiles": 1}, width=_HIDDEN, inputs=("pixels",))
 
 

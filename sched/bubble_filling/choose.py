@@ -114,7 +114,7 @@ def scan(
     guard: tuple[int, int] = (0, 0),
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
-    whole_layers: bool = False,
+    layer_pieces: int = 0,
 ) -> PlanScan:
     """Fill every candidate plan (default: all) with every splitting.
 
@@ -145,7 +145,7 @@ def scan(
             try:
                 problem = plan_problem(
                     setup, plan, host, splitting=splitting, permille=permille, fixed=fixed,
-                    whole_layers=whole_layers,
+                    layer_pieces=layer_pieces,
                 )  # fmt: skip
             except ValueError as error:  # it does not fit, with whatever splitting
                 refused.append(RejectedPlan(plan, str(error)))

@@ -6,7 +6,9 @@ counts the encoders' activations (all forwards of a step can precede all backwar
 without recomputing them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -178,13 +180,13 @@ def plan_problem(
     splitting: Splitting | None = None,
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
-    whole_layers: bool = False,
+    layer_pieces: int = 0,
 ) -> FillProblem:
     """Return the filling problem of one plan.
 
-    `permille`: each microbatch's encoder cost, 1000 as in the profile. `whole_layers`: whether a
-    layer is one piece of work. Raises ValueError if the plan's sizes do not divide the model's, or
-    it does not fit the memory.
+    `permille`: each microbatch's encoder cost, 1000 as in the profile. `layer_pieces`: into
+    how many pieces of work a layer is cut, 0 for its kernels. Raises ValueError if the plan's sizes
+    do not divide the model's, or it does not fit the memory.
     """
     if what := _mismatch(setup, plan.stages, plan.tensor):
         raise ValueError(what)
@@ -198,7 +200,7 @@ def plan_problem(
             f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
         )
     stacks = setup.encoder_stacks(plan.tensor)
-    forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
+    forward, backward = encoder_kernels(stacks, plan, layer_pieces)
     costs = (1000,) if permille is None else permille
     nominal = sum(map(total_ns, forward + backward)) * np.array(costs, np.int64) // 1000
     gather, scatter = encoder_collectives(setup, plan)
@@ -215,7 +217,9 @@ def plan_problem(
         most=need.microbatches if backward else None,
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
-        encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
+        encoders=tuple(
+            (one.layers // plan.stages * max(1, layer_pieces), one.trainable) for one in stacks
+        ),
         slower=setup.contention.permille,
     )
 
@@ -257,11 +261,11 @@ def _kernel_counts(
 
 
 def encoder_kernels(
-    stacks: tuple[Stack, ...], plan: EncoderPlan, *, whole_layers: bool = False
+    stacks: tuple[Stack, ...], plan: EncoderPlan, layer_pieces: int = 0
 ) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
     """Return one stage's layers in the order they run; frozen encoders have no backward.
 
-    With `whole_layers` each has one kernel, that takes the time of all of them.
+    With `layer_pieces` each is so many pieces, of one kernel that takes the time of all of theirs.
     """
     forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
     backward = [
@@ -270,10 +274,19 @@ def encoder_kernels(
         if s.trainable
         for _ in range(s.layers // plan.stages)
     ]
-    if whole_layers:
-        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
+    if layer_pieces:
+        forward, backward = (
+            [piece for layer in row for piece in _cut(layer, layer_pieces)]
+            for row in (forward, backward)
+        )
     return forward, backward
 
 
-def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    return (Kernel("layer", "compute", total_ns(layer)),)
+def _cut(layer: tuple[Kernel, ...], count: int) -> Iterator[tuple[Kernel, ...]]:
+    """Yield pieces of a layer: runs of its kernels, as even as whole kernels allow."""
+    ends = np.cumsum([one.ns for one in layer])
+    cuts = [int(np.argmin(np.abs(ends * count - ends[-1] * n))) for n in range(1, count)]
+    for low, high in pairwise([-1, *cuts, len(layer) - 1]):
+        if high <= low:
+            raise ValueError(f"a layer of {len(layer)} kernels has no {count} pieces; cut it less")
+        yield (Kernel("piece", "compute", total_ns(layer[low + 1 : high + 1])),)

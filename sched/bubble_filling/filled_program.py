@@ -7,26 +7,32 @@ follow from the plan and not from the kind; `lower` makes messages of those that
 are in the order of their planned ends: whatever a pass needs ends before it, so all ranks' orders
 together have no cycle, however long passes really take.
 
-A runtime that calls modules cannot stop one in the middle: a layer is one piece of work, and a pass
-of the language model leaves no gap inside. For it, encoders run in the gaps between passes alone
+A runtime that calls modules cannot stop one in the middle: a layer, or a piece of it, is one piece
+of work, and a pass of the language model leaves gaps inside only where its modules offer points
+(`offer`). So encoders run in the gaps between passes, and inside those whose kernels are given
 (`fill_between_passes`). In exchange the language model may have any schedule, and layers and
 microbatches any times.
+
+What is planned inside a pass stands behind it, from where the runtime takes it, if nothing planned
+before the pass' end waits for it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from ..ir.kinds import BACKWARD, layer_kind
-from ..ir.program import Edge, Pass, Program
+from ..ir.program import NO_MICROBATCH, Edge, Pass, Program
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
+from ..simulation.timeline import Slot
 from .encoder_plans import Host, groups_of
 from .gaps import Ints, find_gaps
 from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
 from .search import Effort, fill_bubbles
+from .setup import Kernel
 
 
 def fill_program(host: Host, filled: FilledSchedule) -> Program:
@@ -37,15 +43,15 @@ def fill_program(host: Host, filled: FilledSchedule) -> Program:
     problem = filled.problem
     if sum(problem.forward_layers) != len(problem.forward.resource):
         raise ValueError("the problem does not say its layers; make it with plan_problem")
-    timed: list[list[tuple[int, Pass]]] = [
-        [(slot.end_ns, slot.what) for slot in row] for row in host.timeline.ranks
+    timed: list[list[tuple[tuple[int, int], Pass]]] = [
+        [((slot.end_ns, -1), slot.what) for slot in row] for row in host.timeline.ranks
     ]
     edges: list[Edge] = []
     # Other copies of the pipelines, on other tensor-parallel GPUs, do the same.
     for p in filled.pipelines:
         if p.copy == 0:
-            for rank, end, what in _passes(filled, p):
-                timed[rank].append((end, what))
+            for rank, place, what in _places(filled, host, p):
+                timed[rank].append((place, what))
             edges += _edges(filled, host, p)
     rows = tuple(tuple(what for _, what in sorted(row, key=lambda one: one[0])) for row in timed)
     # By what they join, so that a line of the text form holds the edges of one kind.
@@ -54,8 +60,36 @@ def fill_program(host: Host, filled: FilledSchedule) -> Program:
     return replace(host.program, ranks=rows, name=name, edges=tuple(edges))
 
 
-def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, Pass]]:
-    """Yield rank, planned end and pass of every encoder layer."""
+def _places(
+    filled: FilledSchedule, host: Host, p: EncoderPipeline
+) -> Iterator[tuple[int, tuple[int, int], Pass]]:
+    """Yield rank, place in time, and pass of every encoder layer.
+
+    A place is when a pass ends or, behind a pass that it is inside of, when that does, and then
+    when it ends itself.
+    """
+    starts = sorted(slot.start_ns for slot in _entering(host))
+    needed = {m: starts[at] for m, at in zip(p.microbatches, p.position, strict=True)}
+    ends = [np.array([slot.end_ns for slot in row], np.int64) for row in host.timeline.ranks]
+    never = host.timeline.makespan_ns
+    # By direction and microbatch, of what follows: its rank, its start, and the latest place.
+    follows: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for rank, start, end, what in sorted(_passes(filled, p), key=lambda one: one[2], reverse=True):
+        key, place = (what.kind[:2], what.microbatch), (end, 0)
+        last = needed[what.microbatch] if key[0] == "EF" else never
+        there, begins, limit = follows.get(key, (rank, last, last))
+        at = int(np.searchsorted(ends[rank], end))
+        if at < len(ends[rank]):
+            slot = host.timeline.ranks[rank][at]
+            inside = slot.start_ns < end and slot.what.microbatch != NO_MICROBATCH
+            if inside and slot.end_ns <= (limit if there == rank else min(limit, begins)):
+                place = (slot.end_ns, end)
+        follows[key] = rank, start, min(limit, place[0] if place[1] else end - 1)
+        yield rank, place, what
+
+
+def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, int, Pass]]:
+    """Yield rank, planned start and end, and pass of every encoder layer."""
     problem = filled.problem
     forward = p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward)
     backward = p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward)
@@ -63,39 +97,46 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
     sizes, back = problem.forward_layers, problem.backward_layers
-    yield from _layers("EF", p, forward, p.microbatches, sizes, every)
-    yield from _layers("EB", p, backward, p.backward_order, back, trained[::-1])
+    up, down = (p.forward, forward), (p.backward, backward)
+    yield from _layers("EF", p, up, p.microbatches, sizes, every)
+    yield from _layers("EB", p, down, p.backward_order, back, trained[::-1])
 
 
 def _layers(
     direction: str,
     p: EncoderPipeline,
-    ends: Ints,
+    times: tuple[Ints, Ints],
     order: tuple[int, ...],
     sizes: tuple[int, ...],
     numbers: list[int],
-) -> Iterator[tuple[int, int, Pass]]:
+) -> Iterator[tuple[int, int, int, Pass]]:
+    starts, ends = times
     if not ends.size:
         return
     last = np.cumsum(sizes) - 1
+    first = last - np.array(sizes) + 1
     for at, microbatch in enumerate(order):
         for stage, rank in enumerate(p.ranks):
-            for layer, end in zip(numbers, ends[at, stage, last].tolist(), strict=True):
-                yield rank, end, Pass(rank, layer_kind(direction, layer), microbatch)
+            both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
+            for layer, start, end in zip(numbers, *both, strict=True):
+                yield rank, start, end, Pass(rank, layer_kind(direction, layer), microbatch)
+
+
+def _entering(host: Host) -> list[Slot]:
+    """Return the passes that need features, the forwards of the first stage, as they begin."""
+    row = host.timeline.ranks[host.gaps.first_rank]
+    found = (slot for slot in row if slot.what.stage == 0 and slot.what.kind == "F")
+    return sorted(found, key=lambda slot: (slot.start_ns, slot.what))
 
 
 def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
     place = dict(zip(p.microbatches, p.position, strict=True))
-    entered = sorted(
-        (slot.start_ns, slot.what)
-        for slot in host.timeline.ranks[host.gaps.first_rank]
-        if slot.what.stage == 0 and slot.what.kind == "F"
-    )
+    entered = _entering(host)
     row = host.program.ranks[host.gaps.first_rank]
     # Passes that compute the gradient of the features.
     gradients = {p.microbatch: p for p in row if p.stage == 0 and p.kind in BACKWARD}
     for microbatch in p.microbatches:
-        enters = entered[place[microbatch]][1]
+        enters = entered[place[microbatch]].what
         for layers, trained in filled.problem.layers_of_encoders():
             yield from _hops("EF", p.ranks, layers, microbatch)
             yield Edge(Pass(p.ranks[-1], layer_kind("EF", layers[-1]), microbatch), enters)
@@ -181,11 +222,13 @@ def fill_between_passes(
     *,
     width: int = 1,
     fixed: bool = True,
+    inside: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> tuple[Host, FilledSchedule]:
     """Fill the gaps between a program's passes with whole encoder layers.
 
     `costs`: of the program's passes. `width`: the ranks of an encoder pipeline. `fixed`: whether
     the i-th microbatch stays the language model's i-th, as it must where microbatches differ.
+    `inside`: by kind, the kernels of the passes whose modules offer points where they communicate.
     `fill_program` makes a program of the result. Raises ValueError if `width` does not divide
     ranks and layers, and for programs whose gradients come in another order than its forwards.
     """
@@ -201,7 +244,7 @@ def fill_between_passes(
             )
     timeline = simulate(program, costs)
     # Without a word about what is inside, a pass computes from its start to its end.
-    host = Host(program, costs, timeline, find_gaps(timeline, {}))
+    host = Host(program, costs, timeline, find_gaps(timeline, inside or {}))
     forward = _work([one.forward_ns for one in encoders], encoders, ranks, width)
     trained = [one for one in encoders if one.backward_ns]
     rising = _work([one.backward_ns for one in trained], trained, ranks, width)
@@ -254,12 +297,14 @@ def with_encoders(
     *,
     width: int = 1,
     fixed: bool = True,
+    inside: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> Program:
     """Return the program with a pass for each layer of the encoders, in its gaps.
 
     `costs`: of the program's passes. `width`: the ranks of an encoder pipeline, each with an equal
     share of every encoder's layers. `fixed`: whether the encoders keep the order of the
-    microbatches, as they must where these differ. Raises ValueError as `fill_between_passes` does.
+    microbatches, as they must where these differ. `inside`: by kind, the kernels of passes whose
+    modules offer points where they communicate. Raises ValueError as `fill_between_passes` does.
 
     >>> from counterpoise.sched import schedule, unit_costs
     >>> program = schedule("1f1b", ranks=2, microbatches=2)
@@ -267,4 +312,7 @@ def with_encoders(
     >>> print(*made.ranks[1])
     1EF_A1 1EF_B1 1F0 1B0 1F1 1B1 1EB_B1 1EB_A1
     """
-    return fill_program(*fill_between_passes(program, costs, encoders, width=width, fixed=fixed))
+    host, filled = fill_between_passes(
+        program, costs, encoders, width=width, fixed=fixed, inside=inside
+    )
+    return fill_program(host, filled)

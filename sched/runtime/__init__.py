@@ -3,6 +3,7 @@
 from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders.placement import EncoderSpec
 from .execution.drive import PipelineStalledError
+from .execution.inside import offer
 from .families.adapted import Adapted
 from .families.description import DecoderFamily, ImageFamily
 from .families.table import adapt, families
@@ -35,6 +36,7 @@ __all__ = [
     "families",
     "load_checkpoint",
     "newest_checkpoint",
+    "offer",
     "resumed_schedule",
     "save_checkpoint",
     "split",

@@ -215,6 +215,7 @@ class Pipeline:
             compiled.pipelines.collectives,
             reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),
+            points=compiled.points,
         )
         replicas = self._place.replicas is not None and self._place.replicas.size() > 1
         with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):
@@ -344,8 +345,7 @@ class Pipeline:
         """Return the parameters of which other ranks have copies that nobody has named."""
         known, here = {id(p) for p in shared.values()}, self._arranged.here
         others = {} if here is None else replicated(here, self._modules, self._shard, known)
-        layers = self._layers
-        own = {f"{name}.{inside}": p for name, m in layers for inside, p in m.named_parameters()}
+        own = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
         return own | others
 
     def _connect(self) -> tuple[Groups, Board, Programs]:

@@ -47,6 +47,7 @@ class FillOptions:
     slack: float
     encoder_collectives: bool
     executable: bool
+    pieces: int
 
 
 @click.command("fill")
@@ -79,7 +80,10 @@ class FillOptions:
     "--encoder-collectives", is_flag=True, help="Add the encoders' own collectives, at 45 GB/s."
 )
 @click.option(
-    "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs them."
+    "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
+)
+@click.option(
+    "--pieces", default=1, show_default=True, type=COUNT, help="Of a layer, with --executable."
 )
 @click.option("--out", type=click.Path(path_type=Path), help=".svg, .html, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
@@ -118,11 +122,11 @@ def command(
     report = {**_report(found), "contention": asdict(setup.contention)}
     lines = [f"Contention of encoders' kernels: {setup.contention}.", best.filled.note]
     if options.executable:
-        # Filling kernels inside passes too, which only simulation can, would hide more.
+        # Filling kernels inside passes too hides more.
         finer = _scan(setup, replace(options, executable=False)).best
         report["kernel_level"] = chosen_report(finer)
         lines.append(
-            f"Kernels inside passes, which the runtime cannot run yet, would hide "
+            f"Kernels inside passes, for which a model's modules offer points, would hide "
             f"{finer.filled.efficiency:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
         )
     emit(report, as_json, *tables)
@@ -181,7 +185,11 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     if options.executable:
         whole = partial(host_step, setup, whole_passes=True)
         return filled(
-            candidates=wanted, splittings=how[:1], host_of=whole, prune=False, whole_layers=True
+            candidates=wanted,
+            splittings=how[:1],
+            host_of=whole,
+            prune=False,
+            layer_pieces=options.pieces,
         )
     return filled(candidates=wanted, splittings=how, prune=not any(guard))
 

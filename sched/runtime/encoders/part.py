@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.distributed.tensor import DTensor
 
 from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
@@ -279,6 +280,11 @@ class RankEncoders:
         own = self.placement.position.get(self.rank)
         before = [at for rank, at in self.placement.position.items() if rank < self.rank]
         return frozenset(name for name, _ in self.named_modules() if own in before)
+
+    def divided(self) -> bool:
+        """Return whether tensor parallelism divides a layer that this rank runs."""
+        every = (p for _, _, module in self.layers() for p in module.parameters())
+        return any(isinstance(parameter, DTensor) for parameter in every)
 
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""

@@ -20,6 +20,7 @@ from ...simulation.timeline import Slot
 from ..compiled import Collective, Op, Value
 from ..links.process_groups import Links, Transfer
 from ..parts import ModelPart, StepData
+from .inside import Inside, begin, end
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class _Underway(NamedTuple):
     tensor: Tensor | None
 
 
+# For what is over already.
+_AT_ONCE_S = 1.0
 # By the rank that gets a message, or the kind of the collective.
 Underway = defaultdict[int | str, deque[_Underway]]
 Walk = Generator[Transfer, Tensor | None, None]
@@ -55,8 +58,10 @@ class Walker:
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
     whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:
-    where the rank stands, and the passes that it has run, by the monotonic clock. `underway`: what
-    it gives and cannot drop yet.
+    where the rank stands, and the passes that it has run, by the monotonic clock; those inside of
+    another one stand behind it, with what is left of its time. `underway`: what it gives and cannot
+    drop yet. `points`: by kind and stage, how many points passes offered last (see `inside.py`),
+    None where passes run inside of no others.
     """
 
     parts: Mapping[str, ModelPart]
@@ -67,6 +72,7 @@ class Walker:
     waits: Waits = field(default_factory=Waits)
     measured: list[Slot] = field(default_factory=list)
     underway: Underway = field(default_factory=lambda: defaultdict(deque))
+    points: dict[tuple[str, int], int] | None = field(default_factory=dict)
 
 
 def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
@@ -75,7 +81,8 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
     Send the transfer's result back into the generator. Raises what passes raise.
     """
     held: dict[Value, Any] = {}
-    waits, underway, links = walker.waits, walker.underway, walker.links
+    early: set[int] = set()
+    waits, underway = walker.waits, walker.underway
     for at, op in enumerate(ops):
         waits.at = at
         for value in op.reads:
@@ -90,17 +97,16 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
                 yield queue.popleft().transfer
         # Messages come first: they are most of the operations.
         if op.source is not None:
-            (value,) = op.writes
-            transfer = links.receive(data.spec(value), op.source, value)
-            held[value] = _Underway(at, value, transfer, None)
+            if at not in early:
+                _receive(op, at, data, walker, held)
         elif op.targets:
             sent = _send(op, at, held[op.reads[0]], walker)
             if walker.wait_sends:
                 waits.value = op.reads[0]
                 yield sent
                 waits.value = None
-        else:
-            _run(op, at, data, walker, held)
+        elif at not in early:
+            early |= _run(ops, at, data, walker, held)
         for value in op.frees:
             if type(item := held.pop(value)) is _Underway:
                 _keep(item, op.what.kind, underway)
@@ -129,17 +135,46 @@ def _send(op: Op, at: int, tensor: Tensor, walker: Walker) -> Transfer:
     return transfer
 
 
-def _run(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]) -> None:
-    """Run a pass whose inputs are there, or enter a collective."""
+def _run(
+    ops: Sequence[Op], at: int, data: StepData, walker: Walker, held: dict[Value, Any]
+) -> set[int]:
+    """Run a pass whose inputs are there, or enter a collective.
+
+    Returns the numbers of the passes that have been run inside of it.
+    """
+    op = ops[at]
     what = op.what
-    if (part := walker.parts.get(what.kind)) is not None:
-        given = _given(op, held)
-        start = perf_counter_ns()
-        made = part.run_pass(what, given)
-        walker.measured.append(Slot(what, start, perf_counter_ns()))
-        for value in op.writes:
-            held[value] = made.get(value.name)
-    elif what.kind in walker.collectives:
+    if what.kind in walker.parts:
+        if walker.points is None or what.kind[:2] in ("EF", "EB"):
+            walker.measured.append(_run_pass(op, walker, held))
+            return set()
+        posted, behind = _behind(ops, at, walker)
+        for number in posted:
+            _receive(ops[number], number, data, walker, held)
+        inner: list[Slot] = []
+
+        def run_next() -> bool:
+            one = ops[behind[len(inner)]]
+            if not _has_all(one, held):
+                return False
+            inner.append(_run_pass(one, walker, held))
+            return True
+
+        inside = Inside(run_next, len(behind), walker.points.get((what.kind, what.stage), 0))
+        begin(inside)
+        try:
+            slot = _run_pass(op, walker, held)
+        finally:
+            end()
+        walker.points[what.kind, what.stage] = inside.seen
+        # Rows of passes do not overlap, so each stands where the time of those before it ends.
+        until = slot.end_ns - sum(one.end_ns - one.start_ns for one in inner)
+        walker.measured.append(slot._replace(end_ns=until))
+        for one in inner:
+            start, until = until, until + one.end_ns - one.start_ns
+            walker.measured.append(Slot(one.what, start, until))
+        return {*posted, *behind[: len(inner)]}
+    if what.kind in walker.collectives:
         _enter(op, at, _given(op, held), data, walker, held)
     elif what.kind == "REDUCE_GRAD":
         walker.reduce(what)
@@ -147,6 +182,55 @@ def _run(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]
         # UNSHARD, RESHARD and O are the modules' and the training loop's.
         known = ", ".join(sorted(walker.parts))
         raise ValueError(f"no part of the model runs {what}; the parts of this rank run {known}")
+    return set()
+
+
+def _run_pass(op: Op, walker: Walker, held: dict[Value, Any]) -> Slot:
+    given = _given(op, held)
+    start = perf_counter_ns()
+    made = walker.parts[op.what.kind].run_pass(op.what, given)
+    slot = Slot(op.what, start, perf_counter_ns())
+    for value in op.writes:
+        held[value] = made.get(value.name)
+    return slot
+
+
+def _receive(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]) -> None:
+    (value,) = op.writes
+    assert op.source is not None
+    transfer = walker.links.receive(data.spec(value), op.source, value)
+    held[value] = _Underway(at, value, transfer, None)
+
+
+def _behind(ops: Sequence[Op], at: int, walker: Walker) -> tuple[list[int], list[int]]:
+    """Return the encoder passes behind one of the language model, before its next one.
+
+    First the receives in front of the last of them, which are posted in their order with the pass.
+    """
+    receives, posted, found = list[int](), list[int](), list[int]()
+    for number in range(at + 1, len(ops)):
+        op = ops[number]
+        if op.what.kind[:2] in ("EF", "EB"):
+            found.append(number)
+            posted, receives = posted + receives, []
+        elif op.what.kind in walker.parts:
+            break
+        elif op.source is not None:
+            receives.append(number)
+    return posted, found
+
+
+def _has_all(op: Op, held: dict[Value, Any]) -> bool:
+    """Return whether all that a pass reads is there, and take what has arrived."""
+    for value in op.reads:
+        if value not in held:
+            return False
+        if type(item := held[value]) is _Underway:
+            item = held[value] = item._replace(transfer=item.transfer.watched())
+            if not item.transfer.done():
+                return False
+            held[value] = item.transfer.wait(_AT_ONCE_S)
+    return True
 
 
 def _given(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:

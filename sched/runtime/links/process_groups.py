@@ -16,7 +16,9 @@ process gets it once: a channel has as many groups as receivers, one or several 
 """
 
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,6 +33,8 @@ from ..parts import TensorSpec
 
 Channel = tuple[int, int]
 T = TypeVar("T")
+# For a thread that waits beside the rank, which has a deadline of its own.
+_FOREVER_S = 1e6
 
 
 class Transfer(Protocol):
@@ -44,6 +48,9 @@ class Transfer(Protocol):
 
         Raises TimeoutError after the deadline, and RuntimeError if a peer is lost.
         """
+
+    def watched(self) -> "Transfer":
+        """Return the same for somebody who asks whether it is over before he waits for it."""
 
 
 class Links(Protocol):
@@ -92,6 +99,40 @@ class _Working(NamedTuple):
             raise PeerLostError.of(error) from error
         return self.tensor if self.arrives else None
 
+    def watched(self) -> "Transfer":
+        """Return what a thread waits for: gloo says that it is over only to those who wait."""
+        return self if self.tensor.is_cuda or self.done() else _Watched(self)
+
+
+class _Watched:
+    """A transfer that a thread waits for."""
+
+    def __init__(self, transfer: _Working) -> None:
+        self._found: Future[Tensor | None] = Future()
+        # Whoever gives up ends the process without it (drive.py).
+        threading.Thread(target=self._watch, args=(transfer,), daemon=True).start()
+
+    def _watch(self, transfer: _Working) -> None:
+        try:
+            self._found.set_result(transfer.wait(_FOREVER_S))
+        except PeerLostError as error:
+            self._found.set_exception(error)
+
+    def done(self) -> bool:
+        """Return whether the transfer is over, well or not."""
+        return self._found.done()
+
+    def wait(self, deadline_s: float) -> Tensor | None:
+        """Return what has arrived."""
+        try:
+            return self._found.result(deadline_s)
+        except TimeoutError as error:
+            raise PeerLostError(f"Timed out after {deadline_s} s") from error
+
+    def watched(self) -> "_Watched":
+        """Return the transfer, that is watched already."""
+        return self
+
 
 class _Several(NamedTuple):
     """One tensor under way to several processes, or to none."""
@@ -107,6 +148,10 @@ class _Several(NamedTuple):
         for one in self.each:
             one.wait(deadline_s)
         return None
+
+    def watched(self) -> "_Several":
+        """Return the transfers, which bring nothing here."""
+        return self
 
 
 def add_up(tensor: Tensor, groups: Sequence[dist.ProcessGroup], deadline_s: float) -> None:

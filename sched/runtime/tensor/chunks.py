@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from ..execution.inside import offer
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
@@ -97,6 +99,7 @@ class SequenceRows:
             sums.append(found)
 
         def wait() -> Tensor:
+            offer()
             for work in works:
                 work.wait()
             before, after = math.prod(self.before), math.prod(self.after)
@@ -181,6 +184,7 @@ def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _arriving(works: Sequence[dist.Work], chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    offer()  # before the first chunk, the only one that nothing is multiplied beside
     for work, chunk in zip(works, chunks, strict=True):
         work.wait()
         yield chunk

@@ -83,7 +83,13 @@ def test_an_executable_plan_has_whole_layers_and_says_what_kernels_would_add(
     assert report["best"]["longest_piece_us"] is None
     check(parse_program((tmp_path / "filled.txt").read_text()))
     _, out, _ = run("schedule", "fill", *base)
-    assert "which the runtime cannot run yet, would hide" in out
+    assert "for which a model's modules offer points, would hide" in out
+    finer = fill(run, *base, "--pieces", "2", "--out", str(tmp_path / "finer.txt"))
+    assert finer["best"]["eff"] >= report["best"]["eff"]
+    program = parse_program((tmp_path / "finer.txt").read_text())
+    check(program)
+    # 24 of the 48 layers on a rank of two, in two pieces
+    assert len({item.kind for item in program.ranks[0] if item.kind[:2] == "EF"}) == 48
     status, _, err = run("schedule", "fill", *base, "--trace", "step.json")
     assert status != 0
     assert "--executable plans simulated steps; leave out --trace" in err

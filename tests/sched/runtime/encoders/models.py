@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import Edge, Pass, Program, schedule
+from counterpoise.sched.bubble_filling.setup import Kernel, Resource
 from counterpoise.sched.ir.kinds import layer_kind
+from counterpoise.sched.runtime import offer
 from counterpoise.sched.runtime.compiled import collectives, compile_program
 from counterpoise.sched.runtime.encoders.part import EncoderPart, trained_program
 from counterpoise.sched.runtime.encoders.placement import EncoderSpec, place_encoders
@@ -152,6 +154,21 @@ def specs_of(
     return [spec(name, layers) for name, layers in zip(FIELDS, model.encoders, strict=False)]
 
 
+def offer_points(stages: Iterable[nn.Module]) -> None:
+    """Have the blocks of stages offer points, in forward and backward."""
+    for stage in stages:
+        for block in stage.children():
+            if not isinstance(block, nn.Embedding):
+                block.register_forward_hook(lambda *_: offer())
+                block.register_full_backward_hook(lambda *_: offer())
+
+
+def inner_kernels(points: int) -> dict[str, list[Kernel]]:
+    """Return passes that wait for half of their time, at so many points."""
+    parts: tuple[Resource, ...] = ("compute", "communication")
+    return {kind: [Kernel(one, one, 1) for one in parts] * points for kind in "FBIW"}
+
+
 def encoded(
     name: str, ranks: int, microbatches: int, *, width: int = 1, layers: Sequence[int] = (1,)
 ) -> Program:
@@ -213,10 +230,13 @@ def run_program(
     choose: Callable[[list[int]], int],
     width: int = 1,
     describe: Callable[[Model, torch.dtype], list[EncoderSpec]] = specs_of,
+    *,
+    recompute: bool = False,
 ) -> float:
     """Run a step on all ranks in this process, one model for each encoder pipeline.
 
-    The stages are those of the first. `describe`: gives the encoders' descriptions.
+    The stages are those of the first. `describe`: gives the encoders' descriptions. `recompute`: as
+    in StageOptions.
     """
     ranks, stages = len(program.ranks), models[0].stages
     described = [describe(model, torch.float64) for model in models]
@@ -230,10 +250,10 @@ def run_program(
         MicrobatchData(vars(s), weight, TensorSpec((len(s.ids), HIDDEN), torch.float64))
         for s in samples
     ]
-    options = StageOptions(inputs=("ids",), labels=("labels",), loss=total_loss)
+    options = StageOptions(("ids",), labels=("labels",), loss=total_loss, recompute=recompute)
     loop, walks, every = Loopback(ranks), [], []
     for rank in range(ranks):
-        part = EncoderPart(program, rank, described[rank // width], placement)
+        part = EncoderPart(program, rank, described[rank // width], placement, options.calling)
         data = StepData(tuple(microbatches), tuple(wanted), part.edge_specs(samples))
         mine = {s: stages[s] for s in program.stages_of(rank)}
         parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]

@@ -25,9 +25,11 @@ from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
     encoded,
+    inner_kernels,
     make_model,
     make_samples,
     merge,
+    offer_points,
     reference,
     specs_of,
 )
@@ -47,7 +49,7 @@ class Setting:
     encoder on a rank. `frozen`: the encoders that are. `text`: of a program to run instead.
     `stage_merges`: whether the first stage gets the features, and no function. `divided`: whether
     the embedding is divided over the ranks, too. `tp`: processes of each rank, which divide its
-    modules. `dtype`: of all weights and inputs.
+    modules. `dtype`: of all weights and inputs. `inside`: whether encoder passes run inside others.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Setting:
     options: tuple[tuple[str, Any], ...] = ()
     tp: int = 1
     dtype: torch.dtype = torch.float32
+    inside: bool = False
 
     def program(self, ranks: int, microbatches: int) -> Program:
         if self.text:
@@ -76,7 +79,9 @@ class Setting:
         count, inputs = max(4, 2 * self.ranks), {"inputs": True} if self.divided else {}
         base = schedule(self.name, ranks=self.ranks, microbatches=count, **inputs)
         times = [EncoderTimes((3,) * n, (5,) * n) for n in self.whole_layers()]
-        made = with_encoders(base, unit_costs(10, 20, 4), times, width=self.width)
+        inside = inner_kernels(1) if self.inside else None
+        costs = unit_costs(10, 20, 4)
+        made = with_encoders(base, costs, times, width=self.width, inside=inside)
         return replace(self, text=str(made))
 
     def whole_layers(self) -> list[int]:
@@ -117,6 +122,8 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
             embedding, model.stages[0] = words, nn.Sequential(*body)
         made = {"vocabulary": VocabParallel(head, embedding, algorithm=algorithm)}
     mine = {s: model.stages[s] for s in base.stages_of(own)}
+    if setting.inside:
+        offer_points(mine.values())
     if setting.tp > 1:
         divide(model, mesh["tp"])
     if not setting.stage_merges:

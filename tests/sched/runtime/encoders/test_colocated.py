@@ -71,6 +71,28 @@ def test_the_settings_cover_all_pairs_of_values() -> None:
         assert {(v[a], v[b]) for v in SOME} == every
 
 
+INSIDE = Setting("zbv", 4, 2, (1, 2), inside=True)
+WIDE_INSIDE = [
+    Setting(name, ranks, width, layers, replicas=replicas, options=options, inside=True)
+    for name in NAMES
+    for layers in ((2,), (1, 2))
+    for ranks, width, replicas in ((4, 1, 1), (4, 2, 1), (2, 1, 2))
+    for options in ((), (("recompute", True),))
+]
+
+
+def test_training_with_passes_inside_others_equals_one_process(pool: Pool) -> None:
+    for rank, found in enumerate(pool.run(run_setting, INSIDE.in_gaps(), 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", WIDE_INSIDE, ids=str)
+def test_passes_inside_others_in_every_setting(pool: Pool, setting: Setting) -> None:
+    for rank, found in enumerate(pool.run(run_setting, setting.in_gaps(), 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
 @pytest.mark.parametrize("values", SOME, ids=ids)
 def test_training_equals_one_process(pool, values) -> None:
     assert_equal(pool, values, 1)
