@@ -41,6 +41,7 @@ ORDER = (
     "sched.runtime.links",
     "sched.runtime.gradients",
     "sched.runtime.stage",
+    "sched.runtime.tensor",
     "sched.runtime.stage.generator",
     "sched.runtime.encoders",
     "sched.runtime.execution",
