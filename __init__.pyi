@@ -16,10 +16,11 @@ from .loader import (
     adapters,
     check_equivalence,
     hf_kwargs,
+    loss_by_source,
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, TarDataset, VisionLanguage, media
+from .workers import Mixture, Selection, TarDataset, VisionLanguage, media, split_by_key
 
 __version__: str
 
@@ -33,6 +34,7 @@ __all__ = [
     "LoaderError",
     "Mixture",
     "RemoteDataset",
+    "Selection",
     "Step",
     "StepInfo",
     "StepLoader",
@@ -45,10 +47,12 @@ __all__ = [
     "check_equivalence",
     "hf_kwargs",
     "loader",
+    "loss_by_source",
     "loss_rule",
     "media",
     "scale_loss",
     "sched",
+    "split_by_key",
     "time_ns",
     "workers",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import media
     from .mixture.mixture import Mixture
+    from .selection.selection import Selection, split_by_key
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
     from .vision_language.token_layout import ByteTokenizer
@@ -18,11 +19,13 @@ _HOMES = {
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
+    "Selection": ".selection.selection",
     "Source": ".sources.interface",
     "TarDataset": ".tar.dataset",
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
     "media": "",
+    "split_by_key": ".selection.selection",
 }
 
 __all__ = [
@@ -31,11 +34,13 @@ __all__ = [
     "PlainSource",
     "Probe",
     "SampleError",
+    "Selection",
     "Source",
     "TarDataset",
     "VisionLanguage",
     "as_source",
     "media",
+    "split_by_key",
 ]
 
 if not TYPE_CHECKING:

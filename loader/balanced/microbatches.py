@@ -52,8 +52,9 @@ class BalancedLoader:
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
     `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
-    `compares_batches` is False where a framework counts labels in the batches itself; `is_mixture`:
-    keys begin with the source's name.
+    `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
+    a mixture's names, with which keys begin. `skipped` returns the ordinals of an epoch's samples
+    that are to be left out.
     """
 
     job: JobSpec
@@ -71,7 +72,8 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
-    is_mixture: bool = False
+    sources: tuple[str, ...] = ()
+    skipped: Callable[[int], Holes] = lambda _: ()
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
@@ -141,7 +143,7 @@ class BalancedLoader:
 
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
-        known = self.data().samples if self.is_mixture else None
+        known = self.data().samples if self.sources else None
         count = known or self.open().wait_ready(self.timeout_s).count
         if self._loaded is not None:
             check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
@@ -177,7 +179,9 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            samples = needed_samples(self._loaded, self.growing or self.is_mixture)
+            samples = needed_samples(self._loaded, self.growing or bool(self.sources))
+            self._check_skipped(at)
+            at = at.leaving_out(self._skipped)
             self.open().begin(at.start(self.epoch, self._costs, samples))
         except BaseException:
             self.close()
@@ -238,7 +242,7 @@ class BalancedLoader:
             return
         costs = followed.costs_of(plan)
         if at is not None and source is not None:
-            source.go_on(at.start(self.epoch, costs))
+            source.go_on(at.leaving_out(self._skipped).start(self.epoch, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
@@ -264,7 +268,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(at.start(self.epoch, self._costs))
+            source.recover(at.leaving_out(self._skipped).start(self.epoch, self._costs))
             self._tell_what_will_be_left_out()
             return source.next(self.timeout_s)
         except ComesAgainError:
@@ -289,9 +293,11 @@ class BalancedLoader:
         batch, before = kept.arrival.batch, kept.at.holes
         if self.dead_letter is not None:
             for hole in batch.holes[kept.reported :]:
+                kept.reported += 1
+                if hole.ordinal in self._skipped:
+                    continue  # who has it left out knows it
                 letter = SkippedSample(hole.key, hole.reason, "data", hole.source or self.name)
                 record_letter(self.dead_letter, letter)
-                kept.reported += 1
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
@@ -350,6 +356,7 @@ class BalancedLoader:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
+        holes = tuple({*holes}.difference(self._skipped))
         allowed = self.max_errors
         if isinstance(allowed, float):
             allowed = int(allowed * self.count())
@@ -362,11 +369,26 @@ class BalancedLoader:
                 "the data, or allow more"
             )
 
+    @property
+    def _skipped(self) -> Holes:
+        return self.skipped(self.epoch)
+
+    def _check_skipped(self, at: ResumePosition) -> None:
+        """Raise ValueError where a step that was begun would lose samples: its weights are out."""
+        begin = at.place.start
+        step = range(begin, begin + self.plan.samples_per_step)
+        late = [each for each in self._skipped if each in step and each not in at.holes]
+        if at.is_inside_step and self.plan.mode == "exact" and late:
+            raise ValueError(
+                f"skip_keys names {len(late)} samples of step {at.place.step}, and the ledger was "
+                "saved inside of it: go on from one that was saved between steps"
+            )
+
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         job = self.job
-        over, mixed = self._over_budget, self.is_mixture
+        over = self._over_budget
         batch, ranks = kept.arrival.batch, self.plan.ranks
-        info = info_of(batch, self.epoch, ranks, job.resources, over, after, mixed)
+        info = info_of(batch, self.epoch, ranks, job.resources, over, after, self.sources)
         made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:

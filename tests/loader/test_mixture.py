@@ -353,9 +353,15 @@ def write_shard(path: Path, count: int) -> None:
             shard.addfile(member, io.BytesIO(b"ab"))
 
 
-def test_a_mixture_by_cost_is_local() -> None:
-    with pytest.raises(ValueError, match="ordered where its costs are"):
-        list(loader(mixture(by="tokens"), ranks=1, balancer="tcp://127.0.0.1:1"))
+def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = steps_of(loader(mixture(by="tokens")))
+    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    assert steps_of(loader(mixture(by="tokens"))) == local
+    monkeypatch.setattr("counterpoise.loader.assembly.MOST_COSTS", 10)
+    topology = cp.Topology(dp=1, tp=2) if False else None
+    assert topology is None
 
 
 def test_a_batch_sampler_takes_a_mixture() -> None:

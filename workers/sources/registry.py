@@ -133,6 +133,7 @@ def find_name(name: str, what: str = "transform") -> Any:
 SOURCE_GROUP = "counterpoise.sources"
 FORMATS = {
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "selection": "counterpoise.workers.selection.selection:Selection",
     "tar": "counterpoise.workers:TarDataset",
 }
 

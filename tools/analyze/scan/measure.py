@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ....workers.mixture.mixture import Mixture
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
@@ -102,8 +103,14 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
     if task.kind == "dataset":
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
-        label = task.paths[0].partition(":")[2]
-        return _measure(source, chosen, options, lambda _: label)
+        label = task.paths[0].partition(":")[2] or Path(task.paths[0]).name
+        mixture: Any = getattr(source, "dataset", source)
+        is_mixture = isinstance(mixture, Mixture)
+
+        def source_at(index: int) -> str:
+            return mixture.source_of(mixture.key(index)) if is_mixture else label
+
+        return _measure(source, chosen, options, source_at)
     chosen_by_shard = task.chosen or (None,) * len(task.paths)
     shards = zip(task.paths, chosen_by_shard, strict=True)
     return merge(_measure_shard(Path(path), chosen, options) for path, chosen in shards)

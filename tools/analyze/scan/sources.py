@@ -17,6 +17,8 @@ import numpy as np
 
 from ....balancer.planning.problem.shuffle import permutation
 from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
+from ....workers.mixture.mixture import Mixture
+from ....workers.mixture.recipe_files import read_recipe
 from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
@@ -68,14 +70,24 @@ def make_transform(options: ScanOptions) -> Any:
 
 @lru_cache(maxsize=4)
 def open_dataset(path: str, options: ScanOptions) -> Source:
-    """Return the map-style dataset at package.module:name; a class or function is called first."""
-    found = import_object(path)
-    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    dataset = found if is_dataset else found()
+    """Return what `find_dataset` does as a source, with the options' costs."""
+    dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
     if options.found is None or says_costs(source):
         return source
     return FoundSource(dataset, options.found, None)
+
+
+def find_dataset(path: str) -> Any:
+    """Return the map-style dataset at package.module:name, or the mixture of a recipe's file.
+
+    A class or function is called first.
+    """
+    if is_recipe(path):
+        return Mixture.from_file(path)
+    found = import_object(path)
+    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
+    return found if is_dataset else found()
 
 
 def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
@@ -152,6 +164,8 @@ NO_SOURCES = (
     ".zst", ".zip", ".feather", ".arrow",
 )  # fmt: skip
 TASK_BYTES = 16 << 20
+# A larger file of JSON is data.
+LARGEST_RECIPE = 1 << 20
 TASK_SHARDS = 256
 TASK_ROWS = 1024
 Listed = Callable[[int], object]
@@ -182,12 +196,12 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
     A source is a tar shard, a folder of them, a glob or brace pattern, a table (npz, jsonl,
-    parquet), or a dataset as package.module:name. listed(count) is called with the number of files
+    parquet), a recipe of a mixture (YAML or JSON), or a dataset as package.module:name. listed(count) is called with the number of files
     of the current source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
-        if is_import_path(source):
+        if is_import_path(source) or is_recipe(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
         if source.lower().endswith(NO_SOURCES):
@@ -212,13 +226,27 @@ def is_import_path(source: str) -> bool:
     return bool(colon) and dotted and name.isidentifier()
 
 
+def is_recipe(source: str) -> bool:
+    """Return True for a recipe of a mixture: a file of YAML, or a small one of JSON that has it."""
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml"):
+        return True
+    if path.suffix != ".json" or not path.is_file() or path.stat().st_size > LARGEST_RECIPE:
+        return False
+    try:
+        found = read_recipe(path)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "sources" in found
+
+
 def reads_shards(source: str) -> bool:
     """Return True if a source is tar shards, or a folder that may hold some.
 
     >>> reads_shards("a.tar"), reads_shards("costs.npz"), reads_shards("my_data:dataset")
     (True, False, False)
     """
-    return not is_import_path(source) and not is_table(source)
+    return not (is_import_path(source) or is_recipe(source) or is_table(source))
 
 
 def _file_state(path: str) -> tuple[int, int]:
