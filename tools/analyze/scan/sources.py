@@ -196,8 +196,9 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
     A source is a tar shard, a folder of them, a glob or brace pattern, a table (npz, jsonl,
-    parquet), a recipe of a mixture (YAML or JSON), or a dataset as package.module:name. listed(count) is called with the number of files
-    of the current source as it grows. Raises FileNotFoundError and ValueError.
+    parquet), a recipe of a mixture (YAML or JSON), or a dataset as package.module:name.
+    listed(count) is called with the number of files of the current source as it grows. Raises
+    FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
