@@ -446,7 +446,12 @@ def test_costs_too_many_for_a_job_are_refused(
     parts = {n: cp.TarDataset(tmp_path / f"{n}.tar") for n in "ab"}
     data = cp.Mixture(parts, by="bytes", epoch=20)
     balance = cp.Balance(budgets={"bytes": 64}, samples_per_step=4, accumulate="auto")
-    remote = {"balance": balance, "ranks": 1, "balancer": "tcp://127.0.0.1:1", "timeout": 0.1}
+    remote: dict[str, Any] = {
+        "balance": balance,
+        "ranks": 1,
+        "balancer": "tcp://127.0.0.1:1",
+        "timeout": 0.1,
+    }
     with pytest.raises(TimeoutError):
         next(iter(loader(data, **remote)))
     monkeypatch.setattr("counterpoise.loader.assembly.MOST_COSTS", 10)

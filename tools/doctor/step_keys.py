@@ -36,7 +36,7 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
     if not 0 <= begin < count:
         steps = -(-count // ledger.samples_per_step)
         raise ValueError(f"step is {step}, and the epoch has {steps}, counted from 0")
-    order = epoch_order(source, ledger.seed, ledger.epoch, ledger.shuffle)
+    order = epoch_order(source, ledger.seed or 0, ledger.epoch, ledger.shuffle)
     keys = [str(source.key(index)) for index in order[begin : begin + ledger.samples_per_step]]
     found = judge(f"step {step} of epoch {ledger.epoch}", f"{len(keys)} samples")
     return Examination([found, judge("keys", ", ".join(keys))], keys=tuple(keys))

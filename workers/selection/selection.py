@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -104,6 +104,9 @@ class Selection:
     def _take(self, source: Any, choose: Callable[[], Int64] | None) -> None:
         self.dataset = source  # as of torch's Subset
         self.source: Any = as_source(source)
+        self.decode_first = bool(getattr(self.source, "decode_first", False))
+        self.knows_costs = bool(getattr(self.source, "knows_costs", True))
+        self.thread_safe = bool(getattr(self.source, "thread_safe", False))
         self.pattern = f"selection of {source_name(self.source)}"
         self._choose = choose
         if choose is not None:
@@ -118,10 +121,11 @@ class Selection:
         if split is not None:
             part_of = _part_of(split["shares"], split["seed"])
             found = [i for i in found if part_of(self.source.key(i)) == split["part"]]
-        if isinstance(where, Mapping):
-            found = self._within(where, found)
-        elif where is not None:
-            found = self._fitting(where, found)
+        if where is not None:
+            fits = (
+                partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
+            )
+            found = self._fitting(fits, found)
         chosen = np.fromiter(islice(found, limit), np.int64)
         getattr(self.source, "keep", lambda: None)()
         if not len(chosen):
@@ -142,35 +146,6 @@ class Selection:
                 raise
             if fits:
                 yield index
-
-    def _within(self, limits: Limits, found: Iterable[int]) -> Iterable[int]:
-        """Return which of some samples cost what the limits allow."""
-        for name, pair in limits.items():
-            is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-            if not is_pair or not all(type(each) in (int, type(None)) for each in pair):
-                raise ValueError(
-                    f"where= has {pair!r} of {name!r}: give the least and the most, None for none"
-                )
-        columns = getattr(self.source, "known_costs", lambda _: None)([*limits])
-        if columns is not None:
-            indexes = np.array([*found], np.int64)
-            fits = np.ones(len(indexes), np.bool_)
-            for column, (least, most) in zip(columns, limits.values(), strict=True):
-                fits &= column[indexes] >= (least or 0)
-                fits &= True if most is None else column[indexes] <= most
-            return indexes[fits]
-
-        def fit(sample: Candidate) -> bool:
-            if lacks := [name for name in limits if name not in sample.cost]:
-                raise ValueError(
-                    f"where= limits {lacks[0]!r}, and it costs {', '.join(sample.cost)}"
-                )
-            return all(
-                (least or 0) <= sample.cost[name] and (most is None or sample.cost[name] <= most)
-                for name, (least, most) in limits.items()
-            )
-
-        return self._fitting(fit, found)
 
     # --- a source
 
@@ -225,21 +200,6 @@ class Selection:
     def keep(self) -> None:
         """Write the gathered costs."""
         getattr(self.source, "keep", lambda: None)()
-
-    @property
-    def decode_first(self) -> bool:
-        """Return whether a sample has to be loaded to learn its cost."""
-        return bool(getattr(self.source, "decode_first", False))
-
-    @property
-    def knows_costs(self) -> bool:
-        """Return whether the source says what samples cost."""
-        return bool(getattr(self.source, "knows_costs", True))
-
-    @property
-    def thread_safe(self) -> bool:
-        """Return whether the source is."""
-        return bool(getattr(self.source, "thread_safe", False))
 
     def file_of(self, index: int) -> str:
         """Return the file that the sample is in, empty where its source does not say."""
@@ -329,6 +289,27 @@ def split_by_key(source: Any, shares: Mapping[str, float], seed: int = 0) -> dic
     whole = as_source(source)
     split = {"shares": shares, "seed": seed}
     return {name: Selection(whole, split={"part": name, **split}) for name in shares}
+
+
+def _checked_limits(limits: Limits) -> Limits:
+    for name, pair in limits.items():
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or not all(type(each) in (int, type(None)) for each in pair):
+            raise ValueError(
+                f"where= has {pair!r} of {name!r}: give the least and the most, None for none"
+            )
+    return limits
+
+
+def _is_within(limits: Limits, sample: Candidate) -> bool:
+    """Return whether a sample costs what the limits allow."""
+    if lacks := [name for name in limits if name not in sample.cost]:
+        has = ", ".join(sample.cost)
+        raise ValueError(f"where= limits {lacks[0]!r}, and samples cost {has}")
+    return all(
+        (least or 0) <= sample.cost[name] and (most is None or sample.cost[name] <= most)
+        for name, (least, most) in limits.items()
+    )
 
 
 def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,5 +129,6 @@ def test_what_cannot_be_added_up_is_refused() -> None:
         cp.loss_by_source(losses[0], step.infos[0])
     plain = cp.DataLoader([torch.zeros(1)] * 4, 2, balance="fixed", shuffle=True)
     next(iter(plain))
+    info: Any = plain.step_info
     with pytest.raises(ValueError, match="need the data of a Mixture"):
-        cp.loss_by_source(torch.zeros(2), plain.step_info)
+        cp.loss_by_source(torch.zeros(2), info)

@@ -18,7 +18,7 @@ from counterpoise.workers.sources.registry import open_source
 SHARES = {"train": 0.9, "val": 0.1}
 
 
-def table(count: int = 300) -> PlainSource:
+def table(count: int = 300) -> Any:
     lengths = np.random.default_rng(count).integers(1, 100, count)
     return PlainSource([{"n": int(n)} for n in lengths], cost={"tokens": lengths})
 
