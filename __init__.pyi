@@ -20,7 +20,15 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, Selection, TarDataset, VisionLanguage, media, split_by_key
+from .workers import (
+    JsonlDataset,
+    Mixture,
+    Selection,
+    TarDataset,
+    VisionLanguage,
+    media,
+    split_by_key,
+)
 
 __version__: str
 
@@ -30,6 +38,7 @@ __all__ = [
     "DataLoader",
     "HFProcessor",
     "ImageDispatch",
+    "JsonlDataset",
     "Layout",
     "LoaderError",
     "Mixture",

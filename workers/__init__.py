@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .jsonl.dataset import JsonlDataset
     from .mixture.mixture import Mixture
     from .selection.selection import Selection, split_by_key
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "JsonlDataset": ".jsonl.dataset",
     "Mixture": ".mixture.mixture",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
@@ -30,6 +32,7 @@ _HOMES = {
 
 __all__ = [
     "ByteTokenizer",
+    "JsonlDataset",
     "Mixture",
     "PlainSource",
     "Probe",

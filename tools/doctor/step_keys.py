@@ -5,10 +5,11 @@ from typing import Any
 
 from ...loader.resume.ledger import BalancedLedger, check_same_data
 from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
+from ...workers.mixture.recipe_files import is_recipe
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.interface import as_source
-from ...workers.tar.dataset import TarDataset
-from ..analyze.scan.sources import find_dataset, is_import_path, is_recipe
+from ...workers.sources.registry import source_of
+from ..analyze.scan.sources import find_dataset, is_import_path
 from .figures import judge
 from .files import read_ledger_file
 from .job import Examination
@@ -17,7 +18,7 @@ from .job import Examination
 def examine_step(path: Path, step: int, data: str) -> Examination:
     """Return the keys of a step of the epoch in which a ledger was saved; ValueError without.
 
-    data: package.module:name of the data set, a mixture's recipe, or a pattern of tar shards.
+    data: package.module:name of the data set, a mixture's recipe, or a pattern of files.
     """
     ledger = read_ledger_file(path)
     if not isinstance(ledger, BalancedLedger):
@@ -28,7 +29,7 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
             "cost: log StepInfo.keys in the loop; with mode 'exact' a ledger says which they are"
         )
     is_dataset = is_import_path(data) or is_recipe(data)
-    dataset: Any = rows_of(find_dataset(data) if is_dataset else TarDataset(data))
+    dataset: Any = rows_of(find_dataset(data) if is_dataset else source_of(data))
     source = as_source(dataset)
     count = epoch_samples(source)
     check_same_data(ledger, KnownData(dataset, count, source.key).looked_at())

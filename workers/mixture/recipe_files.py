@@ -10,6 +10,9 @@ from ..sources.registry import open_source
 # What a recipe says; a source's own fields are those of its description.
 RECIPE = ("sources", "by", "epoch", "repeat", "schedule", "temperature", "begin", "seed")
 
+# A larger file of YAML or JSON is data.
+LARGEST = 1 << 20
+
 
 def open_recipe(
     recipe: Any, root: str | Path | None, allow: tuple[str, ...], cache: str | Path | None
@@ -54,3 +57,17 @@ def read_recipe(path: str | Path) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {error}") from None
+
+
+def is_recipe(source: str | Path) -> bool:
+    """Return True for a recipe of a mixture: a small file of YAML or JSON that has sources."""
+    path = Path(source)
+    if path.suffix not in (".yaml", ".yml", ".json") or not path.is_file():
+        return False
+    try:
+        found = read_recipe(path) if path.stat().st_size <= LARGEST else None
+    except ValueError:
+        if path.suffix != ".json":  # which may be lines
+            raise
+        found = None
+    return isinstance(found, dict) and "sources" in found

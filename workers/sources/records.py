@@ -58,6 +58,9 @@ class RecordDataset(ABC):
     """
 
     FORMAT: ClassVar[str] = ""  # its name in the registry of sources
+    # By what `source_of` knows its files, and its folders.
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ()
+    MARKERS: ClassVar[tuple[str, ...]] = ()
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...] = ()
 
@@ -327,6 +330,22 @@ class RecordDataset(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
+
+
+def refuse_repeated(files: Sequence[Path], keys: Iterable[Iterable[str]], what: str = "") -> None:
+    """Raise ValueError for a key that occurs in two files; keys: of each file, one after the other.
+
+    what: what else can be done.
+    """
+    seen: dict[str, Path] = {}
+    for path, own in zip(files, keys, strict=True):
+        for key in own:
+            other = seen.setdefault(key, path)
+            if other is not path:
+                raise ValueError(
+                    f"key {key!r} stands in {other} and in {path}; keys must differ over all "
+                    f"files, so name one of the two files only or write them again{what}"
+                )
 
 
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:

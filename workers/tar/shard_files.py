@@ -90,9 +90,9 @@ class ShardFiles:
         """Return a member's bytes; OSError, which names the shard, where they are not there."""
         if member.size > LARGE:
             # Not together, since that takes a copy.
-            self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-            return self._read(path, member.offset, member.size)
-        data = self._read(path, member.offset - BLOCK, BLOCK + member.size)
+            self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
+            return self.read_at(path, member.offset, member.size)
+        data = self.read_at(path, member.offset - BLOCK, BLOCK + member.size)
         self._check_header(path, member, data[:BLOCK])
         return data[BLOCK:]
 
@@ -100,7 +100,7 @@ class ShardFiles:
         """Return a file over a member's bytes; of a large one only what is asked for is read."""
         if member.size <= READ_WHOLE:
             return io.BytesIO(self.read(path, member))
-        self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
+        self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
         return io.BufferedReader(_Piece(self, path, member.offset, member.size))
 
     def _check_header(self, path: Path, member: Member, header: bytes) -> None:
@@ -108,7 +108,8 @@ class ShardFiles:
             what = f"there is another member at byte {member.offset - BLOCK}"
             raise DataChangedError.at(str(path), what)
 
-    def _read(self, path: Path, offset: int, size: int) -> bytes:
+    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+        """Return bytes of a shard; OSError, which names it, where they are not there."""
         try:
             return self._read_all(path, offset, size)
         except OSError as error:
@@ -163,7 +164,7 @@ class _Piece(io.RawIOBase):
         count = max(0, min(len(buffer), self._size - self._at))
         if count:
             try:
-                buffer[:count] = self._files._read(self._path, self._offset + self._at, count)
+                buffer[:count] = self._files.read_at(self._path, self._offset + self._at, count)
             except OSError as error:
                 self.failed = error
                 raise
