@@ -39,8 +39,8 @@ from .balanced.arguments import (
     with_seed,
 )
 from .balanced.arrivals import MicrobatchSource
+from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
-from .balanced.skipped import SkippedSamples, checked_keys
 from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
 from .local.loop import LocalLoop, LocalSettings

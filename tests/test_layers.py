@@ -77,6 +77,7 @@ ORDER = (
     "workers.vision_language",
     "workers.hf_processor",
     "workers.jsonl",
+    "workers.selection",
     "workers.mixture",
     "workers.batches",
     "workers.processes",

@@ -14,7 +14,6 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import SkippedSample, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
@@ -30,6 +29,7 @@ from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
 from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
+from .left_out import record_holes, refuse_late_skips
 from .spare import SpareSample
 from .step_infos import OverBudget, info_of
 
@@ -53,8 +53,7 @@ class BalancedLoader:
     `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
     `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
-    a mixture's names, with which keys begin. `skipped` returns the ordinals of an epoch's samples
-    that are to be left out.
+    a mixture's names, with which keys begin; `skipped` returns an epoch's ordinals to leave out.
     """
 
     job: JobSpec
@@ -180,8 +179,8 @@ class BalancedLoader:
         try:
             self._take_costs(at, None)
             samples = needed_samples(self._loaded, self.growing or bool(self.sources))
-            self._check_skipped(at)
-            at = at.leaving_out(self._skipped)
+            refuse_late_skips(at, skipped := self.skipped(self.epoch), self.plan)
+            at = at.leaving_out(skipped)
             self.open().begin(at.start(self.epoch, self._costs, samples))
         except BaseException:
             self.close()
@@ -242,7 +241,7 @@ class BalancedLoader:
             return
         costs = followed.costs_of(plan)
         if at is not None and source is not None:
-            source.go_on(at.leaving_out(self._skipped).start(self.epoch, costs))
+            source.go_on(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
@@ -268,7 +267,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(at.leaving_out(self._skipped).start(self.epoch, self._costs))
+            source.recover(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, self._costs))
             self._tell_what_will_be_left_out()
             return source.next(self.timeout_s)
         except ComesAgainError:
@@ -292,12 +291,7 @@ class BalancedLoader:
         """
         batch, before = kept.arrival.batch, kept.at.holes
         if self.dead_letter is not None:
-            for hole in batch.holes[kept.reported :]:
-                kept.reported += 1
-                if hole.ordinal in self._skipped:
-                    continue  # who has it left out knows it
-                letter = SkippedSample(hole.key, hole.reason, "data", hole.source or self.name)
-                record_letter(self.dead_letter, letter)
+            record_holes(self.dead_letter, kept, self.skipped(self.epoch), self.name)
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
@@ -356,32 +350,16 @@ class BalancedLoader:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
-        holes = tuple({*holes}.difference(self._skipped))
-        allowed = self.max_errors
+        unusable, allowed = len({*holes}.difference(self.skipped(self.epoch))), self.max_errors
         if isinstance(allowed, float):
             allowed = int(allowed * self.count())
-        if len(holes) > allowed:
+        if unusable > allowed:
             self.close()
             where = f", see {self.dead_letter}" if self.dead_letter else ""
             raise LoaderError(
-                f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
+                f"{unusable} samples of epoch {self.epoch} could not be used up to step "
                 f"{step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
                 "the data, or allow more"
-            )
-
-    @property
-    def _skipped(self) -> Holes:
-        return self.skipped(self.epoch)
-
-    def _check_skipped(self, at: ResumePosition) -> None:
-        """Raise ValueError where a step that was begun would lose samples: its weights are out."""
-        begin = at.place.start
-        step = range(begin, begin + self.plan.samples_per_step)
-        late = [each for each in self._skipped if each in step and each not in at.holes]
-        if at.is_inside_step and self.plan.mode == "exact" and late:
-            raise ValueError(
-                f"skip_keys names {len(late)} samples of step {at.place.step}, and the ledger was "
-                "saved inside of it: go on from one that was saved between steps"
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:

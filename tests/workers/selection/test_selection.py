@@ -70,7 +70,7 @@ def keys(data: Any) -> list[str]:
 def test_where_chooses_by_cost(where: Any) -> None:
     data = table()
     costs = data.known_costs(["tokens"])[0]
-    found = cp.Selection(data, where=where)
+    found: Any = cp.Selection(data, where=where)
     wanted = np.flatnonzero((costs >= 10) & (costs <= 50))
     assert 0 < len(wanted) < len(data)
     assert keys(found) == [str(index) for index in wanted]
