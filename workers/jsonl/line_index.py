@@ -10,13 +10,12 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
 import numpy as np
 
 from ..sources.cache_files import (
@@ -85,25 +84,20 @@ def kept_index(path: Path, id_field: str | None, cache: Path | None) -> Path:
     return kept_path(path, f"{mark}index.npz", cache)
 
 
-def open_index(
-    path: Path,
-    id_field: str | None,
-    cache: Path | None = None,
-    report: Callable[[DamagedFileError], None] = log_damaged,
-) -> LineIndex:
+def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> LineIndex:
     """Return a file's index: the kept one while size and mtime are as they were, else a new one.
 
     id_field: the field that names records; None: the first of IDS that a record has; "": none. A
-    kept file that is damaged, or no index of this file, is reported and made again; one that cannot
+    kept file that is damaged, or no index of this file, is logged and made again; one that cannot
     be kept is no error. Raises ValueError for what is no JSON file, and an id that occurs twice.
     """
     kept, about = kept_index(path, id_field, cache), identity(path)
-    arrays = read_or_remove(kept, about, report)
+    arrays = read_or_remove(kept, about)
     if arrays is not None:
         index = _unpacked(arrays, about[0])
         if index is not None:
             return index
-        report(DamagedFileError(kept, "holds no index of this file"))
+        log_damaged(DamagedFileError(kept, "holds no index of this file"))
         remove_file(kept)
     index = scan(path, id_field)
     if len(index) >= WORTH_KEEPING:
@@ -115,13 +109,13 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
     """Read a file once; ValueError names the file, and what is wrong with it."""
     if path.suffix.lower() in PACKED:
         raise ValueError(f"{path} is compressed, and records are read from their places: unpack it")
-    id_of = _id_reader(IDS if id_field is None else (id_field,) if id_field else ())
+    fields = IDS if id_field is None else (id_field,) if id_field else ()
     places, names, seen, checksum = list[RecordPlace](), list[bytes](), dict[str, RecordPlace](), 0
     with path.open("rb") as file:
         try:
             for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
                 checksum = zlib.crc32(data, checksum)
-                own = id_of(data) if name is None or id_field is not None else name
+                own = _id_of(data, fields) if name is None or id_field is not None else name
                 if own and seen.setdefault(own, place) is not place:
                     raise ValueError(
                         f"{own!r:.200} names record {seen[own].number} and record {place.number}; "
@@ -238,32 +232,16 @@ def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
         raise ValueError(f"it goes on after its JSON value, at character {at + 1}")
 
 
-def _id_reader(fields: tuple[str, ...]) -> Callable[[bytes], str]:
-    """Return what finds a record's name: the first of the fields that is a text or whole number."""
-    places = [(f"field{number}", Any, None) for number in range(len(fields))]
-    renamed = dict(zip((name for name, *_ in places), fields, strict=True))
-    head = msgspec.json.Decoder(msgspec.defstruct("Head", places, rename=renamed))
-
-    def id_of(data: bytes) -> str:
-        try:
-            # It passes over all other fields, and reads what Python's reads but for NaN.
-            found = msgspec.structs.astuple(head.decode(data))
-        except (ValueError, RecursionError):
-            found = _slowly(data, fields)
-        for each in found:
-            if isinstance(each, str | int) and not isinstance(each, bool) and each != "":
-                return str(each)
-        return ""
-
-    return id_of if fields else lambda _: ""
-
-
-def _slowly(data: bytes, fields: tuple[str, ...]) -> tuple[Any, ...]:
+def _id_of(data: bytes, fields: Sequence[str]) -> str:
+    """Return a record's name: the first of the fields that is a text or a whole number, or ""."""
     try:
-        record = json.loads(data.decode())
+        record = json.loads(data.decode()) if fields else None
     except (ValueError, RecursionError):
-        return ()
-    return tuple(map(record.get, fields)) if isinstance(record, dict) else ()
+        return ""
+    for found in map(record.get, fields) if isinstance(record, dict) else ():
+        if isinstance(found, str | int) and not isinstance(found, bool) and found != "":
+            return str(found)
+    return ""
 
 
 TYPES = {

@@ -7,14 +7,16 @@ looked up: the built-in ones, entry points of the group `counterpoise.transforms
 by `--allow`.
 
 A source's description is {"source": name, ...} with JSON values. The name is looked up among the
-built-in formats and the entry points of the group `counterpoise.sources`; each is a class with
+built-in formats, the entry points of the group `counterpoise.sources`, and, as
+package.module:class, what `--allow` names; each is a class with
 
     from_spec(spec, root, allowed, cache) -> Source
 
 which opens what the description says, reading below `root` and building only `allowed` transforms.
-A new format is one such class (a subclass of RecordDataset, say) and one entry. Where people name
-files, not formats, `source_of` finds the format: by a file that marks a folder as one of its own
-(`MARKERS` of the class), else by the extensions of its files (`EXTENSIONS`).
+Of another map-style data set the constructor is given the values. A new format is one such class (a
+subclass of RecordDataset, say) and one entry. Where people name files, not formats, `source_of`
+finds the format: by a file that marks a folder as one of its own (`MARKERS` of the class), else by
+the extensions of its files (`EXTENSIONS`).
 """
 
 import functools
@@ -27,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from .file_patterns import Pattern, find_shards, named
-from .interface import Source
+from .interface import Source, as_source
 
 TRANSFORM_GROUP = "counterpoise.transforms"
 TRANSFORMS = (
@@ -163,15 +165,38 @@ def open_source(
     if "source" not in spec and isinstance(spec.get("pattern"), str | list):
         spec = {"source": format_of(spec["pattern"], root), **spec}
     name = spec.get("source")
+    allowed = tuple(allowed)
+    if isinstance(name, str) and name in allowed:
+        return _open_named(find_name(name, "source"), spec, root, allowed, cache)
     # Entry points are files outside the root: they are not even read where ours will do.
     formats = FORMATS if name in tuple(FORMATS) else source_formats()
     if not isinstance(name, str) or name not in formats:
         raise ValueError(
             f"no such source format: {name!r:.80}; registered are {', '.join(sorted(formats))} "
-            f"(install a package with an entry point in {SOURCE_GROUP} for another)"
+            f"(install a package with an entry point in {SOURCE_GROUP} for another, or --allow "
+            "package.module:class)"
         )
-    opened: Source = find_name(formats[name], "source format").from_spec(spec, root, allowed, cache)
-    return opened
+    return _open_named(find_name(formats[name], "source format"), spec, root, allowed, cache)
+
+
+def _open_named(
+    kind: Any,
+    spec: Mapping[str, Any],
+    root: str | Path | None,
+    allowed: Iterable[str],
+    cache: str | Path | None,
+) -> Source:
+    """Open a source by its class; a map-style data set without `from_spec` gets what is told."""
+    if hasattr(kind, "from_spec"):
+        opened: Source = kind.from_spec(spec, root, allowed, cache)
+        return opened
+    if spec.get("transform") is not None:
+        raise ValueError(f"{spec['source']} has no from_spec, and takes no transform: give None")
+    told = {name: value for name, value in spec.items() if name not in ("source", "transform")}
+    try:
+        return as_source(kind(**{name: value for name, value in told.items() if value != []}))
+    except TypeError as error:
+        raise ValueError(f"{spec['source']} does not take {sorted(told)}: {error}") from None
 
 
 def source_of(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from counterpoise.workers.jsonl import line_index
 from counterpoise.workers.jsonl.line_index import kept_index, open_index, scan
+from counterpoise.workers.sources.cache_files import identity, write_arrays
 
 BOM = b"\xef\xbb\xbf"
 VALUES = st.recursive(
@@ -185,6 +186,6 @@ def test_a_kept_index_that_cannot_be_one_is_made_again(file, tmp_path, change, c
         {"names": arrays["names"][:-1]},
         {"checksum": np.zeros(2, np.int64)},
     ][change]
-    line_index.write_arrays(kept, line_index.identity(path), {**arrays, **wrong})
+    write_arrays(kept, identity(path), {**arrays, **wrong})
     assert keys(open_index(path, None, tmp_path)) == keys(whole)
     assert "holds no index of this file: it is made again" in caplog.text

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_columns_of_bytes_leave_the_record():
 
 
 def test_parts_that_name_a_file_name_its_member():
-    said = [
+    said: list[Any] = [
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": [url("a.png"), {"type": "text", "text": "and"}, url(PNG)]},
         {"role": "assistant", "content": [{"type": "text", "text": "yes"}], "weight": 1},
@@ -123,7 +124,7 @@ CHAT = [
     {"role": "user", "content": [{"type": "text", "text": "What"}, url("b.png"), url("a.jpg")]},
     {"role": "assistant", "content": "a cat"},
 ]
-FORMS = [
+FORMS: list[dict[str, Any]] = [
     {"messages": CHAT},
     {"messages": [{"role": "user", "content": "What<image><image>"}, CHAT[1]],
      "images": ["b.png", "a.jpg"]},

@@ -142,3 +142,36 @@ def test_a_description_takes_the_fields_of_the_format_and_no_others(folder):
     for name in ("root", "cache", "cost", "other"):
         with pytest.raises(ValueError, match=f"not described by {name}"):
             open_source({**spec, name: 1}, None)
+
+
+class Squares:
+    """A map-style data set of a user's own."""
+
+    def __init__(self, count=3):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"x": index**2}
+
+
+class Unlisted(Words):
+    FORMAT = ""
+
+
+def test_what_the_operator_allows_is_opened_by_its_name(folder):
+    allowed = [f"{__name__}:{name}" for name in ("Squares", "Unlisted")]
+    told = {"source": allowed[0], "pattern": [], "transform": None, "count": 5}
+    assert [source["x"] for source in open_source(told, folder, allowed)] == [0, 1, 4, 9, 16]
+    spec = Unlisted(str(folder / "a.words")).spec()
+    assert spec["source"] == allowed[1]
+    assert open_source(spec, folder, allowed)[1]["txt"] == "three"
+    for each in (told, spec):
+        with pytest.raises(ValueError, match=r"no such source format: .*--allow package"):
+            open_source(each, folder)
+    with pytest.raises(ValueError, match=r"Squares does not take \['sides'\]"):
+        open_source({"source": allowed[0], "sides": 4}, folder, allowed)
+    with pytest.raises(ValueError, match="takes no transform"):
+        open_source({**told, "transform": {"name": "a:b", "args": {}}}, folder, allowed)
