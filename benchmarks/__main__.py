@@ -30,6 +30,7 @@ BENCHES = {
     ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
+    "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (
         "runtime.command",
         "The pipeline runtime against torch's, and against the simulator.",

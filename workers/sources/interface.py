@@ -166,9 +166,9 @@ class PlainSource:
         self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
         self._load = _offered(dataset, "load")
-        # Whether all that the data set is made of keeps what was measured.
+        # Whether something that the data set is made of keeps what was measured.
         parts = whole_parts(dataset) if self._probe is not None else ()
-        self._keeps = self._probe is not None and all(_offered(part, "known") for part in parts)
+        self._keeps = any(_offered(part, "known") for part in parts)
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
@@ -229,8 +229,9 @@ class PlainSource:
         if not self._keeps:
             return None
         part, inside = part_at(self.dataset, index)
-        found: Probe | None = part.known(inside)
-        return found
+        known = _offered(part, "known")
+        found: Probe | None = None if known is None else known(inside)
+        return None if found is None else Probe(self.key(index), found.cost, found.nbytes)
 
     def __len__(self) -> int:
         """Return the number of samples."""
