@@ -345,8 +345,7 @@ def file_of(source: Any, index: Any) -> str:
     >>> file_of(PlainSource(["a"]), 0)
     ''
     """
-    dataset = data_of(source)
-    offered = _offered(dataset, "file_of")
+    offered = _offered(data_of(source), "file_of")
     return "" if offered is None else str(offered(index))
 
 
