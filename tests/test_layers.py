@@ -81,6 +81,7 @@ ORDER = (
     "workers.hf_processor",
     "workers.jsonl",
     "workers.columns",
+    "workers.selection",
     "workers.mixture",
     "workers.mds",
     "workers.energon",

@@ -119,6 +119,8 @@ def shard_stamp(shard: Path | Any) -> Stamp:
     found = None if last is None else SEALED.fullmatch(last[0])
     # A stamp is of int64; below zero, where no time is.
     return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+
+
 def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
     """Return where each of some parts begins and ends."""
     begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
