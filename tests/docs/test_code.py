@@ -50,6 +50,7 @@ NOT_RUN = {
     "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
+    "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540
