@@ -16,11 +16,11 @@ from PIL import Image
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.sources import cache_files
+from counterpoise.workers.sources.cache_files import identity, kept_path
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import open_source
-from counterpoise.workers.tar import cache_files
-from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
-from ...workers.tar.cache_files import replace_file
+from ...workers.sources.cache_files import replace_file
 from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
 from ..inputs.programs import Command, check_sizes, with_options

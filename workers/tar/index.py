@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..sources.fingerprint import digest_arrays
-from .cache_files import (
+from ..sources.cache_files import (
     Arrays,
     DamagedFileError,
     identity,
@@ -26,6 +25,7 @@ from .cache_files import (
     remove_file,
     write_arrays,
 )
+from ..sources.fingerprint import digest_arrays
 from .headers import BLOCK, Entry, linked, walk
 
 WORTH_KEEPING = 8  # samples

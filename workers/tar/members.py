@@ -12,36 +12,13 @@
 """
 
 import codecs
-import io
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.lib.format import (
-    MAGIC_PREFIX,
-    read_array_header_1_0,
-    read_array_header_2_0,
-    read_magic,
-)
+from ..sources.cache_files import read_npy
 
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
-
-
-def _array(data: bytes) -> np.ndarray[Any, Any]:
-    """Return an array; ValueError for one larger than its file: numpy allocates before it reads."""
-    file = io.BytesIO(data)
-    if not data.startswith(MAGIC_PREFIX):
-        raise ValueError("no .npy file: it does not begin as one")
-    version = read_magic(file)
-    header = read_array_header_1_0 if version == (1, 0) else read_array_header_2_0
-    shape, _, dtype = header(file)
-    needed = math.prod(shape) * dtype.itemsize
-    if needed > len(data):
-        raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
-    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
 
 
 def _text(data: bytes) -> str:
@@ -52,7 +29,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("txt", "text", "transcript", "caption"), _text),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), lambda data: int(_text(data))),
-    "npy": _array,
+    "npy": read_npy,
 }
 
 

@@ -146,23 +146,12 @@ class ShardFiles:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def check_pieces(values: Iterable[object]) -> None:
-    """Raise the OSError with which reading a piece among the values failed, if one did.
-
-    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
-    """
-    for value in values:
-        failed = getattr(getattr(value, "raw", None), "failed", None)
-        if isinstance(failed, OSError):
-            raise failed
-
-
 class _Piece(io.RawIOBase):
     def __init__(self, files: ShardFiles, path: Path, offset: int, size: int) -> None:
         super().__init__()
         self._files, self._path, self._offset, self._size = files, path, offset, size
         self._at = 0
-        self.failed: OSError | None = None
+        self.failed: OSError | None = None  # for check_reads
 
     def readable(self) -> bool:
         return True

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from counterpoise.workers.tar.cost_cache import CostsCache
+from counterpoise.workers.sources.cost_cache import CostsCache
 
 COST = {"tiles": 2, "tokens": 7}
 

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..sources.costs import MAX_COST
 from .cache_files import (
     FORMAT,
     begin_file,
@@ -27,6 +26,7 @@ from .cache_files import (
     remove_file,
     replace_file,
 )
+from .costs import MAX_COST
 
 logger = logging.getLogger(__name__)
 AGAIN = "the costs are measured again"

@@ -15,6 +15,7 @@ import errno
 import hashlib
 import io
 import logging
+import math
 import os
 import stat
 import struct
@@ -26,8 +27,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-
-from .members import decode_member
+from numpy.lib.format import (
+    MAGIC_PREFIX,
+    read_array_header_1_0,
+    read_array_header_2_0,
+    read_magic,
+)
 
 FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
@@ -194,8 +199,23 @@ def _unzipped(data: bytes) -> Arrays:
             # A compressed member may be a thousand times as long as the file.
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
                 raise ValueError(f"{info.filename!r:.80} is compressed or longer than the file")
-            arrays[info.filename.removesuffix(".npy")] = decode_member("npy", archive.read(info))
+            arrays[info.filename.removesuffix(".npy")] = read_npy(archive.read(info))
     return arrays
+
+
+def read_npy(data: bytes) -> np.ndarray[Any, Any]:
+    """Return an array; ValueError for one larger than its file: numpy allocates before it reads."""
+    file = io.BytesIO(data)
+    if not data.startswith(MAGIC_PREFIX):
+        raise ValueError("no .npy file: it does not begin as one")
+    version = read_magic(file)
+    header = read_array_header_1_0 if version == (1, 0) else read_array_header_2_0
+    shape, _, dtype = header(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > len(data):
+        raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
+    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
 
 
 def _digest(data: bytes) -> bytes:
