@@ -1,7 +1,8 @@
-"""Finds the files of a data pattern: a path, a glob, a brace pattern, or a list of these.
+"""Finds the files of a data pattern: a path, a URL, a glob, a brace pattern, or a list of these.
 
-Only local files are read: URLs and webdataset's `pipe:` are refused. With a root, every file must
-lie below it once symbolic links are followed, and relative patterns start there.
+webdataset's `pipe:` is refused. With a root, every file must lie below it once symbolic links are
+followed, and relative patterns start there; URLs are then refused, unless the process was told
+which ones jobs of others may name (workers/stores/allowed.py).
 """
 
 import glob
@@ -10,8 +11,11 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from braceexpand import braceexpand  # comes with webdataset
+
+from .urls import checked_url, is_url, shown
 
 Pattern = str | Path | Sequence[str | Path]
 # Indexes and costs are kept beside the shards; `folder/*` does not mean them.
@@ -26,34 +30,53 @@ DEEPEST_BRACES = 16
 MOST_RECURSIONS = 2
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
 LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 
 
-def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the files of a pattern, sorted, each once.
+def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Any, ...]:
+    """Return the files of a pattern, sorted, each once: paths, and StoreFiles for URLs.
 
     A folder means its *.tar. Raises FileNotFoundError where a path is missing or a glob matches
-    nothing, ValueError for a URL or a path outside the root.
+    nothing, ValueError for a path outside the root, or a URL that may not be read, and what a store
+    raises.
     """
-    found: dict[Path, Path] = {}
-    for text in named(pattern):
+    found: dict[Any, Any] = {}
+    for text in _texts(pattern):
+        if is_url(text):
+            found.update((file, file) for file in _stored(text, root))
+            continue
         for path in _matches(text, Path(root).resolve() if root is not None else None):
             found.setdefault(path.resolve(), path)
-    return tuple(sorted(found.values()))
+    return tuple(sorted(found.values(), key=str if any(map(_is_stored, found)) else None))
 
 
 def named(pattern: Pattern) -> tuple[str, ...]:
-    """Return a pattern as a tuple of strings; ValueError for none, and for URLs and pipes."""
+    """Return a pattern as texts that may be shown; ValueError for none, and for pipes."""
+    return tuple(shown(text) if is_url(text) else text for text in _texts(pattern))
+
+
+def _texts(pattern: Pattern) -> tuple[str, ...]:
     texts = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
     if not texts or not all(str(text) for text in texts):
         raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
-    for text in map(str, texts):
-        if SCHEME.match(text):
-            raise ValueError(
-                f"{text!r} is no local path: URLs and pipes are not read; "
-                "copy or mount the shards and give their path"
-            )
+    for text in filter(is_url, map(str, texts)):
+        checked_url(text)
     return tuple(map(str, texts))
+
+
+def _stored(text: str, root: str | Path | None) -> Sequence[Any]:
+    from ..stores import files  # what is local does without
+    from ..stores.allowed import are_restricted
+
+    if root is not None and not are_restricted():
+        raise ValueError(
+            f"{shown(text)!r} is no path below the root {root}: URLs are read where the process "
+            "says which (counterpoise worker --allow-url PREFIX)"
+        )
+    return files.list_urls(text)
+
+
+def _is_stored(file: object) -> bool:
+    return not isinstance(file, Path)
 
 
 def _matches(text: str, root: Path | None) -> Iterator[Path]:
@@ -70,6 +93,11 @@ def _expanded(text: str) -> list[str]:
     # A file may have braces in its name; a longer text is not even looked up.
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
+    return expand_braces(text)
+
+
+def expand_braces(text: str) -> list[str]:
+    """Return the names that a brace pattern stands for; ValueError for too many."""
     if len(text) > LONGEST_PATTERN or depth(text) > DEEPEST_BRACES:
         raise ValueError(
             f"pattern {text!r:.80} has more than {LONGEST_PATTERN} characters or braces nested "

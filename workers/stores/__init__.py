@@ -1,6 +1,6 @@
 """Reads objects of stores by URL: ranges, many at a time, ahead of need, with a bounded cache.
 
-`open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`; `list_urls(pattern)`
+`files.open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`; `files.list_urls(pattern)`
 gives the files of a pattern. Both work in every process, also after a fork.
 
 | module | what is in it |
@@ -15,8 +15,3 @@ gives the files of a pattern. Both work in every process, also after a fork.
 | read_ahead | what is read next, within a bound of memory |
 | files | the public half |
 """
-
-from .files import StoreFile, expect_ranges, list_urls, open_url, read_ranges
-from .urls import is_url, shown
-
-__all__ = ["StoreFile", "expect_ranges", "is_url", "list_urls", "open_url", "read_ranges", "shown"]

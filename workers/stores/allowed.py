@@ -6,11 +6,11 @@ only where a prefix names that address. The services that hand out a machine's c
 (link-local addresses) are not connected to by anybody.
 """
 
-import errno
 import ipaddress
 from collections.abc import Iterable
 
-from .urls import checked_url, host_of, shown, split_url
+from .repeating import RefusedError
+from ..sources.urls import checked_url, host_of, shown, split_url
 
 NEVER = tuple(
     map(
@@ -52,7 +52,7 @@ def check_allowed(url: str) -> None:
 
 
 def check_address(host: str, text: str) -> None:
-    """Raise PermissionError for an address, which a host's name stands for, that is out of bounds."""
+    """Raise RefusedError for an address of a host that may not be connected to."""
     address = _plain(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in NEVER if network.version == address.version):
         why = "the address of a machine's metadata service, which is never read"
@@ -60,7 +60,7 @@ def check_address(host: str, text: str) -> None:
         return
     else:
         why = "a private address: allow it by --allow-url with the address itself as the host"
-    raise PermissionError(errno.EACCES, f"{host} is {address}, {why}")
+    raise RefusedError(f"{host} is {address}, {why}")
 
 
 def _plain(address: Address) -> Address:

@@ -6,7 +6,9 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,21 @@ from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform
-from .index import Member, ShardIndex, open_index
+from .headers import Member
+from .index import ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles
+from .stored_shards import read_members, wanted
 
 logger = logging.getLogger(__name__)
+AT_ONCE = 16  # indexes of shards in a store
 
 
 class TarDataset(RecordDataset):
     """Samples of tar shards, in order of shards and members; a torch dataset and a source.
 
-    `pattern` is a path, a folder, a glob, a brace pattern or a list of them; with `root` every
+    `pattern` is a path, a folder, a glob, a brace pattern, a URL of one of these in a store
+    (docs/object-stores.md), or a list of them; with `root` every
     file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
     extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
     epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come
@@ -106,10 +112,30 @@ class TarDataset(RecordDataset):
             raise SampleError(raw["__key__"], str(error), self.file_of(index)) from error
         return raw
 
+    def expect(self, indexes: Iterable[int], headers: bool = False) -> None:
+        """Begin to read what is in a store of samples: they are next, in this order.
+
+        With `headers` they are probed.
+        """
+        ranges = list[Any]()
+        for index in indexes if self._is_stored else ():
+            shard, row = self.place(index)
+            ranges += wanted(self.files[shard], self._indexes[shard].sample(row), headers)
+        if ranges:
+            from ..stores.files import expect_ranges
+
+            expect_ranges(each for each in ranges if not isinstance(each[0], Path))
+
+    @property
+    def _is_stored(self) -> bool:
+        return any(not isinstance(file, Path) for file in self.files)
+
     def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
         """Return members by extension, as they are in the file; with `headers` media as files."""
         path, found = self.files[shard], dict[str, Any]()
         try:
+            if not isinstance(path, Path):
+                return read_members(path, members, headers)
             for member in members:
                 is_file = headers and (is_image(member.extension) or is_media(member.extension))
                 read = self._files.piece if is_file else self._files.read
@@ -125,7 +151,12 @@ class TarDataset(RecordDataset):
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
     """Open the shards' indexes; kept ones that had to be made again are logged in one line."""
     damaged: list[DamagedFileError] = []
-    indexes = tuple(open_index(shard, cache, damaged.append) for shard in shards)
+    opened = partial(open_index, cache=cache, report=damaged.append)
+    if all(isinstance(shard, Path) for shard in shards):
+        indexes = tuple(map(opened, shards))
+    else:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            indexes = tuple(pool.map(opened, shards))
     if damaged:
         first, count = damaged[0], len(damaged)
         others = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""

@@ -7,7 +7,7 @@ https URL has its secret in the query, so nobody is shown a query.
 import re
 from urllib.parse import quote, unquote, urlsplit
 
-from ..sources.visible_text import visible
+from .visible_text import visible
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 HTTP = ("http", "https")
