@@ -66,10 +66,9 @@ def kept_path(shard: Path | Stored, suffix: str, cache: Path | None = None) -> P
     or URL.
     """
     is_named = cache or os.environ.get("COUNTERPOISE_CACHE")
-    is_local = isinstance(shard, Path)
-    if is_local and not is_named and _may_write(shard.parent):
+    if isinstance(shard, Path) and not is_named and _may_write(shard.parent):
         return shard.with_name(f"{shard.name}.{suffix}")
-    where = os.fsencode(shard.resolve() if is_local else str(shard))
+    where = os.fsencode(shard.resolve() if isinstance(shard, Path) else str(shard))
     place = hashlib.blake2b(where, digest_size=8).hexdigest()
     return (cache or cache_folder()) / f"{shard.name}.{place}.{suffix}"
 

@@ -297,7 +297,7 @@ class RecordDataset(ABC):
 
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):
-            return pattern if self.root is not None else os.path.abspath(pattern)
+            return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
         if pattern.endswith("?..."):
             raise ValueError(
                 f"{pattern!r} is signed, and is not given to workers elsewhere: name the object "

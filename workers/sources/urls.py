@@ -14,7 +14,10 @@ HTTP = ("http", "https")
 AZURE = ("az", "abfs", "abfss")
 SCHEMES = ("s3", "gs", "gcs", *AZURE, *HTTP, "hf", "msc")
 LONGEST_URL = 8192
-PLACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?(:[0-9]{1,5})?|\[[0-9a-fA-F:.]+\](:[0-9]{1,5})?")
+# a bucket, a container and its account, a host, or an address
+PLACE = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?"
+)
 
 
 def is_url(text: object) -> bool:
@@ -65,8 +68,8 @@ def checked_url(text: str) -> str:
     scheme = scheme.lower()
     if scheme not in SCHEMES or "::" in text:
         raise ValueError(
-            f"{shown(text)!r} is no local path, and no URL of {', '.join(SCHEMES)}: commands "
-            "(pipe:) are not run; copy or mount the shards and give their path"
+            f"{shown(text)!r} is no local path, and no URL of {', '.join(SCHEMES)}: other URLs and "
+            "pipes are not read; copy or mount the shards and give their path"
         )
     place, _, path = rest.partition("/")
     path, mark, query = path.partition("?") if scheme in HTTP else (path, "", "")
@@ -86,8 +89,10 @@ def checked_url(text: str) -> str:
             f"{shown(text)[:200]!r} is malformed: write scheme://bucket-or-host/folder/name.tar, "
             "without . and .."
         )
-    place = place.lower() if scheme in HTTP else place
-    path = re.sub("/+", "/", path).lstrip("/") if scheme not in HTTP else quote(path, "/%{}*[]~!$&'()+,;=:@")
+    if scheme in HTTP:
+        place, path = place.lower(), quote(path, "/%{}*[]~!$&'()+,;=:@")
+    else:
+        path = re.sub("/+", "/", path).lstrip("/")
     return f"{scheme}://{place}/{path}{mark}{query.partition('#')[0]}"
 
 

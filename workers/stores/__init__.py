@@ -1,11 +1,11 @@
 """Reads objects of stores by URL: ranges, many at a time, ahead of need, with a bounded cache.
 
-`files.open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`; `files.list_urls(pattern)`
-gives the files of a pattern. Both work in every process, also after a fork.
+`files.open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`;
+`files.list_urls(pattern)` gives the files of a pattern. Both work in every process, also after a
+fork.
 
 | module | what is in it |
 | -- | -- |
-| urls | what is a URL, and how one is shown: without secrets |
 | allowed | which URLs and addresses a worker for jobs of others may read |
 | options | $COUNTERPOISE_STORE |
 | ranges | neighbouring ranges as one request, long ones as several |

@@ -9,8 +9,8 @@ only where a prefix names that address. The services that hand out a machine's c
 import ipaddress
 from collections.abc import Iterable
 
-from .repeating import RefusedError
 from ..sources.urls import checked_url, host_of, shown, split_url
+from .repeating import RefusedError
 
 NEVER = tuple(
     map(

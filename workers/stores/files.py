@@ -15,6 +15,7 @@ from typing import Any
 
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
+from ..sources.urls import HTTP, checked_url, scheme_of, shown, split_url
 from .allowed import check_allowed
 from .block_cache import BlockCache
 from .fsspec_store import FsspecStore
@@ -24,7 +25,6 @@ from .options import StoreOptions
 from .ranges import Range
 from .read_ahead import ReadAhead
 from .repeating import repeated
-from ..sources.urls import HTTP, checked_url, scheme_of, shown, split_url
 
 MAGIC = "*?["
 
@@ -56,7 +56,7 @@ class StoreFile:
         return open_url(self.url)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return bytes of the object; OSError that names it, DataChangedError where it is another."""
+        """Return bytes of the object; OSError that names it, DataChangedError where it changed."""
         return read_ranges([(self, offset, offset + size)])[0]
 
     def close(self) -> None:

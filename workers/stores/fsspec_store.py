@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from ..sources.failures import DataChangedError
+from ..sources.urls import shown, split_url
 from .options import StoreOptions
 from .repeating import NoAnswerError
-from ..sources.urls import shown, split_url
 
 # What fsspec's file systems call what changes with an object, the best first.
 VERSIONS = ("ETag", "etag", "e_tag", "generation", "md5Hash", "blob_id", "oid", "sha256")
@@ -77,7 +77,7 @@ class FsspecStore:
             found = self._fs.ls(path, detail=True)
         scheme = split_url(url)[0]
         return [
-            (f"{scheme}://{self._fs._strip_protocol(each['name'])}", int(each["size"]), _version(each))
+            (f"{scheme}://{self._path(each['name'])}", int(each["size"]), _version(each))
             for each in found
             if each.get("type") == "file"
         ]
@@ -102,7 +102,9 @@ class FsspecStore:
             found: bytes = asyn.sync(self._fs.loop, body, timeout=2 * self._timeout + 1)
         except OSError as error:
             # s3fs says neither of these by a type of its own
-            if "PreconditionFailed" in repr(error.__cause__) or "InvalidRange" in repr(error.__cause__):
+            if "PreconditionFailed" in repr(error.__cause__) or "InvalidRange" in repr(
+                error.__cause__
+            ):
                 raise DataChangedError.at(shown(url)) from None
             raise
         return found

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from urllib.parse import urljoin
 
 from ..sources.failures import DataChangedError
+from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
 from .allowed import check_address, check_allowed
 from .options import StoreOptions
 from .repeating import NoAnswerError, RefusedError
-from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
 
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)

@@ -13,13 +13,17 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+from ..sources.urls import split_url
 from .options import StoreOptions
 from .repeating import NoAnswerError
-from ..sources.urls import split_url
 
 # Else it asks the services of the machine it is on, which is slow where there are none; profiles
 # in ~/.aws are for s3fs.
-CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 _is_last = False
 _was_imported = False
 
@@ -45,8 +49,13 @@ def can_be_used(scheme: str) -> bool:
         and not _was_imported
         and (_is_last or multiprocessing.current_process().daemon)
         and any(os.environ.get(name) for name in CREDENTIALS)
-        and importlib.util.find_spec("obstore") is not None
+        and is_installed()
     )
+
+
+def is_installed() -> bool:
+    """Return whether obstore is here."""
+    return importlib.util.find_spec("obstore") is not None
 
 
 class ObstoreStore:
@@ -57,7 +66,7 @@ class ObstoreStore:
         self._buckets: dict[str, Any] = {}
         time = timedelta(seconds=options.timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._given = {
+        self._given: dict[str, Any] = {
             "client_options": {
                 "timeout": time * 4,
                 "connect_timeout": time,
@@ -70,7 +79,7 @@ class ObstoreStore:
         if endpoint:
             self._given["endpoint"] = endpoint
 
-    def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
+    def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:  # noqa: ARG002
         """Return the bytes from start to end of an object that has this version."""
         _, bucket, key = split_url(url)
         if bucket not in self._buckets:

@@ -1,6 +1,6 @@
 """Reads $COUNTERPOISE_STORE, by which all processes of a host read stores in the same way.
 
-    COUNTERPOISE_STORE="cache=50GB,requests=32"
+COUNTERPOISE_STORE="cache=50GB,requests=32"
 """
 
 import os

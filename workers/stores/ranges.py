@@ -1,4 +1,4 @@
-"""Makes requests of ranges: neighbours are read as one, long ones in parts that are read at once."""
+"""Makes requests of ranges: neighbours as one, long ones in parts that are read at once."""
 
 from collections.abc import Iterable
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from .ranges import Range, cut, joined
+from .ranges import cut, joined
 
 # An object, and a range of it.
 Wanted = tuple[Hashable, int, int]
@@ -129,7 +129,9 @@ def _requests_for(wanted: Iterable[Wanted]) -> list[_Request]:
         objects.setdefault(each[0], []).append(each)
     found = list[_Request]()
     for thing, ranges in objects.items():
-        requests = [_Request(thing, *span) for span in joined((s, e) for _, s, e in ranges if e > s)]
+        requests = [
+            _Request(thing, *span) for span in joined((s, e) for _, s, e in ranges if e > s)
+        ]
         for request in requests:
             request.wanted = {
                 each for each in ranges if each[1] < request.end and each[2] > request.start

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..sources.failures import DataChangedError, RepeatedReadError
-from .options import StoreOptions
 from ..sources.urls import scheme_of, shown
+from .options import StoreOptions
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def located(error: Exception, url: str) -> OSError:
     if kind in CHANGED:
         return DataChangedError.at(place)
     if isinstance(error, NoAnswerError):
-        text = error.strerror
+        text = str(error.strerror)
     elif isinstance(error, OSError) and error.errno is not None:
         text = f"no answer: {os.strerror(error.errno)}"
     else:

@@ -6,7 +6,7 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,7 @@ class TarDataset(RecordDataset):
         """Open the kept indexes, or read the headers; ValueError as the class says."""
         self._files.note(self.files)
         self._indexes = _open_indexes(self.files, self.cache)
+        self.reads_stores = any(not isinstance(shard, Path) for shard in self.files)
         counts = [len(index) for index in self._indexes]
         if not sum(counts):
             raise ValueError(
@@ -112,23 +113,12 @@ class TarDataset(RecordDataset):
             raise SampleError(raw["__key__"], str(error), self.file_of(index)) from error
         return raw
 
-    def expect(self, indexes: Iterable[int], headers: bool = False) -> None:
-        """Begin to read what is in a store of samples: they are next, in this order.
-
-        With `headers` they are probed.
-        """
-        ranges = list[Any]()
-        for index in indexes if self._is_stored else ():
-            shard, row = self.place(index)
-            ranges += wanted(self.files[shard], self._indexes[shard].sample(row), headers)
-        if ranges:
-            from ..stores.files import expect_ranges
-
-            expect_ranges(each for each in ranges if not isinstance(each[0], Path))
-
-    @property
-    def _is_stored(self) -> bool:
-        return any(not isinstance(file, Path) for file in self.files)
+    def stored_ranges(self, index: int, headers: bool) -> Iterator[Any]:
+        """Yield what is read from a store of a sample, with `headers` when it is probed."""
+        shard, row = self.place(index)
+        file: Any = self.files[shard]
+        if not isinstance(file, Path):
+            yield from wanted(file, self._indexes[shard].sample(row), headers)
 
     def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
         """Return members by extension, as they are in the file; with `headers` media as files."""

@@ -104,9 +104,7 @@ def open_index(
     return index
 
 
-def _stored_index(
-    shard: Any, report: Callable[[DamagedFileError], None]
-) -> ShardIndex | None:
+def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
     """Return the index that lies beside a stored shard, if there is one of this shard."""
     found = read_beside(shard, "index.npz")
     if found is None:

@@ -1,4 +1,4 @@
-"""Reads shards that are in a store: headers to index them, and members of the samples that are next.
+"""Reads shards in a store: headers to index them, and members of the samples that are next.
 
 Every request takes time, whatever it asks for, so as few as possible are made: headers that are
 near to each other are read with what lies between them, a sample's members at once, and the members
@@ -69,9 +69,7 @@ def are_there(shard: "StoreFile", members: Sequence[Member]) -> bool:
     from ..stores.files import read_ranges
 
     headers = read_ranges([(shard, each.offset - BLOCK, each.offset) for each in members])
-    return all(
-        crc32(header) == each.header for header, each in zip(headers, members, strict=True)
-    )
+    return all(crc32(header) == each.header for header, each in zip(headers, members, strict=True))
 
 
 def wanted(
@@ -83,9 +81,7 @@ def wanted(
         yield shard, member.offset - BLOCK, member.offset + size
 
 
-def read_members(
-    shard: "StoreFile", members: Sequence[Member], headers: bool
-) -> dict[str, Any]:
+def read_members(shard: "StoreFile", members: Sequence[Member], headers: bool) -> dict[str, Any]:
     """Return members by extension, as they are in the file; with `headers` media as files.
 
     Raises DataChangedError where the shard, or what lies before a member, is not as it was.

@@ -21,6 +21,8 @@ from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
+from ....workers.sources.urls import is_url, shown
+from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
 from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, is_table
@@ -78,7 +80,7 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     return FoundSource(dataset, options.found, None)
 
 
-def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
+def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
     """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
     transform = make_transform(options)
     cost = cost_function(options)
@@ -105,7 +107,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(Path(path), options, TarDataset))
+                    unknown.append(open_shard(path, options, TarDataset))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
@@ -174,22 +176,24 @@ class ScanTask:
         """Return a hash that changes with the files and the rows; OSError if a file is gone."""
         is_files = self.kind != "dataset"
         states = [_file_state(path) for path in self.paths] if is_files else []
-        paths = [os.path.abspath(path) for path in self.paths] if is_files else self.paths  # noqa: PTH100
+        paths = [_place(path) for path in self.paths] if is_files else self.paths
         return digest([self.kind, paths, states, self.start, self.stop, self.chosen])
 
 
 def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
-    A source is a tar shard, a folder of them, a glob or brace pattern, a table (npz, jsonl,
-    parquet), or a dataset as package.module:name. listed(count) is called with the number of files
-    of the current source as it grows. Raises FileNotFoundError and ValueError.
+    A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, a
+    table (npz, jsonl, parquet), or a dataset as package.module:name. listed(count) is called with
+    the number of files of the current source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
         if is_import_path(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
+        if is_url(source) and is_table(source):
+            raise ValueError(f"{shown(source)}: tables are read from local files; copy it")
         if source.lower().endswith(NO_SOURCES):
             raise ValueError(
                 f"{source} is neither tar shards nor a table that can be read: give costs as "
@@ -221,14 +225,24 @@ def reads_shards(source: str) -> bool:
     return not is_import_path(source) and not is_table(source)
 
 
+def _place(path: str) -> str:
+    return shown(path) if is_url(path) else os.path.abspath(path)  # noqa: PTH100
+
+
 def _file_state(path: str) -> tuple[int, int]:
     """Return a file's size and modification time, without a Path: there may be a million files."""
+    if is_url(path):
+        return open_url(path).stamp
     state = os.stat(path)  # noqa: PTH116
     return state.st_size, state.st_mtime_ns
 
 
 def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
     """Return files and their sizes; a folder is walked entry by entry, to report progress."""
+    if is_url(source):
+        stored = [(each.url, each.size) for each in list_urls(source)]
+        listed(len(stored))
+        return stored
     if not Path(source).is_dir():
         files = [(str(path), path.stat().st_size) for path in find_shards(source)]
         listed(len(files))
