@@ -72,6 +72,7 @@ ORDER = (
     "workers.images",
     "workers.media",
     "workers.sources",
+    "workers.stores",
     "workers.discovery",
     "workers.tar",
     "workers.vision_language",

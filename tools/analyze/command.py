@@ -117,8 +117,9 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
     SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a URL of these
     (s3://bucket/train/), a table of costs (npz, jsonl, parquet, or the index.npz of an earlier
-    analysis), or a map-style dataset as package.module:name. Only headers are read, unless --decode is given. An interrupted scan
-    continues from its saved parts when it is run again with the same --out.
+    analysis), or a map-style dataset as package.module:name. Only headers are read, unless --decode
+    is given. An interrupted scan continues from its saved parts when it is run again with the same
+    --out.
 
     \b
     Example:

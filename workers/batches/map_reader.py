@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, file_of, getter_of, source_name
-from ..sources.stored import reads_stores
+from ..stores.samples import reads_stores
 from .envelope import (
     Envelope,
     ReaderPosition,

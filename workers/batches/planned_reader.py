@@ -21,7 +21,7 @@ from ..sources.interface import Source
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness
-from ..sources.stored import reads_stores
+from ..stores.samples import reads_stores
 from .map_reader import SEVERAL
 from .upcoming import expect_tasks
 

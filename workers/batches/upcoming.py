@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..arena.worker import this_worker
-from ..sources.stored import expect_samples
+from ..stores.samples import expect_samples
 
 
 def expect_tasks(

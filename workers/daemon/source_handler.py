@@ -25,7 +25,7 @@ from ..sources.interface import (
 )
 from ..sources.labels import labels_of
 from ..sources.measuring import chosen_costs, refuse_threads
-from ..sources.stored import expect_samples, reads_stores
+from ..stores.samples import expect_samples, reads_stores
 from .decode_threads import DecodeThreads
 from .results import Decoded
 

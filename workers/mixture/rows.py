@@ -16,7 +16,7 @@ from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of
 from ..sources.registry import open_source
-from ..sources.stored import reads_stores, stored_ranges
+from ..stores.samples import reads_stores, stored_ranges
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
 MARKS = "/@"

@@ -1,8 +1,7 @@
-"""Finds the files of a data pattern: a path, a URL, a glob, a brace pattern, or a list of these.
+"""Finds the files of a data pattern: a path, a glob, a brace pattern, or a list of these.
 
-webdataset's `pipe:` is refused. With a root, every file must lie below it once symbolic links are
-followed, and relative patterns start there; URLs are then refused, unless the process was told
-which ones jobs of others may name (workers/stores/allowed.py).
+Local files are found here, URLs by workers/stores; webdataset's `pipe:` is refused. With a root,
+every file must lie below it once symbolic links are followed, and relative patterns start there.
 """
 
 import glob
@@ -11,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from braceexpand import braceexpand  # comes with webdataset
 
@@ -32,51 +30,37 @@ RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
 LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
 
 
-def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Any, ...]:
-    """Return the files of a pattern, sorted, each once: paths, and StoreFiles for URLs.
+def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path, ...]:
+    """Return the local files of a pattern, sorted, each once.
 
     A folder means its *.tar. Raises FileNotFoundError where a path is missing or a glob matches
-    nothing, ValueError for a path outside the root, or a URL that may not be read, and what a store
-    raises.
+    nothing, ValueError for a URL or a path outside the root.
     """
-    found: dict[Any, Any] = {}
-    for text in _texts(pattern):
+    found: dict[Path, Path] = {}
+    for text in texts(pattern):
         if is_url(text):
-            found.update((file, file) for file in _stored(text, root))
-            continue
+            raise ValueError(
+                f"{shown(text)!r} is no local path, and only tar shards are read by URL: copy or "
+                "mount the files and give their path"
+            )
         for path in _matches(text, Path(root).resolve() if root is not None else None):
             found.setdefault(path.resolve(), path)
-    return tuple(sorted(found.values(), key=str if any(map(_is_stored, found)) else None))
+    return tuple(sorted(found.values()))
 
 
 def named(pattern: Pattern) -> tuple[str, ...]:
     """Return a pattern as texts that may be shown; ValueError for none, and for pipes."""
-    return tuple(shown(text) if is_url(text) else text for text in _texts(pattern))
+    return tuple(shown(text) if is_url(text) else text for text in texts(pattern))
 
 
-def _texts(pattern: Pattern) -> tuple[str, ...]:
-    texts = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
-    if not texts or not all(str(text) for text in texts):
+def texts(pattern: Pattern) -> tuple[str, ...]:
+    """Return a pattern as texts, as they were given; ValueError for none, and for pipes."""
+    found = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
+    if not found or not all(str(text) for text in found):
         raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
-    for text in filter(is_url, map(str, texts)):
+    for text in filter(is_url, map(str, found)):
         checked_url(text)
-    return tuple(map(str, texts))
-
-
-def _stored(text: str, root: str | Path | None) -> Sequence[Any]:
-    from ..stores import files  # what is local does without
-    from ..stores.allowed import are_restricted
-
-    if root is not None and not are_restricted():
-        raise ValueError(
-            f"{shown(text)!r} is no path below the root {root}: URLs are read where the process "
-            "says which (counterpoise worker --allow-url PREFIX)"
-        )
-    return files.list_urls(text)
-
-
-def _is_stored(file: object) -> bool:
-    return not isinstance(file, Path)
+    return tuple(map(str, found))
 
 
 def _matches(text: str, root: Path | None) -> Iterator[Path]:

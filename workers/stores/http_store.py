@@ -56,11 +56,10 @@ class HttpStore:
                 raise DataChangedError.at(shown(url))
             return self._body(answer, end - start)
 
-    def list(self, url: str) -> list[tuple[str, int, str]]:
-        """Raise ValueError: http has no listing."""
-        raise ValueError(
-            f"{shown(url)!r}: an http server lists nothing; name each shard, as "
-            "https://host/train-{000..099}.tar"
+    def list(self, url: str) -> list[tuple[str, int, str]]:  # noqa: ARG002
+        """Raise RefusedError: http has no listing."""
+        raise RefusedError(
+            "an http server lists nothing: name each shard, as https://host/train-{000..099}.tar"
         )
 
     def _body(self, answer: http.client.HTTPResponse, size: int) -> bytes:
@@ -83,12 +82,13 @@ class HttpStore:
         at = url
         for _ in range(MOST_REDIRECTS + 1):
             place = (scheme_of(at), *host_of(at))
-            connection = self._connection(place)
+            connection, is_read = self._connection(place), False
             try:
                 answer = _ask(connection, at, start, end, version)
                 if answer.status not in REDIRECTS:
                     _refuse(answer)
                     yield answer
+                    is_read = answer.isclosed()
                     return
                 at = _target(at, answer)
             except http.client.HTTPException:
@@ -97,7 +97,7 @@ class HttpStore:
                 raise NoAnswerError(f"no answer within {self._options.timeout:g} s") from None
             finally:
                 # What has not been read would be taken for the next answer.
-                if connection.sock is not None and not _is_read(connection):
+                if not is_read:
                     connection.close()
         raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
 
@@ -162,11 +162,6 @@ def _ask(
             raise
     connection.request("GET", path, headers=headers)
     return connection.getresponse()
-
-
-def _is_read(connection: http.client.HTTPConnection) -> bool:
-    answer = connection._HTTPConnection__response  # type: ignore[attr-defined]
-    return answer is None or bool(answer.isclosed())
 
 
 def _version(answer: http.client.HTTPResponse) -> str:

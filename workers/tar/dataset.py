@@ -16,9 +16,10 @@ from ..images.decode import is_image
 from ..media.files import is_media
 from ..sources.cache_files import DamagedFileError, kept_path, remove_file
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern, find_shards
+from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform
+from ..stores.finding import find_files
 from .headers import Member
 from .index import ShardIndex, open_index
 from .members import decode_member, refuse_pickled
@@ -56,7 +57,7 @@ class TarDataset(RecordDataset):
         cost: Callable[[Sample], Cost] | None = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
-        self.files = find_shards(pattern, root)
+        self.files = find_files(pattern, root)
         self._files = ShardFiles()
         self.open()
 

@@ -102,7 +102,7 @@ class ShardFiles:
         if member.size <= READ_WHOLE:
             return io.BytesIO(self.read(path, member))
         self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-        return io.BufferedReader(Piece(partial(self._read, path), member.offset, member.size))
+        return io.BufferedReader(MemberFile(partial(self._read, path), member.offset, member.size))
 
     def _check_header(self, path: Path, member: Member, header: bytes) -> None:
         if crc32(header) != member.header:
@@ -147,7 +147,7 @@ class ShardFiles:
         self.__init__(**state)  # type: ignore[misc]
 
 
-class Piece(io.RawIOBase):
+class MemberFile(io.RawIOBase):
     """A file over `size` bytes from `offset` of one that `read(offset, size)` reads."""
 
     def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:

@@ -14,7 +14,7 @@ from ..images.decode import is_image
 from ..media.files import is_media
 from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
-from .shard_files import Piece
+from .shard_files import MemberFile
 
 if TYPE_CHECKING:
     from ..stores.files import StoreFile
@@ -114,4 +114,4 @@ def _piece(shard: "StoreFile", member: Member, head: bytes, headers: bool) -> An
         known = head[start : start + size]
         return known if len(known) == size else shard.read_at(at, size)
 
-    return io.BufferedReader(Piece(read, member.offset, member.size), HEAD)
+    return io.BufferedReader(MemberFile(read, member.offset, member.size), HEAD)

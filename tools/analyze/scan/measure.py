@@ -19,8 +19,8 @@ import numpy as np
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
-from ....workers.sources.stored import expect_samples, reads_stores
 from ....workers.sources.urls import is_url, shown
+from ....workers.stores.samples import expect_samples, reads_stores
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table

@@ -7,7 +7,7 @@ A source some of whose samples are in a store has `reads_stores`, true, and
 from collections.abc import Iterable
 from typing import Any
 
-from .data_identity import part_at, whole_parts
+from ..sources.data_identity import part_at, whole_parts
 
 
 def reads_stores(source: Any) -> bool:
@@ -35,7 +35,7 @@ def stored_ranges(source: Any, index: int, headers: bool = False) -> list[Any]:
 
 def expect_samples(source: Any, samples: Iterable[tuple[int, bool]]) -> None:
     """Begin to read samples (index, whether it is probed): they are next, in this order."""
-    from ..stores.files import expect_ranges  # what is local does without
+    from .files import expect_ranges  # what is local does without
 
     expect_ranges(
         each for index, headers in samples for each in stored_ranges(source, index, headers)
