@@ -252,6 +252,6 @@ def test_a_child_of_a_process_that_has_obstore_does_without(local, monkeypatch):
     child = context.Process(target=_read_in_child, args=(url, answers), daemon=True)
     child.start()
     data, clients = answers.get(timeout=60)
-    child.join()
+    child.kill()
     assert data == (local / "t-000.tar").read_bytes()[:10]
     assert clients == ["s3"]
