@@ -68,9 +68,9 @@ def over_s3fs(url: str, workers: int, transform: Transform) -> Iterable[list[int
 
 def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:
     """Return litData's loader over its own chunks of the same images."""
-    from litdata import StreamingDataLoader, StreamingDataset
+    found: Any = importlib.import_module("litdata")
 
-    class Sized(StreamingDataset):
+    class Sized(found.StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> int:
             return transform(dict(super().__getitem__(index)))
 
@@ -82,7 +82,10 @@ def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]
     }
     cache = os.environ["LITDATA_CACHE"]
     dataset = Sized(url, cache_dir=cache, shuffle=True, storage_options=options)
-    return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=list)
+    loader: Iterable[list[int]] = found.StreamingDataLoader(
+        dataset, batch_size=BATCH, num_workers=workers, collate_fn=list
+    )
+    return loader
 
 
 SYSTEMS: dict[str, Callable[[str, int, Transform], Iterable[list[int]]]] = {

@@ -188,11 +188,11 @@ def test_a_server_that_always_fails_is_given_up_with_its_last_answer(held, monke
             stored[0]
         one_line(error)
         before = len(server.asked)
-        with pytest.raises(Exception, match="503") as error:
+        with pytest.raises(Exception, match="503") as failed:
             list(loader)
         # the loader does not repeat what was repeated
         assert len(server.asked) - before < 20
-        one_line(error)
+        one_line(failed)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import urllib.request
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_workers_read_by_obstore_and_their_parent_does_not(local, options):
 
 
 def test_samples_of_a_mixture_and_of_views_are_expected_too(local):
-    stored = TarDataset("s3://shards/train")
+    stored: Any = TarDataset("s3://shards/train")
     rows = MixtureRows([stored], Recipe(("a",), (20,), ((0, np.ones(1)),), 20, ()))
     for view in (
         Subset(stored, [5, 6]),
