@@ -19,13 +19,13 @@ from ..workers.discovery import FIRST
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, says_costs, source_name
 from .assembly import BalancedSettings
+from .auto.answer import Answer, Question
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
-from .auto.first_samples import Answer, Question, ask_worker
+from .auto.first_samples import ask_worker
 from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
 from .late import LateBalancedLoader
-from .peers.joining import meet
 from .resume.ledger import BalancedLedger, parse_ledger
 from .step.errors import LoaderError
 from .step.ranks import Place, has_process_group
@@ -226,6 +226,8 @@ def _among_ranks(
 
     timeout_s: how long a rank may take to come, and rank 0 to find it, which says so itself.
     """
+    from .peers.joining import meet  # here: a loop on its own meets nobody
+
     data = f"{source_name(source)}, {len(source)} samples"
     longest_s = timeout_s or FOUND_S
     peers = meet(place, name, {"configuration": settings, "data": data}, longest_s)

@@ -58,10 +58,9 @@ class WorkerHandlers(RunControl):
             self.send(peer, Bye())
             self.lose_worker(peer)
             return Outcome.REFUSED
+        self.lose_worker(peer)  # that it was, maybe by another name
         for old in same_name:
-            if old.peer == peer:
-                self.lose_worker(peer)
-            else:
+            if old.peer != peer:
                 self.apply(old.peer, Event.REPLACED)
         self.guard(lambda run: run.see_worker(hello.name, hello.incarnation))
         stats = WorkerStats(self.now)

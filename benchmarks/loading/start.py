@@ -2,9 +2,9 @@
 
 Each figure is of new processes that have imported torch and counterpoise: from the constructor's
 call until the first batch is there, and from later calls of iter(), with workers that start anew
-and with workers that stay. torch's loader, ours without balancing and ours with take turns. All
-keep the bytecode of modules, as installed packages have it, and a first trial of each is not
-counted.
+and with workers that stay. torch's loader, ours without balancing and ours with take turns (with
+--load-ms the last is balance="auto", whose costs only loading shows). All keep the bytecode of
+modules, as installed packages have it, and a first trial of each is not counted.
 """
 
 import json
@@ -13,12 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import click
 import torch
 from rich.table import Table
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
@@ -28,18 +31,38 @@ from counterpoise.tools.console.reporting import emit, rounded_spread
 from counterpoise.workers.processes.clean_interpreter import clean_command
 
 LOADERS = ("torch", "plain", "balanced")
+SLOW_LOADERS = ("torch", "plain", "auto")
 SAMPLES, FEATURES = 1024, 64
 
 
-def run_trial(kind: str, workers: int, batch_size: int, stay: bool, epochs: int) -> None:
+@dataclass(frozen=True)
+class Texts:
+    """Token ids of many lengths, which take `load_s` seconds to load."""
+
+    load_s: float
+
+    def __len__(self) -> int:
+        return SAMPLES // 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.load_s)
+        return torch.arange(5 + index * 7919 % 300)
+
+
+def run_trial(
+    kind: str, workers: int, batch_size: int, stay: bool, epochs: int, load_ms: float = 0.0
+) -> None:
     """Print, as JSON, the milliseconds until the first batch, and the median of later epochs'.
 
     stay: whether the workers do, between epochs.
     """
-    data = TensorDataset(torch.arange(SAMPLES * FEATURES).view(SAMPLES, FEATURES))
+    named: dict[str, Any] = {"num_workers": workers, "persistent_workers": stay}
+    data: Any = TensorDataset(torch.arange(SAMPLES * FEATURES).view(SAMPLES, FEATURES))
+    if load_ms:
+        data, named["collate_fn"] = Texts(load_ms / 1000), partial(pad_sequence, batch_first=True)
     torch.ones(300, 300) @ torch.ones(300, 300)
     begin = time.perf_counter()
-    loader = _loader(kind, data, batch_size, num_workers=workers, persistent_workers=stay)
+    loader = _loader(kind, data, batch_size, **named)
     first = _first_batch_s(loader, begin)
     later = [_first_batch_s(loader, time.perf_counter()) for _ in range(epochs)]
     found = {"first": 1000 * first, "later": 1000 * median(later)}
@@ -50,6 +73,8 @@ def _loader(kind: str, data: Any, batch_size: int, **named: Any) -> Any:
     if kind == "torch":
         return TorchDataLoader(data, batch_size, **named)
     balance = Balance(grouping="fixed") if kind == "balanced" else None
+    if kind == "auto":
+        balance = Balance("auto")
     return DataLoader(data, batch_size, shuffle=False, balance=balance, **named)
 
 
@@ -68,21 +93,27 @@ def _first_batch_s(loader: Any, begin: float) -> float:
 @click.option("--workers", default=2, show_default=True)
 @click.option("--batch-size", default=32, show_default=True)
 @click.option("--epochs", default=5, show_default=True, help="Epochs after the first of each.")
+@click.option(
+    "--load-ms", default=0.0, help='Samples take so long, and balance="auto" has to measure them.'
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: bool) -> None:
+def command(
+    repeats: int, workers: int, batch_size: int, epochs: int, load_ms: float, as_json: bool
+) -> None:
     """Time the first batch of processes and epochs against torch's DataLoader; num_workers=2."""
+    loaders = SLOW_LOADERS if load_ms else LOADERS
     if min(repeats, workers, epochs) < 1:
         raise ValueError(
             f"got {repeats} repeats, {workers} workers, {epochs} epochs: give at least 1 of each"
         )
-    first: dict[str, list[float]] = {kind: [] for kind in LOADERS}
-    later = {stay: {kind: list[float]() for kind in LOADERS} for stay in (False, True)}
-    for kind in LOADERS:  # compiles what has no bytecode yet
-        _time_trial(kind, workers, batch_size, False, epochs)
+    first: dict[str, list[float]] = {kind: [] for kind in loaders}
+    later = {stay: {kind: list[float]() for kind in loaders} for stay in (False, True)}
+    for kind in loaders:  # compiles what has no bytecode yet
+        _time_trial(kind, workers, batch_size, False, epochs, load_ms)
     for _ in range(repeats):
-        for kind in LOADERS:
+        for kind in loaders:
             for stay, times in later.items():
-                found = _time_trial(kind, workers, batch_size, stay, epochs)
+                found = _time_trial(kind, workers, batch_size, stay, epochs, load_ms)
                 times[kind].append(found["later"])
                 if not stay:
                     first[kind].append(found["first"])
@@ -91,6 +122,7 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
         "workers": workers,
         "batch_size": batch_size,
         "epochs": epochs,
+        "load_ms": load_ms,
         "kinds": _compared(first),
         "later_epochs": {
             "new_workers": _compared(later[False]),
@@ -101,9 +133,9 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
 
 
 def _time_trial(
-    kind: str, workers: int, batch_size: int, stay: bool, epochs: int
+    kind: str, workers: int, batch_size: int, stay: bool, epochs: int, load_ms: float
 ) -> dict[str, float]:
-    call = f"m.run_trial({kind!r}, {workers}, {batch_size}, {stay}, {epochs})"
+    call = f"m.run_trial({kind!r}, {workers}, {batch_size}, {stay}, {epochs}, {load_ms})"
     done = subprocess.run(
         clean_command(__name__, call),
         stdin=subprocess.DEVNULL,

@@ -69,6 +69,7 @@ def main() -> None:
         distributed.all_reduce(tokens)
         if rank == 0:
             print(f"step {step.number}: loss {loss:.3f}, tokens of ranks {tokens.int().tolist()}")
+    del model  # what outlives its group may hang (torch 2.13, gloo): its threads need Python's lock
     distributed.destroy_process_group()
 
 

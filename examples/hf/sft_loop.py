@@ -68,6 +68,7 @@ def main() -> None:
         if rank == 0:
             print(f"step {step.number}: loss {loss:.3f}, tokens of ranks {tokens.int().tolist()}")
     print(f"rank {rank} is at the end; {loader.left_out} samples were left out on all ranks")
+    del model  # what outlives its group may hang (torch 2.13, gloo): its threads need Python's lock
     distributed.destroy_process_group()
 
 

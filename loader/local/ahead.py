@@ -152,7 +152,9 @@ class PlanAhead:
     def _ask(self) -> None:
         """Ask for the costs of the next window, and of as many samples beyond it as are planned."""
         feed = self.feed
-        wanted = min(feed.end + max(self._size, self._ahead), len(feed.order))
+        # The first window alone, so that workers begin with its microbatches soon.
+        beyond = 0 if feed.start == feed.at.start else max(self._size, self._ahead)
+        wanted = min(feed.end + beyond, len(feed.order))
         while self._asked < wanted and not feed.is_over:
             end = min(self._asked + self._size, len(feed.order))
             part = self._part(self._asked, end)

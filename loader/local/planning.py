@@ -33,8 +33,7 @@ from .feed import PlannedStep
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
 
-# Returns the contents of this process' microbatches of a step.
-Describe = Callable[[PlannedStep], dict[Cell, Contents]]
+Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches
 
 # Whoever forks waits so long for a window that is being planned.
 FORK_WAIT_S = 60.0
@@ -198,8 +197,7 @@ class Planning:
         except Exception as error:
             found.error, self._is_planned, self._has_failed = error, True, True
             # Of what is planned already ranks still tell each other what they find.
-            is_of_plan = isinstance(error, ValueError | MemoryError) and self._ahead is not None
-            self.has_ended = not is_of_plan
+            self.has_ended = not isinstance(error, ValueError | MemoryError) or self._ahead is None
         is_something = bool(found.to_measure or found.steps or found.failed or found.has_heard)
         if is_something or found.is_over or found.error is not None:
             self._found.append(found)
@@ -207,9 +205,7 @@ class Planning:
         return False
 
     def _work(self, found: Collected) -> None:
-        if self._ahead is None:
-            self._ahead = self._make()
-        ahead = self._ahead
+        ahead = self._ahead = self._ahead or self._make()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(ahead, *self._inbox.get_nowait())

@@ -31,10 +31,10 @@ ResumeIteration = _ResumeIteration  # a worker's answer that it goes on to the n
 is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
-def begin_as_worker(dataset: Any, workers: int, seed: int) -> None:
-    """Make get_worker_info() of this process say what it says in worker 0 of `workers`."""
+def begin_as_worker(dataset: Any, number: int, workers: int, seed: int) -> None:
+    """Make get_worker_info() of this process say what it says in worker `number` of `workers`."""
     info: Any = torch_worker.WorkerInfo
-    torch_worker._worker_info = info(id=0, num_workers=workers, seed=seed, dataset=dataset)
+    torch_worker._worker_info = info(id=number, num_workers=workers, seed=seed, dataset=dataset)
 
 
 def killed_worker(workers: list[Any]) -> str | None:

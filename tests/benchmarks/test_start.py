@@ -13,8 +13,8 @@ def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):
     warm: set[str] = set()
     turns: list[tuple[str, bool]] = []
 
-    def trial(kind, workers, batch_size, stay, epochs):
-        assert (workers, batch_size, epochs) == (2, 32, 3)
+    def trial(kind, workers, batch_size, stay, epochs, load_ms):
+        assert (workers, batch_size, epochs, load_ms) == (2, 32, 3, 0.0)
         if warm != set(start.LOADERS):
             warm.add(kind)
             return {"first": 1e6, "later": 1e6}
@@ -43,9 +43,13 @@ def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):
 
 
 def test_a_trial_takes_batches_in_a_new_process():
-    assert min(start._time_trial("torch", 1, 8, True, 1).values()) > 0
+    assert min(start._time_trial("torch", 1, 8, True, 1, 0.0).values()) > 0
     with pytest.raises(RuntimeError, match="the trial of 'torch' failed"):
-        start._time_trial("torch", 1, -1, False, 2)
+        start._time_trial("torch", 1, -1, False, 2, 0.0)
+
+
+def test_with_slow_samples_auto_takes_part():
+    assert min(start._time_trial("auto", 1, 64, False, 1, 0.1).values()) > 0
 
 
 def test_senseless_numbers_are_refused():

@@ -110,8 +110,9 @@ def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
     assert Cluster(seed).run(disturb) == honest
 
 
-def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest):
-    mutator = Mutator(heard, 5)
+@pytest.mark.parametrize("seed", [5, 21])
+def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest, seed):
+    mutator = Mutator(heard, seed)
     attacked = Cluster(1, workers=0, honest_ranks=False)
     names = [b"hostile-%d" % n for n in range(4)]
     for _ in range(3000):
@@ -120,6 +121,7 @@ def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest)
         attacked.step()
     for name in names:
         attacked.coordinator.unreachable(name, Ping(), attacked.now)
+    assert attacked.coordinator.job is None
     after = Cluster(7)
     after.now, after.coordinator = attacked.now, attacked.coordinator
     assert after.run() == honest

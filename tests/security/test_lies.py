@@ -1,10 +1,12 @@
 """What a lying worker gets in, beside an honest one, over tcp: the table of docs/security.md.
 
 The liar opens the data first, so that it is leased samples; only lies about the data themselves are
-told to an honest worker that was first.
+told to an honest worker that was first, and goes on when they were refused: without an honest
+worker's results the trainer is there until then.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,9 +95,13 @@ LIES = (
 class Handler(SourceHandler):
     """A worker's handler that says what a lie makes of it; it opens its data after others."""
 
-    def __init__(self, root: Any, lie: Lie | None, after: threading.Event) -> None:
+    def __init__(
+        self, root: Any, lie: Lie | None, after: threading.Event,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         super().__init__(None, (), 0, local=False, build=lambda job: open_source(job, root))
         self.lie, self.after, self.has_begun = lie, after, threading.Event()
+        self.go_on = go_on
 
     def open(self, job: str) -> tuple[int, str]:
         assert self.after.wait(LIMIT_S)
@@ -115,6 +121,7 @@ class Handler(SourceHandler):
         change = None if self.lie is None else getattr(self.lie, what)
         if self.lie is None or change is not None or self.lie.opened is not None:
             self.has_begun.set()
+        self.go_on()
         said: Probed | Decoded = found if change is None else change(found)
         return said
 
@@ -130,7 +137,8 @@ def told(party: Any, keys: Any, root: Any, lie: Lie) -> list[Any]:
         liar = Handler(root, lie, now)
         honest = Handler(root, None, liar.has_begun)
     else:
-        honest = Handler(root, None, now)
+        is_refused = lambda: any(lie.says in each for each in balancer.refusals)  # noqa: E731
+        honest = Handler(root, None, now, lambda: balancer.wait(is_refused))
         liar = Handler(root, lie, honest.has_begun)
     own = keys / "worker" if keys else None
     balancer.work(root, "honest", own, handler=honest)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...balancer.planning.problem.options import LLM
-from ..images.decode import ImageError, image_size
 from ..sources.costs import sample_nbytes
 from ..sources.interface import PlainSource, Probe
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
@@ -166,7 +165,7 @@ class ColumnCosts:
             if kind == "images":
                 try:
                     size = _pixels(value.as_py())
-                except (ImageError, OSError):  # a format, or a place, that only datasets reads
+                except (ValueError, OSError):  # a format, or a place, that only datasets reads
                     size = each.field.size(self.dataset[index])
             else:
                 size = value.as_py() if kind == "cost" else _size(value)
@@ -234,6 +233,8 @@ def _is_of_images(feature: Any, library: Any) -> bool:
 
 def _pixels(value: Any) -> int:
     """Return the pixels of an encoded image (its bytes, or its path), or of a list of them."""
+    from ..images.decode import image_size  # here: Pillow is imported where there are images
+
     if isinstance(value, list):
         return sum(map(_pixels, value))
     if value is None:

@@ -1,5 +1,7 @@
 """The coordinator and its workers where the simulation does not reach: who may come, who hangs."""
 
+import math
+
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
@@ -54,6 +56,25 @@ def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
     assert cluster.coordinator.diagnostics.lost == 0
     cluster.send(b"another", hello)
     assert cluster.coordinator.diagnostics.lost == 1
+
+
+def test_a_worker_that_says_hello_by_another_name_leaves_nothing_of_the_first():
+    cluster = Cluster()
+    hellos = [WorkerHello(name, 0, "host", 0) for name in ("w", "v")]
+    cluster.send(b"peer", *hellos, WorkerBye())
+    cluster.rank(b"peer")
+    cluster.send(b"another", hellos[0])  # it replaces nobody, least of all a rank
+    assert list(cluster.coordinator.ranks) == [b"peer"]
+
+
+def test_time_is_looked_at_seldom_while_there_are_only_workers():
+    cluster = Cluster()
+    waits = []
+    for come in (list, cluster.worker, lambda: cluster.rank(b"r")):
+        come()
+        cluster.tick(after_s=1.0)
+        waits.append(round(cluster.coordinator.next_deadline() - cluster.now, 3))
+    assert waits == [math.inf, 1.0, 0.1]
 
 
 def test_an_older_incarnation_is_sent_away():

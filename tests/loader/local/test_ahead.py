@@ -174,6 +174,17 @@ def test_no_more_is_measured_and_planned_than_is_asked_for() -> None:
     assert rank.measured.total() <= 2 * (24 + 6 + 6)
 
 
+def test_the_first_window_is_measured_and_planned_before_anything_else() -> None:
+    rank = Rank(config(), [5] * 600, set(), ahead=24)
+    assert list(rank.ahead.steps()) == []
+    waiting = [*rank.ahead.to_measure]
+    assert waiting == list(range(6))
+    rank.ahead.to_measure.clear()
+    rank.ahead.store(waiting, [(5,)] * len(waiting))
+    assert len([*rank.ahead.steps()]) == 1
+    assert len(rank.ahead.to_measure) == 6 + 24
+
+
 def test_it_says_what_it_waits_for() -> None:
     board = Board(2)
     one = Rank(config(), [5] * 60, set(), 6, Shares(board, 0))

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.slow
 
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")
-STARTS_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0
+# A fork server sees that its trainer has ended when it has imported torch, which takes seconds on a
+# loaded machine.
+STARTS_WITHIN_S, ENDS_WITHIN_S = 60.0, 60.0
 
 
 class Trainers:

@@ -1,0 +1,264 @@
+"""What `auto` has to know of a data set, from the first samples of epoch 0's order.
+
+The processes that read them are in first_samples.py.
+"""
+
+import functools
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.options import ADD_UP
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+from ...workers.discovery import (
+    FIRST,
+    FoundSource,
+    FoundWork,
+    find_costs,
+    hold_first,
+    recognise_work,
+)
+from ...workers.sources.costs import sample_nbytes
+from ...workers.sources.failures import describe_error, kind_of, load_with_retries
+from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
+from .choice import Choice, PlanTerms, padded_if_said, said_work
+from .forecast import Outlook, forecast
+
+# Collating takes this many microbatches' samples.
+COLLATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The samples whose costs and work are to be found, and the plan that they are for.
+
+    order: the indices of the first samples in epoch 0's order. knows_costs: `source` says what they
+    cost. collate: tried where nobody has said how batches are made. progress: where the worker says
+    which sample it is at, plus 1. readers: pipes from those that read for it: of samples that are
+    loaded the first is its own, the second the first reader's, and so on in turns.
+    """
+
+    source: Source
+    dataset: Any
+    key: Callable[[int], str] | None
+    order: tuple[int, ...]
+    knows_costs: bool
+    collate: Callable[[list[Any]], Any]
+    terms: PlanTerms
+    progress: Any = None
+    readers: tuple[Connection, ...] = ()
+
+    @property
+    def at(self) -> int | None:
+        """The index of the sample that the worker is at; None for none."""
+        return self.progress[0] - 1 if self.progress is not None and self.progress[0] else None
+
+    @property
+    def where(self) -> str:
+        """Which sample the worker is at, as the end of a message."""
+        return "" if self.at is None else f", and is at sample {self.source.key(self.at)!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The choice, what it is forecast to do, and the bytes of a sample that is held until planned.
+
+    held_bytes: the mean; 0 where samples are measured without loading them.
+    """
+
+    choice: Choice
+    forecast: Outlook | None
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """In place of a sample that cannot be used, and why; is_fatal: nor can any other."""
+
+    why: str
+    is_fatal: bool
+
+
+def answer(question: Question) -> Answer:
+    """Return what the first samples say; ValueError with one line where they cannot be used."""
+    choice, rows, held = _known(question) if question.knows_costs else _found(question)
+    _, plan = question.terms.plan(choice)
+    told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
+    return Answer(choice, told, held)
+
+
+def _found(question: Question) -> tuple[Choice, Int64, int]:
+    """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
+    samples = _loaded(question, FIRST)
+    found = find_costs(samples)
+    if said_work(question.terms.balance) is None:
+        work = recognise_work(found, samples, question.collate, question.terms.batch_size)
+        found = found.as_batched(work)
+        padded, said = work.padded, work.describe()
+    else:
+        padded, said = padded_if_said(question.terms.balance, found.resources), ""
+    said_costs = found.describe() if found.work else "nothing in the samples varies in size"
+    choice = Choice(found.to_dict(), found.resources, padded, bool(found.work), said_costs, said)
+    rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
+    is_held = bool(found.resources) and FoundSource(question.dataset, found, None).decode_first
+    return choice, np.array(rows, dtype=np.int64), _mean_bytes(samples) if is_held else 0
+
+
+def _known(question: Question) -> tuple[Choice, Int64, int]:
+    """Take the costs that the data say, and find out how batches hold them."""
+    source: Any = question.source
+    is_said = said_work(question.terms.balance) is not None
+    is_held = bool(getattr(source, "decode_first", False))
+    if is_held:
+        samples = _loaded(question, FIRST)
+        costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]
+    else:
+        costs = [each.cost for each in _each(question, FIRST, source.probe)]
+        # Batches are made and looked at only where nobody has said whether they are padded.
+        samples = [] if is_said else _loaded(question, COLLATED * question.terms.batch_size)
+    names = tuple(dict.fromkeys(name for cost in costs for name in cost))
+    rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
+    columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
+    varying = {name: column for name, column in columns.items() if np.ptp(column)}
+    padded, said = padded_if_said(question.terms.balance, names), ""
+    if samples and varying and not is_said:
+        first = {name: column[: len(samples)] for name, column in varying.items()}
+        padded, said = work_of_columns(first, samples, question.collate, question.terms.batch_size)
+    words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
+    choice = Choice(None, names, padded, bool(varying), words, said)
+    return choice, rows, _mean_bytes(samples) if is_held else 0
+
+
+def _loaded(question: Question, most: int) -> list[Any]:
+    """Return the first samples that load, at least a few, until they are too large to hold."""
+    each = _each(question, most, loads(question), question.readers)
+    return hold_first(each, COLLATED * question.terms.batch_size)
+
+
+def loads(question: Question) -> Callable[[int], Any]:
+    """Return what loads the sample at an index, as in epoch 0."""
+    return functools.partial(question.source.load, epoch=0, seed=question.terms.balance.seed)
+
+
+def _each(
+    question: Question,
+    most: int,
+    action: Callable[[int], Any],
+    readers: Sequence[Connection] = (),
+) -> Iterator[Any]:
+    """Yield the result of an action for each of the first samples, broken ones left out.
+
+    readers: who does it, too, for samples in turns, if anybody.
+    """
+    reason, count = "", 0
+    for place, index in enumerate(question.order[:most]):
+        if question.progress is not None:
+            question.progress[0] = index + 1
+        turn = place % (1 + len(readers))
+        result = _receive(readers[turn - 1]) if turn else None
+        if result is None:
+            result = attempt(action, index)
+        if question.progress is not None:
+            question.progress[0] = 0
+        if not isinstance(result, Unread):
+            count += 1
+            yield result
+        elif result.is_fatal:
+            raise ValueError(result.why)
+        else:
+            # What on_error does with it the run says, when its turn comes.
+            reason = result.why
+    if not count:
+        raise ValueError(
+            f"none of the first {min(most, len(question.order))} samples can be used, the last: "
+            f"{reason}"
+        )
+
+
+def attempt(action: Callable[[int], Any], index: int) -> Any:
+    """Return the result of an action for a sample, or why there is none."""
+    try:
+        return load_with_retries(functools.partial(action, index), time.sleep)
+    except Exception as error:
+        if kind_of(error) == "io":
+            return Unread(said_of(error), True)
+        is_known = isinstance(error, SampleError)
+        return Unread(str(error) if is_known else describe_error(error), False)
+
+
+def said_of(error: Exception) -> str:
+    """Return what an error says, and of which kind it is where that is not a caller's mistake."""
+    return str(error) if isinstance(error, ValueError) else describe_error(error)
+
+
+def _receive(reader: Connection) -> Any:
+    """Return what a reader sends, None for what cannot be sent.
+
+    If it has ended, this process ends, too, while it says which sample it is at.
+    """
+    try:
+        sent = reader.recv_bytes()
+    except (EOFError, OSError):
+        sys.exit()
+    try:
+        return pickle.loads(sent)
+    except Exception:
+        return None
+
+
+def _mean_bytes(samples: Sequence[Any]) -> int:
+    return sum(map(sample_nbytes, samples)) // len(samples)
+
+
+def work_of_columns(
+    columns: Mapping[str, Int64],
+    samples: Sequence[Any],
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+) -> tuple[tuple[str, ...], str]:
+    """Return which costs are padded, and in words how batches hold each.
+
+    columns: the costs of the samples by name, (n,) each.
+    """
+    found = find_costs(samples)
+    work = recognise_work(found, samples, collate, batch_size)
+    measured = [found.measure(sample) for sample in samples]
+    like = {name: _like(column, measured) for name, column in columns.items()}
+    padded = tuple(name for name in columns if like[name] in work.padded)
+    return padded, _said(list(columns), like, work)
+
+
+def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
+    """Return the found resource that goes with a known cost sample by sample, "" for none."""
+    for name in measured[0]:
+        other = np.array([each[name] for each in measured], dtype=np.int64)
+        top = int(other.argmax())
+        if column[top] and other[top] and (column * other[top] == other * column[top]).all():
+            return name
+    return ""
+
+
+def _said(names: Sequence[str], like: Mapping[str, str], work: FoundWork) -> str:
+    """Return in words how batches hold the costs of some names."""
+    padded = [name for name in names if like[name] in work.padded]
+    constant = [name for name in names if like[name] in work.constant]
+    unknown = [
+        name
+        for name in names
+        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
+    ]
+    added = [name for name in names if name not in (*padded, *constant, *unknown)]
+    kinds = (
+        (padded, "padded"),
+        (added, "add up"),
+        (constant, "the same in every batch: planned as adding up"),
+        (unknown, "not recognised in the batches: planned as adding up"),
+    )
+    return "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)
