@@ -27,7 +27,7 @@ def same(image):
 
 if __name__ == "__main__":
     images = pickle.load(open(sys.argv[1], "rb"))
-    litdata.optimize(same, images, sys.argv[2], num_workers=1, chunk_bytes="16MB")
+    litdata.optimize(same, images, sys.argv[2], num_workers=1, chunk_size=64)
 """
 
 
