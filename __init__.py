@@ -17,6 +17,7 @@ _HOMES = {
     "ImageDispatch": "loader",
     "Layout": "balancer",
     "LoaderError": "loader",
+    "JsonlDataset": "workers",
     "Mixture": "workers",
     "RemoteDataset": "loader",
     "Step": "loader",

@@ -19,7 +19,7 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, TarDataset, VisionLanguage, media
+from .workers import JsonlDataset, Mixture, TarDataset, VisionLanguage, media
 
 __version__: str
 
@@ -29,6 +29,7 @@ __all__ = [
     "DataLoader",
     "HFProcessor",
     "ImageDispatch",
+    "JsonlDataset",
     "Layout",
     "LoaderError",
     "Mixture",

@@ -77,6 +77,7 @@ ORDER = (
     "workers.tar",
     "workers.vision_language",
     "workers.hf_processor",
+    "workers.jsonl",
     "workers.mixture",
     "workers.batches",
     "workers.processes",

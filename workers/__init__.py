@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import media
+    from .jsonl.dataset import JsonlDataset
     from .mixture.mixture import Mixture
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
     "ByteTokenizer": ".vision_language.token_layout",
+    "JsonlDataset": ".jsonl.dataset",
     "Mixture": ".mixture.mixture",
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
@@ -27,6 +29,7 @@ _HOMES = {
 
 __all__ = [
     "ByteTokenizer",
+    "JsonlDataset",
     "Mixture",
     "PlainSource",
     "Probe",

@@ -26,7 +26,7 @@ from .page.document import headline, render_page
 from .page.steps import padded_advice
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import ScanOptions, find_tasks, reads_shards, with_found_costs
+from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"
@@ -115,11 +115,11 @@ _OPTIONS = (
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
     """Forecast how much of a training step is waiting on this data, and recommend settings.
 
-    SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a URL of these
-    (s3://bucket/train/), a table of costs (npz, jsonl, parquet, or the index.npz of an earlier
-    analysis), or a map-style dataset as package.module:name. Only headers are read, unless --decode
-    is given. An interrupted scan continues from its saved parts when it is run again with the same
-    --out.
+    SOURCE is a tar shard or a file of records (JSONL, JSON), a folder, a glob or brace pattern of
+    them, a URL of shards (s3://bucket/train/), a table of costs (npz, jsonl, parquet, or the
+    index.npz of an earlier analysis), or a map-style dataset as package.module:name. Only headers
+    are read, unless --decode is given. An interrupted scan continues from its saved parts when it
+    is run again with the same --out.
 
     \b
     Example:
@@ -176,7 +176,7 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
         machine=PipelineMachine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
         bytes_as_tokens=not given["tokenizer"]
         and not given["transform"]
-        and any(reads_shards(source) for source in sources),
+        and any(reads_samples(source) for source in sources),
     )
 
 

@@ -30,11 +30,14 @@ RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
 LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
 
 
-def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path, ...]:
+def find_shards(
+    pattern: Pattern, root: str | Path | None = None, extensions: Sequence[str] = (".tar",)
+) -> tuple[Path, ...]:
     """Return the local files of a pattern, sorted, each once.
 
-    A folder means its *.tar. Raises FileNotFoundError where a path is missing or a glob matches
-    nothing, ValueError for a URL or a path outside the root.
+    A folder means its files of the first of `extensions` that there are any of. Raises
+    FileNotFoundError where a path is missing or a glob matches nothing, ValueError for a URL or a
+    path outside the root.
     """
     found: dict[Path, Path] = {}
     for text in texts(pattern):
@@ -43,7 +46,8 @@ def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path,
                 f"{shown(text)!r} is no local path, and only tar shards are read by URL: copy or "
                 "mount the files and give their path"
             )
-        for path in _matches(text, Path(root).resolve() if root is not None else None):
+        base = Path(root).resolve() if root is not None else None
+        for path in _matches(text, base, extensions):
             found.setdefault(path.resolve(), path)
     return tuple(sorted(found.values()))
 
@@ -63,13 +67,13 @@ def texts(pattern: Pattern) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def _matches(text: str, root: Path | None) -> Iterator[Path]:
+def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
     for candidate in _expanded(text):
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
             _bound(Path(posixpath.normpath(path)), root, text)
-        for match in _existing(path, text):
+        for match in _existing(path, text, extensions):
             yield match if root is None else _bound(match.resolve(), root, text)
 
 
@@ -143,12 +147,13 @@ def _range_size(inside: str) -> int:
     return abs(int(found[2]) - int(found[1])) + 1
 
 
-def _existing(path: Path, text: str) -> list[Path]:
+def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = sorted(path.glob("*.tar"))
-        wanted = f"{path}/*.tar"
+        kinds = (sorted(path.glob(f"*{each}")) for each in extensions)
+        found = next(filter(None, kinds), [])
+        wanted = " ".join(f"{path}/*{each}" for each in extensions)
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         wanted = str(path)

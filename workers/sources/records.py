@@ -37,7 +37,7 @@ from .interface import (
 )
 from .labels import with_label_tokens
 from .randomness import generator, run_seeded
-from .registry import build, registered, spec_of
+from .registry import build, name_of, registered, spec_of
 from .urls import is_url
 
 Transform = Callable[..., Sample]
@@ -53,12 +53,15 @@ class RecordDataset(ABC):
     first), else, without a transform, from the headers: {"pixels", "bytes"}. Probed costs are kept
     in `cache`, $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise.
 
-    A format is a subclass that has a FORMAT, `open_files`, `key`, `raw` and `file_digest`. Its
+    A format is a subclass that has `open_files`, `key`, `raw` and `file_digest`. Its
     constructor takes these arguments by name, and those that `fields` returns; it sets `files` and
     calls `open`.
     """
 
-    FORMAT: ClassVar[str] = ""  # its name in the registry of sources
+    FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
+    # By what `source_of` knows its files, and its folders.
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ()
+    MARKERS: ClassVar[tuple[str, ...]] = ()
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...] = ()
 
@@ -292,7 +295,8 @@ class RecordDataset(ABC):
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
         paths = [self._absolute(each) for each in self.pattern]
         transform = None if self.transform is None else spec_of(self.transform)
-        about = {"source": self.FORMAT, "pattern": list(paths), "transform": transform}
+        name = self.FORMAT or name_of(type(self))
+        about = {"source": name, "pattern": list(paths), "transform": transform}
         return {**about, **self.fields()}
 
     def _absolute(self, pattern: str) -> str:
@@ -318,17 +322,18 @@ class RecordDataset(ABC):
         Raises ValueError for a spec that is malformed, a path outside the root, and a transform
         that nobody registered.
         """
-        about = {"source": cls.FORMAT, "pattern": None, "transform": None, **spec}
+        name = cls.FORMAT or name_of(cls)
+        about = {"source": name, "pattern": None, "transform": None, **spec}
         pattern, chosen = about.pop("pattern"), about.pop("transform")
-        if about.pop("source") != cls.FORMAT or not isinstance(pattern, str | list | tuple):
+        if about.pop("source") != name or not isinstance(pattern, str | list | tuple):
             raise ValueError(
-                f"a {cls.FORMAT} source is given as source, pattern, transform; got {spec!r:.200}"
+                f"a {name} source is given as source, pattern, transform; got {spec!r:.200}"
             )
         if not all(isinstance(text, str) for text in pattern):
             raise ValueError(f"a pattern is a text or a list of texts, got {pattern!r:.200}")
         known = inspect.signature(cls).parameters
         if unknown := sorted(set(about) - set(known) | set(about) & {"root", "cache", "cost"}):
-            raise ValueError(f"a {cls.FORMAT} source is not described by {', '.join(unknown)}")
+            raise ValueError(f"a {name} source is not described by {', '.join(unknown)}")
         transform = None if chosen is None else build(chosen, registered(allowed))
         return cls(pattern, transform=transform, root=root, cache=cache, **about)
 
@@ -338,6 +343,22 @@ class RecordDataset(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
+
+
+def refuse_repeated(files: Sequence[Path], keys: Iterable[Iterable[str]], what: str = "") -> None:
+    """Raise ValueError for a key that occurs in two files; keys: of each file, one after the other.
+
+    what: what else can be done.
+    """
+    seen: dict[str, Path] = {}
+    for path, own in zip(files, keys, strict=True):
+        for key in own:
+            other = seen.setdefault(key, path)
+            if other is not path:
+                raise ValueError(
+                    f"key {key!r} stands in {other} and in {path}; keys must differ over all "
+                    f"files, so name one of the two files only or write them again{what}"
+                )
 
 
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:

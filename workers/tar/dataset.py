@@ -18,7 +18,7 @@ from ..sources.cache_files import DamagedFileError, kept_path, remove_file
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
-from ..sources.records import RecordDataset, Transform
+from ..sources.records import RecordDataset, Transform, refuse_repeated
 from ..stores.finding import find_files
 from .headers import Member
 from .index import ShardIndex, open_index
@@ -46,7 +46,7 @@ class TarDataset(RecordDataset):
     twice, no samples).
     """
 
-    FORMAT = "tar"
+    FORMAT, EXTENSIONS = "tar", (".tar",)
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class TarDataset(RecordDataset):
                 "must be named key.extension"
             )
         if len(self.files) > 1:
-            _check_keys(self.files, self._indexes)
+            keys = (map(index.key, range(len(index))) for index in self._indexes)
+            refuse_repeated(self.files, keys)
         return counts
 
     def has_changed(self) -> bool:
@@ -153,16 +154,3 @@ def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIn
         others = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""
         logger.warning("%s: it is made again%s", first, others)
     return indexes
-
-
-def _check_keys(shards: tuple[Path, ...], indexes: tuple[ShardIndex, ...]) -> None:
-    """Raise ValueError for a key that occurs in two shards."""
-    seen: dict[str, Path] = {}
-    for shard, index in zip(shards, indexes, strict=True):
-        for row in range(len(index)):
-            other = seen.setdefault(index.key(row), shard)
-            if other is not shard:
-                raise ValueError(
-                    f"key {index.key(row)!r} stands in {other} and in {shard}; keys must differ "
-                    "over all shards, so name one of the two files only or write them again"
-                )

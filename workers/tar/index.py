@@ -216,23 +216,23 @@ def _fits(index: ShardIndex, length: int) -> bool:
         return False
     kinds, offsets, sizes, _ = members.T
     return bool(
-        _are_ends(index.name_ends, len(index.names))
-        and _are_between_characters(index.name_ends, index.names)
-        and _are_ends(index.member_ends, len(members))
+        are_ends(index.name_ends, len(index.names))
+        and are_between_characters(index.name_ends, index.names)
+        and are_ends(index.member_ends, len(members))
         and len(index.name_ends) == len(index.member_ends)
         and ((kinds >= 0) & (kinds < len(index.extensions))).all()
         and ((offsets >= BLOCK) & (sizes >= 0) & (sizes <= length - offsets)).all()
     )
 
 
-def _are_ends(ends: Integers, length: int) -> bool:
+def are_ends(ends: Integers, length: int) -> bool:
     """Return whether these are the ends of one or more parts that make up `length`."""
     if ends.ndim != 1 or not len(ends):
         return ends.ndim == 1 and length == 0
     return bool(ends[0] >= 0 and (ends[1:] >= ends[:-1]).all() and ends[-1] == length)
 
 
-def _are_between_characters(ends: Integers, names: bytes) -> bool:
+def are_between_characters(ends: Integers, names: bytes) -> bool:
     """Return whether no character of the names, in UTF-8, is cut by an end."""
     after = np.frombuffer(names + b"\0", np.uint8)[ends]
     return bool((after & 0xC0 != 0x80).all())

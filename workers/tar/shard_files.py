@@ -91,9 +91,9 @@ class ShardFiles:
         """Return a member's bytes; OSError, which names the shard, where they are not there."""
         if member.size > LARGE:
             # Not together, since that takes a copy.
-            self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-            return self._read(path, member.offset, member.size)
-        data = self._read(path, member.offset - BLOCK, BLOCK + member.size)
+            self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
+            return self.read_at(path, member.offset, member.size)
+        data = self.read_at(path, member.offset - BLOCK, BLOCK + member.size)
         self._check_header(path, member, data[:BLOCK])
         return data[BLOCK:]
 
@@ -101,15 +101,17 @@ class ShardFiles:
         """Return a file over a member's bytes; of a large one only what is asked for is read."""
         if member.size <= READ_WHOLE:
             return io.BytesIO(self.read(path, member))
-        self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-        return io.BufferedReader(MemberFile(partial(self._read, path), member.offset, member.size))
+        self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
+        read = partial(self.read_at, path)
+        return io.BufferedReader(MemberFile(read, member.offset, member.size))
 
     def _check_header(self, path: Path, member: Member, header: bytes) -> None:
         if crc32(header) != member.header:
             what = f"there is another member at byte {member.offset - BLOCK}"
             raise DataChangedError.at(str(path), what)
 
-    def _read(self, path: Path, offset: int, size: int) -> bytes:
+    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+        """Return bytes of a shard; OSError, which names it, where they are not there."""
         try:
             return self._read_all(path, offset, size)
         except OSError as error:

@@ -9,64 +9,31 @@ would fail every later read too, ends the scan.
 import re
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
+from ....workers.sources.records import RecordDataset
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.samples import expect_samples, reads_stores
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import ScanOptions, ScanTask, open_dataset, open_shard
+from .sources import Remembering, ScanOptions, ScanTask, open_dataset, open_shard
 
-# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
-WRITE_EVERY = 64
 TRUNCATED = re.compile(
     r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
 )
 
 
-class ShardDataset(TarDataset):
-    """A shard that remembers the last sample read: its source is then known without a read."""
-
-    keep_every = WRITE_EVERY
-    last: Mapping[str, Any] = {}
-
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return a sample's members and remember them."""
-        found = super().raw(index, headers)
-        self.last = found
-        return found
-
-    def source_named(self, index: int, field: str) -> str:
-        """Return the source that a sample's JSON names, "" if it names none."""
-        raw = self.last
-        try:
-            # Costs that were kept are not read again, so another sample may have been the last.
-            if raw.get("__key__") != self.key(index):
-                raw = self.raw(index, headers=True)
-        except (ValueError, OSError):
-            return ""
-        about = raw.get("json")
-        found = about.get(field) if isinstance(about, Mapping) else None
-        return str(found) if found is not None else ""
-
-
-def shard_series(path: Path) -> str:
-    """Return the name that numbered shards share; the folder's name if there is only a number.
-
-    >>> shard_series(Path("web-00012.tar")), shard_series(Path("laion/00012.tar"))
-    ('web', 'laion')
-    """
-    stem = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_")
-    return stem or path.absolute().parent.name or path.name
+class ShardDataset(Remembering, TarDataset):
+    """A shard that remembers the last sample read."""
 
 
 def broken_shard(path: Path, reason: str) -> list[Failure]:
@@ -106,8 +73,18 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
     if task.kind == "dataset":
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
-        label = task.paths[0].partition(":")[2]
-        return _measure(source, chosen, options, lambda _: label)
+        label = task.paths[0].rpartition(":")[2]
+        named = getattr(source, "source_named", None)
+        try:
+            return _measure(
+                source,
+                chosen,
+                options,
+                lambda index: named(index, options.source_field) if named is not None else label,
+            )
+        finally:
+            if isinstance(source, RecordDataset):
+                source.keep()
     chosen_by_shard = task.chosen or (None,) * len(task.paths)
     shards = zip(task.paths, chosen_by_shard, strict=True)
     return merge(_measure_shard(path, chosen, options) for path, chosen in shards)
@@ -133,14 +110,10 @@ def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions
         dataset = open_shard(path, options, ShardDataset)
     except ValueError as error:
         return no_rows(broken_shard(Path(shown(path) if is_url(path) else path), str(error)))
-    series = shard_series(Path(shown(path) if is_url(path) else path))
-
-    def source_of(index: int) -> str:
-        return dataset.source_named(index, options.source_field) or series
-
     try:
         indexes = range(len(dataset)) if chosen is None else chosen
-        return _measure(dataset, indexes, options, source_of)
+        named = partial(dataset.source_named, field=options.source_field)
+        return _measure(dataset, indexes, options, named)
     finally:
         dataset.keep()
 
