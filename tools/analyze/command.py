@@ -19,13 +19,14 @@ from ...workers.sources.urls import is_url, shown
 from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
 from ..inputs.programs import Command, check_sizes, with_options
+from ..runners import on_cores, on_ray
 from .model.pipelines import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
 from .page.steps import padded_advice
 from .scan.rows import Rows
-from .scan.run import on_cores, on_ray, scan_all
+from .scan.run import scan_all
 from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
 OUT = Path("counterpoise-analysis")

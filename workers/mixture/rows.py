@@ -14,7 +14,7 @@ from ...balancer.planning.problem.shuffle import derive_seed
 from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
-from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of
+from ..sources.interface import Probe, SampleError, Source, checked_probe, data_of, file_of
 from ..sources.registry import open_source
 from ..stores.samples import reads_stores, stored_ranges
 
@@ -36,8 +36,7 @@ class MixtureRows:
         self.pattern = "mixture of " + ", ".join(recipe.names)
         self._begins: list[int] = recipe.first_rows.tolist()
         self._known = [
-            KnownData(getattr(part, "dataset", part), len(part), part.key).looked_at()
-            for part in self.parts
+            KnownData(data_of(part), len(part), part.key).looked_at() for part in self.parts
         ]
 
     def __len__(self) -> int:
@@ -178,7 +177,7 @@ class MixtureRows:
                     f"{type(part).__name__}: give a TarDataset, or leave balancer="
                 )
         parts = [part.spec() for part in self.parts if hasattr(part, "spec")]
-        return {"source": "mixture", "parts": parts, "recipe": self.recipe.facts()}
+        return {"source": "mixture", "parts": parts, "recipe": self.recipe.row_facts()}
 
     @classmethod
     def from_spec(
@@ -210,7 +209,7 @@ class MixtureRows:
         if samples is not None:
             return ""
         facts = [each.identity for each in self._known]
-        return digest([self.recipe.facts(), facts])
+        return digest([self.recipe.digest, facts])
 
 
 def resources_of(part: Source) -> tuple[str, ...]:

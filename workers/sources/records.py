@@ -22,6 +22,7 @@ from PIL import features
 
 from ..images.decode import ImageError, image_size, is_image, look_at, open_image
 from ..media.files import MediaError, is_media
+from .cache_files import Stamp, identity
 from .cost_cache import CostsCache
 from .costs import checked_measure, sample_nbytes
 from .file_patterns import Pattern, named
@@ -101,6 +102,10 @@ class RecordDataset(ABC):
     @abstractmethod
     def file_digest(self, number: int) -> str:
         """Return a hash of what the file with that number holds: keys and places, at least."""
+
+    def stamp(self, number: int) -> Stamp:
+        """Return what identifies a file's state: costs kept of another one are forgotten."""
+        return identity(self.files[number])
 
     def fields(self) -> dict[str, Any]:
         """Return the arguments, JSON-able, that `spec` has beside pattern and transform."""
@@ -250,6 +255,7 @@ class RecordDataset(ABC):
             facts = [self._transform_fingerprint(), library_versions(), self.file_digest(number)]
             self._costs[number] = CostsCache(
                 self.files[number],
+                self.stamp(number),
                 digest(facts),
                 self._ends[number] - (self._ends[number - 1] if number else 0),
                 self.cache,

@@ -139,8 +139,13 @@ SOURCE_GROUP = "counterpoise.sources"
 # In a folder with files of several formats those of the first are meant.
 FORMATS = {
     "tar": "counterpoise.workers:TarDataset",
+    "hf": "counterpoise.workers:HFDataset",
+    "parquet": "counterpoise.workers:ParquetDataset",
     "jsonl": "counterpoise.workers:JsonlDataset",
+    "energon": "counterpoise.workers:EnergonDataset",
+    "mds": "counterpoise.workers:MDSDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "selection": "counterpoise.workers.selection.selection:Selection",
 }
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from ..images.decode import is_image
 from ..media.files import is_media
-from ..sources.cache_files import DamagedFileError, kept_path, remove_file
+from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
 from ..stores.finding import find_files
 from .headers import Member
-from .index import ShardIndex, open_index
+from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles
 from .stored_shards import read_members, wanted
@@ -57,9 +57,13 @@ class TarDataset(RecordDataset):
         cost: Callable[[Sample], Cost] | None = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
-        self.files = find_files(pattern, root)
+        self.files = self.find_files(pattern)
         self._files = ShardFiles()
         self.open()
+
+    def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
+        """Return the shards of a pattern, in order."""
+        return find_files(pattern, self.root)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""
@@ -93,6 +97,10 @@ class TarDataset(RecordDataset):
     def file_digest(self, number: int) -> str:
         """Return a hash of a shard's keys and places."""
         return self._indexes[number].digest
+
+    def stamp(self, number: int) -> Stamp:
+        """Return what identifies a shard's state, in a copy of one that prepare wrote, too."""
+        return shard_stamp(self.files[number])
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return the members by extension, and "__key__"; SampleError for text that is none.

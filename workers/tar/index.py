@@ -19,6 +19,7 @@ import numpy as np
 from ..sources.cache_files import (
     Arrays,
     DamagedFileError,
+    Stamp,
     identity,
     kept_path,
     log_damaged,
@@ -29,12 +30,15 @@ from ..sources.cache_files import (
 )
 from ..sources.data_identity import spread
 from ..sources.fingerprint import digest_arrays
-from .headers import BLOCK, Entry, Member, linked, walk
+from .headers import BLOCK, Entry, Member, linked, plain_file, walk
 from .stored_shards import HeaderWindow, are_there, read_beside
 
 WORTH_KEEPING = 8  # samples
 META = re.compile(r"__[^/]*__($|/)")
 NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+# The last member of a shard that `writing.py` wrote, and what is behind it.
+SEAL, SEAL_BYTES, SEAL_END = "__counterpoise__/", 16, bytes(2 * BLOCK)
+SEALED = re.compile(f"{SEAL}([0-9a-f]{{{2 * SEAL_BYTES}}})")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -69,6 +73,20 @@ class ShardIndex:
         rows = self.members[start : self.member_ends[index]].tolist()
         return tuple(Member(self.extensions[kind], *rest) for kind, *rest in rows)
 
+    def only(self, rows: Integers) -> "ShardIndex":
+        """Return the index of some samples, in the order given; rows (n,)."""
+        members = [np.arange(*span) for span in _spans(self.member_ends, rows)]
+        place = {row: at for at, row in enumerate(rows.tolist())}
+        names = [self.names[slice(*span)] for span in _spans(self.name_ends, rows)]
+        return ShardIndex(
+            names=b"".join(names),
+            name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+            member_ends=np.cumsum([len(each) for each in members], dtype=np.int64),
+            members=self.members[np.concatenate([*members, np.empty(0, np.int64)])],
+            extensions=self.extensions,
+            faults={place[row]: why for row, why in self.faults.items() if row in place},
+        )
+
     @cached_property
     def digest(self) -> str:
         """Return a hash of keys, extensions, offsets, sizes, faults, the same for every copy."""
@@ -76,12 +94,37 @@ class ShardIndex:
         return digest_arrays(names, self.name_ends, self.member_ends, self.members[:, :3])
 
 
+def shard_stamp(shard: Path | Any) -> Stamp:
+    """Return what identifies a shard's state: its size, and the hash at its end, else its mtime."""
+    size, mtime = identity(shard)
+    if not isinstance(shard, Path):  # in a store, which says its state
+        return size, mtime
+    length = BLOCK + len(SEAL_END)
+    with shard.open("rb", buffering=0) as file:
+        try:
+            end = os.pread(file.fileno(), length, max(0, size - length))
+        except OSError as error:
+            error.filename = str(shard)
+            raise
+    last = plain_file(end[:BLOCK]) if end[BLOCK:] == SEAL_END else None
+    found = None if last is None else SEALED.fullmatch(last[0])
+    # A stamp is of int64; below zero, where no time is.
+    return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+
+
+def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
+    """Return where each of some parts begins and ends."""
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    found: list[list[int]] = np.stack([begins[rows], ends[rows]], 1).tolist()
+    return found
+
+
 def open_index(
     shard: Path | Any,
     cache: Path | None = None,
     report: Callable[[DamagedFileError], None] = log_damaged,
 ) -> ShardIndex:
-    """Return a shard's index: the kept one while size and mtime are as they were, else a new scan.
+    """Return a shard's index: the kept one while its stamp is as it was, else a new scan.
 
     Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
     million tiny shards stay without a million files. A kept file that is damaged, or cannot be an
@@ -89,7 +132,7 @@ def open_index(
     Of a shard in a store (a StoreFile) an index that lies beside it is taken, too.
     Raises ValueError for a damaged shard.
     """
-    path, about = kept_path(shard, "index.npz", cache), identity(shard)
+    path, about = kept_path(shard, "index.npz", cache), shard_stamp(shard)
     kept = read_or_remove(path, about, report)
     if kept is not None:
         index = _unpacked(kept)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ....workers.mixture.mixture import Mixture
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
@@ -75,13 +77,15 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
         label = task.paths[0].rpartition(":")[2]
         named = getattr(source, "source_named", None)
+        mixture: Any = getattr(source, "dataset", source)
+
+        def source_at(index: int) -> str:
+            if isinstance(mixture, Mixture):
+                return mixture.source_of(mixture.key(index))
+            return named(index, options.source_field) if named is not None else label
+
         try:
-            return _measure(
-                source,
-                chosen,
-                options,
-                lambda index: named(index, options.source_field) if named is not None else label,
-            )
+            return _measure(source, chosen, options, source_at)
         finally:
             if isinstance(source, RecordDataset):
                 source.keep()

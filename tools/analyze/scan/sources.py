@@ -18,6 +18,8 @@ import numpy as np
 from ....balancer.planning.problem.shuffle import permutation
 from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
 from ....workers.hf_processor.records import CHATS, DOCUMENTS, MEDIA_COLUMNS
+from ....workers.mixture.mixture import Mixture
+from ....workers.mixture.recipe_files import is_recipe
 from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
@@ -124,20 +126,30 @@ def shard_series(path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def open_dataset(path: str, options: ScanOptions) -> Source:
-    """Return the data set at package.module:name, or in files of any format but tar.
+    """Return the data set at package.module:name, in a recipe, or in files of any format but tar.
 
     A class or function is called first; files are opened with the options' transform.
     """
-    if not is_import_path(path):
+    if not (is_import_path(path) or is_recipe(path)):
         opened: Source = _open_files(path, remembering(class_of(path)), options)
         return opened
-    found = import_object(path)
-    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    dataset = found if is_dataset else found()
+    dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
     if options.found is None or says_costs(source):
         return source
     return FoundSource(dataset, options.found, None)
+
+
+def find_dataset(path: str) -> Any:
+    """Return the map-style dataset at package.module:name, or the mixture of a recipe's file.
+
+    A class or function is called first.
+    """
+    if is_recipe(path):
+        return Mixture.from_file(path)
+    found = import_object(path)
+    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
+    return found if is_dataset else found()
 
 
 def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
@@ -248,13 +260,13 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
     A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, records of
-    another format (JSONL), a table of costs (npz, jsonl, parquet), or a dataset as
-    package.module:name. listed(count) is called with the number of files of the current source as
-    it grows. Raises FileNotFoundError and ValueError.
+    another format (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a
+    dataset as package.module:name. listed(count) is called with the number of files of the current
+    source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
-        if is_import_path(source):
+        if is_import_path(source) or is_recipe(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
         if is_url(source) and is_table(source):
@@ -291,7 +303,9 @@ def reads_samples(source: str) -> bool:
     >>> reads_samples("a.tar"), reads_samples("costs.npz"), reads_samples("my_data:dataset")
     (True, False, False)
     """
-    return not is_import_path(source) and (not is_table(source) or has_records(source))
+    if is_import_path(source) or is_recipe(source):
+        return False
+    return not is_table(source) or has_records(source)
 
 
 def has_records(source: str) -> bool:
