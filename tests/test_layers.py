@@ -75,6 +75,7 @@ ORDER = (
     "workers.images",
     "workers.media",
     "workers.sources",
+    "workers.stores",
     "workers.discovery",
     "workers.tar",
     "workers.vision_language",

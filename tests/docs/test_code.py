@@ -40,6 +40,7 @@ NOT_RUN = {
     "worker": "works until it is stopped; tests/tools/services runs it",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
+    "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
     "job.json": "made from a profile of the reader's model",
     "counterpoise-analysis": "made by `counterpoise analyze` of the reader's data",
     "model.json": "the reader's own measurements",

@@ -8,16 +8,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ...workers.sources.urls import SCHEMES, scheme_of
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
 from .files import examine_dead_letters, examine_ledger
 from .installation import examine_installation
 from .job import Examination, examine_job
 from .step_keys import examine_step
+from .stores import examine_store
 
 
 @click.command("doctor")
-@click.argument("target", required=False, metavar="[ADDRESS|LEDGER]")
+@click.argument("target", required=False, metavar="[ADDRESS|LEDGER|URL]")
 @click.option(
     "--listen",
     default="tcp://127.0.0.1:5555",
@@ -65,7 +67,7 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Check this installation, the job at an ADDRESS, or a LEDGER (a JSON file).
+    """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
     Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 2 if the
     job did not answer.
@@ -75,6 +77,7 @@ def command(
       counterpoise doctor
       counterpoise doctor tcp://10.0.0.1:5555 --keys keys/trainer
       counterpoise doctor ledger.json
+      counterpoise doctor s3://bucket/train/
       counterpoise doctor ledger.json --step 1200 --data my_module:data
       counterpoise doctor --dead-letter letters.jsonl
     """  # noqa: D301
@@ -86,6 +89,8 @@ def command(
         found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
         found = Examination(examine_installation(listen, root, keys))
+    elif scheme_of(target) in SCHEMES:
+        found = Examination(examine_store(target))
     elif "://" in target:
         found = examine_job(target, timeout, keys, skew)
     elif step is not None and data is not None:
@@ -95,7 +100,8 @@ def command(
     else:
         raise ValueError(
             f"{target!r} is not an address and not a file; give an address such as "
-            "tcp://HOST:5555, the file of a ledger, or nothing to check this machine"
+            "tcp://HOST:5555, a URL such as s3://bucket/train/, the file of a ledger, or nothing "
+            "to check this machine"
         )
     return _report(found, as_json, strict)
 

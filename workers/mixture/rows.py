@@ -16,6 +16,7 @@ from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
 from ..sources.interface import Probe, SampleError, Source, checked_probe, data_of, file_of
 from ..sources.registry import open_source
+from ..stores.samples import reads_stores, stored_ranges
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
 MARKS = "/@"
@@ -156,6 +157,16 @@ class MixtureRows:
         """Return the file that the sample is in, empty where its source does not say."""
         number, _, sample = self._at(row)
         return file_of(self.parts[number], sample)
+
+    @property
+    def reads_stores(self) -> bool:
+        """Whether samples of some source are in a store."""
+        return any(map(reads_stores, self.parts))
+
+    def stored_ranges(self, row: int, headers: bool) -> list[Any]:
+        """Return what is read from a store of a sample."""
+        number, _, sample = self._at(row)
+        return stored_ranges(self.parts[number], sample, headers)
 
     def spec(self) -> dict[str, Any]:
         """Return the description for workers elsewhere; ValueError where a source has none."""

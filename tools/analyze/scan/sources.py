@@ -26,6 +26,8 @@ from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.registry import class_of
+from ....workers.sources.urls import is_url, shown
+from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
 from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
@@ -150,7 +152,7 @@ def find_dataset(path: str) -> Any:
     return found if is_dataset else found()
 
 
-def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
+def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
     """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
     return _open_files([str(path)], kind, options)
 
@@ -181,7 +183,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(Path(path), options, TarDataset))
+                    unknown.append(open_shard(path, options, TarDataset))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
@@ -250,24 +252,25 @@ class ScanTask:
         """Return a hash that changes with the files and the rows; OSError if a file is gone."""
         is_files = self.kind != "dataset"
         states = [_file_state(path) for path in self.paths] if is_files else []
-        paths = [os.path.abspath(path) for path in self.paths] if is_files else self.paths  # noqa: PTH100
+        paths = [_place(path) for path in self.paths] if is_files else self.paths
         return digest([self.kind, paths, states, self.start, self.stop, self.chosen])
 
 
 def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
-    A source is a tar shard, a folder of them, a glob or brace pattern, records of another format
-    (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a dataset as
-    package.module:name.
-    listed(count) is called with the number of files of the current source as it grows. Raises
-    FileNotFoundError and ValueError.
+    A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, records of
+    another format (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a
+    dataset as package.module:name. listed(count) is called with the number of files of the current
+    source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
         if is_import_path(source) or is_recipe(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
+        if is_url(source) and is_table(source):
+            raise ValueError(f"{shown(source)}: tables are read from local files; copy it")
         if has_records(source):
             listed(1)
             tasks.append(ScanTask("dataset", (source,)))
@@ -324,14 +327,24 @@ def _has_costs(path: Path) -> bool:
     return not is_record and any(isinstance(value, int | float) for value in row.values())
 
 
+def _place(path: str) -> str:
+    return shown(path) if is_url(path) else os.path.abspath(path)  # noqa: PTH100
+
+
 def _file_state(path: str) -> tuple[int, int]:
     """Return a file's size and modification time, without a Path: there may be a million files."""
+    if is_url(path):
+        return open_url(path).stamp
     state = os.stat(path)  # noqa: PTH116
     return state.st_size, state.st_mtime_ns
 
 
 def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
     """Return files and their sizes; a folder is walked entry by entry, to report progress."""
+    if is_url(source):
+        stored = [(each.url, each.size) for each in list_urls(source)]
+        listed(len(stored))
+        return stored
     if not Path(source).is_dir():
         files = [(str(path), path.stat().st_size) for path in find_shards(source)]
         listed(len(files))
