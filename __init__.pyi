@@ -16,6 +16,7 @@ from .loader import (
     adapters,
     check_equivalence,
     hf_kwargs,
+    loss_by_source,
     loss_rule,
     scale_loss,
 )
@@ -26,10 +27,12 @@ from .workers import (
     MDSDataset,
     Mixture,
     ParquetDataset,
+    Selection,
     TarDataset,
     VisionLanguage,
     media,
     open_metadataset,
+    split_by_key,
 )
 
 __version__: str
@@ -49,6 +52,7 @@ __all__ = [
     "Mixture",
     "ParquetDataset",
     "RemoteDataset",
+    "Selection",
     "Step",
     "StepInfo",
     "StepLoader",
@@ -61,11 +65,13 @@ __all__ = [
     "check_equivalence",
     "hf_kwargs",
     "loader",
+    "loss_by_source",
     "loss_rule",
     "media",
     "open_metadataset",
     "scale_loss",
     "sched",
+    "split_by_key",
     "time_ns",
     "workers",
 ]

@@ -38,6 +38,7 @@ BENCHES = {
     ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
+    "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "threads": ("planning.threads", "Planning beside other threads: throughput, and waits."),

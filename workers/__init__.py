@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .jsonl.dataset import JsonlDataset
     from .mds.dataset import MDSDataset
     from .mixture.mixture import Mixture
+    from .selection.selection import Selection, split_by_key
     from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
     from .tar.dataset import TarDataset
     from .vision_language.token_layout import ByteTokenizer
@@ -29,12 +30,14 @@ _HOMES = {
     "PlainSource": ".sources.interface",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
+    "Selection": ".selection.selection",
     "Source": ".sources.interface",
     "TarDataset": ".tar.dataset",
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
     "media": "",
     "open_metadataset": ".energon.metadataset",
+    "split_by_key": ".selection.selection",
 }
 
 __all__ = [
@@ -48,12 +51,14 @@ __all__ = [
     "PlainSource",
     "Probe",
     "SampleError",
+    "Selection",
     "Source",
     "TarDataset",
     "VisionLanguage",
     "as_source",
     "media",
     "open_metadataset",
+    "split_by_key",
 ]
 
 if not TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ...workers.mixture.mixture import Mixture
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
-from ...workers.sources.file_patterns import SCHEME
 from ...workers.sources.interface import Source
+from ...workers.sources.urls import SCHEME
 from ...workers.tar.dataset import TarDataset
 from ..analyze.scan.measure import measure_task
 from ..analyze.scan.rows import Failure

@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.lib.format import (
@@ -38,24 +38,45 @@ FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
 
 
-def identity(shard: Path) -> Stamp:
+class Stored(Protocol):
+    """A file of a store (workers/stores): its text is its URL, without what is secret."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """What identifies its state."""
+
+
+def identity(shard: Path | Stored) -> Stamp:
     """Return what identifies a state of a file: its size, and its mtime in nanoseconds."""
+    if not isinstance(shard, Path):
+        return shard.stamp
     state = shard.stat()
     return state.st_size, state.st_mtime_ns
 
 
-def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
+def kept_path(shard: Path | Stored, suffix: str, cache: Path | None = None) -> Path:
     """Return where the file "SHARD.suffix" that describes a shard belongs.
 
     The first of: the folder `cache`, $COUNTERPOISE_CACHE, the shard's own folder where it may be
-    written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path.
+    written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path,
+    or URL.
     """
-    named = cache or os.environ.get("COUNTERPOISE_CACHE")
-    if not named and _may_write(shard.parent):
+    is_named = cache or os.environ.get("COUNTERPOISE_CACHE")
+    if isinstance(shard, Path) and not is_named and _may_write(shard.parent):
         return shard.with_name(f"{shard.name}.{suffix}")
-    folder = Path(named) if named else Path.home() / ".cache" / "counterpoise"
-    place = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=8).hexdigest()
-    return folder / f"{shard.name}.{place}.{suffix}"
+    where = os.fsencode(shard.resolve() if isinstance(shard, Path) else str(shard))
+    place = hashlib.blake2b(where, digest_size=8).hexdigest()
+    return (cache or cache_folder()) / f"{shard.name}.{place}.{suffix}"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is not kept beside data: $COUNTERPOISE_CACHE, or in ~/.cache."""
+    named = os.environ.get("COUNTERPOISE_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "counterpoise"
 
 
 def open_kept(path: Path) -> BinaryIO:
@@ -119,7 +140,7 @@ SEAL_BYTES = len(NAME) + DIGEST_BYTES
 class DamagedFileError(ValueError):
     """A kept file that cannot be used, whatever it describes: its path, and what is wrong."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(path, reason)
         self.path = path
         self.reason = reason
@@ -146,7 +167,7 @@ def read_arrays(path: Path, about: Stamp) -> Arrays | None:
         return None
     except OSError as error:
         raise DamagedFileError(path, f"cannot be read ({error.strerror or error})") from None
-    arrays = _opened(path, data)
+    arrays = opened_arrays(path, data)
     stamp = arrays.pop("stamp", np.empty(0)).tolist()
     return arrays if stamp == list(about) else None
 
@@ -180,7 +201,8 @@ def _sealed(data: bytes) -> bytes:
     return begun + _digest(begun)
 
 
-def _opened(path: Path, data: bytes) -> Arrays:
+def opened_arrays(path: object, data: bytes) -> Arrays:
+    """Return the arrays in the bytes of a file; DamagedFileError, which names it, for others."""
     begun, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if not begun.endswith(NAME):
         raise DamagedFileError(path, "is cut off, or of another version")

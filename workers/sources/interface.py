@@ -322,13 +322,18 @@ def _of_lists(dataset: Any, index: int) -> Sample:
     return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
 
 
+def data_of(source: Any) -> Any:
+    """Return the data set of a source: what a PlainSource is around, else itself."""
+    return source.dataset if isinstance(source, PlainSource) else source
+
+
 def source_name(source: Any) -> str:
     """Return a source's name for errors and dead letters: its files, else its type.
 
     >>> source_name(PlainSource(["a"]))
     'list'
     """
-    dataset = source.dataset if isinstance(source, PlainSource) else source
+    dataset = data_of(source)
     pattern = getattr(dataset, "pattern", type(dataset).__name__)
     name = pattern if isinstance(pattern, str) else ", ".join(map(str, pattern))
     return name[:NAME_CHARACTERS]
@@ -340,8 +345,7 @@ def file_of(source: Any, index: Any) -> str:
     >>> file_of(PlainSource(["a"]), 0)
     ''
     """
-    dataset = source.dataset if isinstance(source, PlainSource) else source
-    offered = _offered(dataset, "file_of")
+    offered = _offered(data_of(source), "file_of")
     return "" if offered is None else str(offered(index))
 
 

@@ -39,6 +39,7 @@ from .interface import (
 from .labels import with_label_tokens
 from .randomness import generator, run_seeded
 from .registry import build, name_of, registered, spec_of
+from .urls import is_url
 
 Transform = Callable[..., Sample]
 
@@ -298,11 +299,21 @@ class RecordDataset(ABC):
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
-        paths = self.pattern if self.root is not None else map(os.path.abspath, self.pattern)
+        paths = [self._absolute(each) for each in self.pattern]
         transform = None if self.transform is None else spec_of(self.transform)
         name = self.FORMAT or name_of(type(self))
         about = {"source": name, "pattern": list(paths), "transform": transform}
         return {**about, **self.fields()}
+
+    def _absolute(self, pattern: str) -> str:
+        if not is_url(pattern):
+            return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
+        if pattern.endswith("?..."):
+            raise ValueError(
+                f"{pattern!r} is signed, and is not given to workers elsewhere: name the object "
+                "without its signature, and let the workers have credentials"
+            )
+        return pattern
 
     @classmethod
     def from_spec(

@@ -145,6 +145,7 @@ FORMATS = {
     "energon": "counterpoise.workers:EnergonDataset",
     "mds": "counterpoise.workers:MDSDataset",
     "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "selection": "counterpoise.workers.selection.selection:Selection",
 }
 
 

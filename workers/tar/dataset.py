@@ -6,7 +6,9 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,25 @@ from ..images.decode import is_image
 from ..media.files import is_media
 from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern, find_shards
+from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
-from .index import Member, ShardIndex, open_index, shard_stamp
+from ..stores.finding import find_files
+from .headers import Member
+from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles
+from .stored_shards import read_members, wanted
 
 logger = logging.getLogger(__name__)
+AT_ONCE = 16  # indexes of shards in a store
 
 
 class TarDataset(RecordDataset):
     """Samples of tar shards, in order of shards and members; a torch dataset and a source.
 
-    `pattern` is a path, a folder, a glob, a brace pattern or a list of them; with `root` every
+    `pattern` is a path, a folder, a glob, a brace pattern, a URL of one of these in a store
+    (docs/object-stores.md), or a list of them; with `root` every
     file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
     extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
     epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come
@@ -54,14 +61,15 @@ class TarDataset(RecordDataset):
         self._files = ShardFiles()
         self.open()
 
-    def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
+    def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
         """Return the shards of a pattern, in order."""
-        return find_shards(pattern, self.root)
+        return find_files(pattern, self.root)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""
         self._files.note(self.files)
         self._indexes = _open_indexes(self.files, self.cache)
+        self.reads_stores = any(not isinstance(shard, Path) for shard in self.files)
         counts = [len(index) for index in self._indexes]
         if not sum(counts):
             raise ValueError(
@@ -115,10 +123,19 @@ class TarDataset(RecordDataset):
             raise SampleError(raw["__key__"], str(error), self.file_of(index)) from error
         return raw
 
+    def stored_ranges(self, index: int, headers: bool) -> Iterator[Any]:
+        """Yield what is read from a store of a sample, with `headers` when it is probed."""
+        shard, row = self.place(index)
+        file: Any = self.files[shard]
+        if not isinstance(file, Path):
+            yield from wanted(file, self._indexes[shard].sample(row), headers)
+
     def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
         """Return members by extension, as they are in the file; with `headers` media as files."""
         path, found = self.files[shard], dict[str, Any]()
         try:
+            if not isinstance(path, Path):
+                return read_members(path, members, headers)
             for member in members:
                 is_file = headers and (is_image(member.extension) or is_media(member.extension))
                 read = self._files.piece if is_file else self._files.read
@@ -134,7 +151,12 @@ class TarDataset(RecordDataset):
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
     """Open the shards' indexes; kept ones that had to be made again are logged in one line."""
     damaged: list[DamagedFileError] = []
-    indexes = tuple(open_index(shard, cache, damaged.append) for shard in shards)
+    opened = partial(open_index, cache=cache, report=damaged.append)
+    if all(isinstance(shard, Path) for shard in shards):
+        indexes = tuple(map(opened, shards))
+    else:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            indexes = tuple(pool.map(opened, shards))
     if damaged:
         first, count = damaged[0], len(damaged)
         others = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""

@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from ..sources.cache_files import (
     identity,
     kept_path,
     log_damaged,
+    opened_arrays,
     read_or_remove,
     remove_file,
     write_arrays,
 )
+from ..sources.data_identity import spread
 from ..sources.fingerprint import digest_arrays
-from .headers import BLOCK, Entry, linked, plain_file, walk
+from .headers import BLOCK, Entry, Member, linked, plain_file, walk
+from .stored_shards import HeaderWindow, are_there, read_beside
 
 WORTH_KEEPING = 8  # samples
 META = re.compile(r"__[^/]*__($|/)")
@@ -37,18 +40,6 @@ NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 SEAL, SEAL_BYTES, SEAL_END = "__counterpoise__/", 16, bytes(2 * BLOCK)
 SEALED = re.compile(f"{SEAL}([0-9a-f]{{{2 * SEAL_BYTES}}})")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Member(NamedTuple):
-    """A file in a shard: its extension (all after the key), the offset and size of its bytes.
-
-    `header` is a checksum of the 512 bytes before them, which have its name and size.
-    """
-
-    extension: str
-    offset: int
-    size: int
-    header: int
 
 
 @dataclass(frozen=True)
@@ -119,6 +110,8 @@ def shard_stamp(shard: Path | Any) -> Stamp:
     found = None if last is None else SEALED.fullmatch(last[0])
     # A stamp is of int64; below zero, where no time is.
     return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+
+
 def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
     """Return where each of some parts begins and ends."""
     begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
@@ -127,7 +120,7 @@ def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
 
 
 def open_index(
-    shard: Path,
+    shard: Path | Any,
     cache: Path | None = None,
     report: Callable[[DamagedFileError], None] = log_damaged,
 ) -> ShardIndex:
@@ -136,6 +129,7 @@ def open_index(
     Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
     million tiny shards stay without a million files. A kept file that is damaged, or cannot be an
     index of this shard, is reported and made again. A file that cannot be kept is no error.
+    Of a shard in a store (a StoreFile) an index that lies beside it is taken, too.
     Raises ValueError for a damaged shard.
     """
     path, about = kept_path(shard, "index.npz", cache), shard_stamp(shard)
@@ -146,17 +140,44 @@ def open_index(
             return index
         report(DamagedFileError(path, "holds no index of this shard"))
         remove_file(path)
-    index = scan(shard)
+    index = None if isinstance(shard, Path) else _stored_index(shard, report)
+    index = scan(shard) if index is None else index
     if len(index) >= WORTH_KEEPING:
         write_arrays(path, about, _packed(index))
     return index
 
 
-def scan(shard: Path) -> ShardIndex:
+def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
+    """Return the index that lies beside a stored shard, if there is one of this shard."""
+    found = read_beside(shard, "index.npz")
+    if found is None:
+        return None
+    name, data = found
+    try:
+        arrays = opened_arrays(name, data)
+    except DamagedFileError as error:
+        report(error)
+        return None
+    # It was made of a copy of the shard, whose time was another.
+    size = arrays.pop("stamp", np.empty(0)).tolist()[:1]
+    index = _unpacked(arrays)
+    if size == [shard.size] and index is not None and _fits(index, shard.size):
+        some = [index.sample(row)[0] for row in spread(len(index), 3) if row not in index.faults]
+        if are_there(shard, some):
+            return index
+    report(DamagedFileError(name, "holds no index of this shard"))
+    return None
+
+
+def scan(shard: Path | Any) -> ShardIndex:
     """Read a shard's headers and group its members; ValueError names the shard and the offset."""
     samples: dict[str, dict[str, Entry]] = {}
-    with shard.open("rb", buffering=0) as file:
-        entries = list(walk(file.fileno(), shard))
+    if isinstance(shard, Path):
+        with shard.open("rb", buffering=0) as file:
+            read = partial(os.pread, file.fileno())
+            entries = list(walk(read, os.fstat(file.fileno()).st_size, shard))
+    else:
+        entries = list(walk(HeaderWindow(shard), shard.size, shard))
     for entry in linked(entries) if any(each.target for each in entries) else entries:
         match = NAME.fullmatch(entry.name)
         if match is None or META.match(entry.name):

@@ -164,7 +164,8 @@ class Unlisted(Words):
 def test_what_the_operator_allows_is_opened_by_its_name(folder):
     allowed = [f"{__name__}:{name}" for name in ("Squares", "Unlisted")]
     told = {"source": allowed[0], "pattern": [], "transform": None, "count": 5}
-    assert [source["x"] for source in open_source(told, folder, allowed)] == [0, 1, 4, 9, 16]
+    opened = open_source(told, folder, allowed)
+    assert [opened[index]["x"] for index in range(len(opened))] == [0, 1, 4, 9, 16]
     spec = Unlisted(str(folder / "a.words")).spec()
     assert spec["source"] == allowed[1]
     assert open_source(spec, folder, allowed)[1]["txt"] == "three"

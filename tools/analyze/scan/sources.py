@@ -18,12 +18,16 @@ import numpy as np
 from ....balancer.planning.problem.shuffle import permutation
 from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
 from ....workers.hf_processor.records import CHATS, DOCUMENTS, MEDIA_COLUMNS
+from ....workers.mixture.mixture import Mixture
+from ....workers.mixture.recipe_files import is_recipe
 from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.registry import class_of
+from ....workers.sources.urls import is_url, shown
+from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
 from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
@@ -122,23 +126,33 @@ def shard_series(path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def open_dataset(path: str, options: ScanOptions) -> Source:
-    """Return the data set at package.module:name, or in files of any format but tar.
+    """Return the data set at package.module:name, in a recipe, or in files of any format but tar.
 
     A class or function is called first; files are opened with the options' transform.
     """
-    if not is_import_path(path):
+    if not (is_import_path(path) or is_recipe(path)):
         opened: Source = _open_files(path, remembering(class_of(path)), options)
         return opened
-    found = import_object(path)
-    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    dataset = found if is_dataset else found()
+    dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
     if options.found is None or says_costs(source):
         return source
     return FoundSource(dataset, options.found, None)
 
 
-def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
+def find_dataset(path: str) -> Any:
+    """Return the map-style dataset at package.module:name, or the mixture of a recipe's file.
+
+    A class or function is called first.
+    """
+    if is_recipe(path):
+        return Mixture.from_file(path)
+    found = import_object(path)
+    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
+    return found if is_dataset else found()
+
+
+def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
     """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
     return _open_files([str(path)], kind, options)
 
@@ -169,7 +183,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(Path(path), options, TarDataset))
+                    unknown.append(open_shard(path, options, TarDataset))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
@@ -238,23 +252,25 @@ class ScanTask:
         """Return a hash that changes with the files and the rows; OSError if a file is gone."""
         is_files = self.kind != "dataset"
         states = [_file_state(path) for path in self.paths] if is_files else []
-        paths = [os.path.abspath(path) for path in self.paths] if is_files else self.paths  # noqa: PTH100
+        paths = [_place(path) for path in self.paths] if is_files else self.paths
         return digest([self.kind, paths, states, self.start, self.stop, self.chosen])
 
 
 def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
-    A source is a tar shard, a folder of them, a glob or brace pattern, records of another format
-    (JSONL), a table of costs (npz, jsonl, parquet), or a dataset as package.module:name.
-    listed(count) is called with the number of files of the current source as it grows. Raises
-    FileNotFoundError and ValueError.
+    A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, records of
+    another format (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a
+    dataset as package.module:name. listed(count) is called with the number of files of the current
+    source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
-        if is_import_path(source):
+        if is_import_path(source) or is_recipe(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
+        if is_url(source) and is_table(source):
+            raise ValueError(f"{shown(source)}: tables are read from local files; copy it")
         if has_records(source):
             listed(1)
             tasks.append(ScanTask("dataset", (source,)))
@@ -287,7 +303,9 @@ def reads_samples(source: str) -> bool:
     >>> reads_samples("a.tar"), reads_samples("costs.npz"), reads_samples("my_data:dataset")
     (True, False, False)
     """
-    return not is_import_path(source) and (not is_table(source) or has_records(source))
+    if is_import_path(source) or is_recipe(source):
+        return False
+    return not is_table(source) or has_records(source)
 
 
 def has_records(source: str) -> bool:
@@ -309,14 +327,24 @@ def _has_costs(path: Path) -> bool:
     return not is_record and any(isinstance(value, int | float) for value in row.values())
 
 
+def _place(path: str) -> str:
+    return shown(path) if is_url(path) else os.path.abspath(path)  # noqa: PTH100
+
+
 def _file_state(path: str) -> tuple[int, int]:
     """Return a file's size and modification time, without a Path: there may be a million files."""
+    if is_url(path):
+        return open_url(path).stamp
     state = os.stat(path)  # noqa: PTH116
     return state.st_size, state.st_mtime_ns
 
 
 def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
     """Return files and their sizes; a folder is walked entry by entry, to report progress."""
+    if is_url(source):
+        stored = [(each.url, each.size) for each in list_urls(source)]
+        listed(len(stored))
+        return stored
     if not Path(source).is_dir():
         files = [(str(path), path.stat().st_size) for path in find_shards(source)]
         listed(len(files))
