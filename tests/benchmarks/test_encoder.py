@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.__main__ import group
 from benchmarks.encoder import travelling
-from benchmarks.encoder.cases import CASES, EncoderCase
+from benchmarks.encoder.cases import CASES, INSIDE, WHOLE, EncoderCase
 from benchmarks.encoder.command import (
     drift_table,
     encoder_table,
@@ -33,7 +33,7 @@ from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.sched import PlanChange, check, simulate
 from counterpoise.tools.cli import main
 
-CASE = CASES[-1]
+CASE = WHOLE[-1]
 
 
 def slept(case: EncoderCase, by: dict[str, float], in_order: bool = True):
@@ -59,6 +59,14 @@ def test_the_plan_hides_half_of_the_encoder_and_is_what_the_simulator_says(case)
     language = case.microbatches * (case.forward + case.backward) * 1_000_000
     assert case.encoder_ns / language == pytest.approx(1 / 6)
     assert simulate(plans.first, case.costs()).makespan_ns == times["first"]
+
+
+@pytest.mark.parametrize("case", INSIDE, ids=lambda case: case.name)
+def test_pieces_inside_passes_are_the_plan_of_kernels(case) -> None:
+    assert case.planned[1] == case.kernel_level
+    whole = WHOLE[INSIDE.index(case)]
+    assert whole.kernel_level == pytest.approx(case.kernel_level, abs=1e-3)
+    assert case.kernel_level >= whole.planned[1] - 1e-3
 
 
 def test_the_programs_have_the_same_passes() -> None:

@@ -149,6 +149,8 @@ def _run(
             walker.measured.append(_run_pass(op, walker, held))
             return set()
         posted, behind = _behind(ops, at, walker)
+        known = walker.points.get((what.kind, what.stage))
+        posted = [] if known == 0 else posted
         for number in posted:
             _receive(ops[number], number, data, walker, held)
         inner: list[Slot] = []
@@ -160,7 +162,7 @@ def _run(
             inner.append(_run_pass(one, walker, held))
             return True
 
-        inside = Inside(run_next, len(behind), walker.points.get((what.kind, what.stage), 0))
+        inside = Inside(run_next, len(behind), known or 0)
         begin(inside)
         try:
             slot = _run_pass(op, walker, held)

@@ -174,6 +174,9 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
             worst = {name: max(worst.get(name, 0.0), error) for name, error in found.items()}
         loss = pipe.evaluate(loader_step(every[replica], expected, total)).loss
         wanted = sum(forward_loss(expected, own, total) for own in every)
+        state, whole = pipe.state(), expected.state_dict()
+        for name in state.model.keys() - state.rows.keys():
+            worst[f"{name} saved"] = relative(state.model[name].detach(), whole[name].detach())
         worst["evaluation"] = relative(loss, torch.as_tensor(wanted))
     finally:
         pipe.close()
