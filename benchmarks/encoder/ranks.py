@@ -39,7 +39,7 @@ class _Stage(SleepingStage):
         for _ in range(self.points):
             super()._take(ns * 3 // (4 * self.points))
             until = perf_counter_ns() + ns // (4 * self.points)
-            offer()
+            offer(ns // (4 * self.points))
             super()._take(max(0, until - perf_counter_ns()))
 
 
@@ -99,8 +99,9 @@ def sleeping_pipe(
 ) -> tuple[Pipeline, dict[int, SleepingStage]]:
     """Return the pipeline of a case on one rank, and the rank's stages."""
     times = case.forward * _MS, case.backward * _MS, 0
+    points = case.points if program is case.planned[0].filled else 0
     stages: dict[int, SleepingStage] = {
-        number: (_Stage if number else _FirstStage)(*times, points=case.points)
+        number: (_Stage if number else _FirstStage)(*times, points=points)
         for number in program.stages_of(rank)
     }
     pipe = Pipeline(

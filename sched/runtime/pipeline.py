@@ -215,7 +215,7 @@ class Pipeline:
             compiled.pipelines.collectives,
             reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),
-            points=compiled.points,
+            took=compiled.took,
         )
         replicas = self._place.replicas is not None and self._place.replicas.size() > 1
         with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):

@@ -10,24 +10,21 @@ from collections.abc import Callable
 
 from torch.autograd.graph import saved_tensors_hooks
 
+# run_next(ns left, if known) -> ns that a pass took, None if none was run
+RunNext = Callable[[int | None], int | None]
+
 
 class Inside:
-    """The encoder passes that may run inside the running one.
+    """The encoder passes that may run inside the running one. `run_next`: runs one of them."""
 
-    `run_next`: runs one of them, and returns whether there was one that can. `count`: of them.
-    `points`: that are offered while the pass runs, 0 if that is not known; they share the passes.
-    """
+    def __init__(self, run_next: RunNext) -> None:
+        self._run_next = run_next
 
-    def __init__(self, run_next: Callable[[], bool], count: int, points: int) -> None:
-        self.seen = 0
-        self._run_next, self._count, self._points, self._ran = run_next, count, points, 0
-
-    def offer(self) -> None:
-        """Run this point's share of the passes: rounded up, and one where points are not known."""
-        self.seen += 1
-        due = -(-self._count * self.seen // self._points) if self._points else self.seen
-        while self._ran < min(due, self._count) and self._run_next():
-            self._ran += 1
+    def offer(self, wait_ns: int | None) -> None:
+        """Run passes while they fit into a wait, one where its length is not known."""
+        left = wait_ns
+        while (took := self._run_next(left)) is not None and left is not None:
+            left -= took
 
 
 # Of the pass that runs in this process. Backward passes may be in another thread, autograd's.
@@ -44,12 +41,14 @@ def end() -> None:
     _here.pop()
 
 
-def offer() -> None:
+def offer(wait_ns: int | None = None) -> None:
     """Let encoder passes run inside the running pass of the language model.
 
     Called in the forward or the backward of a stage's module, after a collective or a copy has been
-    started and before it is waited for. Outside of passes, and where the plan has no encoder passes
-    there, it does nothing. On CUDA these passes are launched on the current stream.
+    started and before it is waited for. `wait_ns`: how long the wait takes, if that is known:
+    passes run as long as most of what the next one took the last time fits; else one is run.
+    Outside of passes, and where the plan has no encoder passes there, it does nothing. On CUDA
+    these passes are launched on the current stream.
     """
     if not _here:
         return
@@ -57,6 +56,6 @@ def offer() -> None:
     inside = _here.pop()
     try:
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-            inside.offer()
+            inside.offer(wait_ns)
     finally:
         _here.append(inside)

@@ -60,8 +60,8 @@ class Walker:
     whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:
     where the rank stands, and the passes that it has run, by the monotonic clock; those inside of
     another one stand behind it, with what is left of its time. `underway`: what it gives and cannot
-    drop yet. `points`: by kind and stage, how many points passes offered last (see `inside.py`),
-    None where passes run inside of no others.
+    drop yet. `took`: by kind, the ns that encoder passes took last (see `inside.py`), None where
+    they run inside of no others.
     """
 
     parts: Mapping[str, ModelPart]
@@ -72,7 +72,7 @@ class Walker:
     waits: Waits = field(default_factory=Waits)
     measured: list[Slot] = field(default_factory=list)
     underway: Underway = field(default_factory=lambda: defaultdict(deque))
-    points: dict[tuple[str, int], int] | None = field(default_factory=dict)
+    took: dict[str, int] | None = field(default_factory=dict)
 
 
 def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
@@ -145,30 +145,30 @@ def _run(
     op = ops[at]
     what = op.what
     if what.kind in walker.parts:
-        if walker.points is None or what.kind[:2] in ("EF", "EB"):
+        if walker.took is None or what.kind[:2] in ("EF", "EB"):
             walker.measured.append(_run_pass(op, walker, held))
             return set()
+        took = walker.took
         posted, behind = _behind(ops, at, walker)
-        known = walker.points.get((what.kind, what.stage))
-        posted = [] if known == 0 else posted
         for number in posted:
             _receive(ops[number], number, data, walker, held)
         inner: list[Slot] = []
 
-        def run_next() -> bool:
-            one = ops[behind[len(inner)]]
-            if not _has_all(one, held):
-                return False
+        def run_next(left_ns: int | None) -> int | None:
+            one = ops[behind[len(inner)]] if len(inner) < len(behind) else None
+            if one is None or not _has_all(one, held):
+                return None
+            if left_ns is not None and 2 * left_ns < took.get(one.what.kind, 0):
+                return None
             inner.append(_run_pass(one, walker, held))
-            return True
+            took[one.what.kind] = inner[-1].end_ns - inner[-1].start_ns
+            return took[one.what.kind]
 
-        inside = Inside(run_next, len(behind), known or 0)
-        begin(inside)
+        begin(Inside(run_next))
         try:
             slot = _run_pass(op, walker, held)
         finally:
             end()
-        walker.points[what.kind, what.stage] = inside.seen
         # Rows of passes do not overlap, so each stands where the time of those before it ends.
         until = slot.end_ns - sum(one.end_ns - one.start_ns for one in inner)
         walker.measured.append(slot._replace(end_ns=until))

@@ -47,9 +47,9 @@ class CompiledProgram:
     # The microbatches that this rank encodes from their fields on, and those that it generates.
     encoded: frozenset[int] = frozenset()
     generated: frozenset[int] = frozenset()
-    # How many points passes offered last (see execution/inside.py), by kind and stage. None where
+    # What encoder passes inside others took last (see execution/inside.py), by kind. None where
     # encoders have collectives, which lanes would enter in different orders.
-    points: dict[tuple[str, int], int] | None = None
+    took: dict[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class Programs:
             generator,
             encoded=encoder.encoded(),
             generated=frozenset(p.microbatch for p in program.ranks[self.rank] if p.kind == "GF"),
-            points=None if self.encoders.divided() else {},
+            took=None if self.encoders.divided() else {},
         )
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:

@@ -55,10 +55,10 @@ def counted(monkeypatch) -> None:
     """Count the points that are used at the moment."""
     offered = Inside.offer
 
-    def offer_and_count(self: Inside) -> None:
+    def offer_and_count(self: Inside, wait_ns: int | None) -> None:
         POINTS[0] += 1
         try:
-            offered(self)
+            offered(self, wait_ns)
         finally:
             POINTS[0] -= 1
 
@@ -94,56 +94,39 @@ def test_gradients_are_those_of_one_process(name, width, recompute) -> None:
         assert torch.allclose(torch.as_tensor(summed), parameter.grad, atol=1e-12)
 
 
-def test_points_share_the_passes_behind() -> None:
-    done: list[int] = []
+def test_as_many_passes_run_as_fit_and_one_where_that_is_not_known() -> None:
+    times, lefts = [10, 10, 10, 50], list[int | None]()
 
-    def run() -> bool:
-        done.append(1)
-        return True
+    def run(left: int | None) -> int | None:
+        lefts.append(left)
+        if left is not None and 2 * left < times[0]:
+            return None
+        return times.pop(0)
 
-    known = Inside(run, 5, 3)
-    shares = []
-    for _ in range(4):
-        known.offer()
-        shares.append(len(done))
-    assert shares == [2, 4, 5, 5]
-    done.clear()
-    first = Inside(run, 3, 0)
-    for _ in range(2):
-        first.offer()
-    assert (len(done), first.seen) == (2, 2)
-
-
-def test_a_pass_without_its_inputs_waits_for_a_later_point() -> None:
-    there = [False, False, True, True]
-    done: list[int] = []
-
-    def run() -> bool:
-        if there.pop(0):
-            done.append(1)
-            return True
-        return False
-
-    one = Inside(run, 2, 4)
-    for _ in range(4):
-        one.offer()
-    assert len(done) == 2
+    one = Inside(run)
+    one.offer(None)
+    assert times == [10, 10, 50]
+    one.offer(19)
+    assert times == [50]
+    one.offer(24)
+    assert times == [50]
+    assert lefts == [None, 19, 9, -1, 24]
 
 
 def test_a_checkpoint_keeps_nothing_of_the_passes_inside_of_it() -> None:
     layer, other = nn.Linear(2, 2), nn.Linear(2, 2)
     losses: list[torch.Tensor] = []
 
-    def run() -> bool:
+    def run(_: int | None) -> int | None:
         with torch.enable_grad():
             losses.append(torch.tanh(other(torch.ones(1, 2))).sum())
-        return True
+        return 1
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         offer()
         return torch.tanh(layer(x))
 
-    inside.begin(Inside(run, 1, 1))
+    inside.begin(Inside(run))
     found = checkpoint(forward, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
     inside.end()
     losses[0].backward()
