@@ -31,6 +31,7 @@ class Setting:
     """A family, and how it is trained on four processes.
 
     `recompute`: every other layer again. `units`: whether encoders have two of the processes.
+    `folder`: of the model's files, where each process makes its own part, and saves it beside them.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Setting:
     recompute: bool = False
     steps: int = 3
     units: bool = False
+    folder: str = ""
 
 
 def batches_of(setting: Setting, model: Any, replica: int, step: int) -> list[dict[str, Any]]:
@@ -122,7 +124,12 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     expected = copy.deepcopy(model)
     stages = setting.ranks * (2 if setting.schedule == "zbv" else 1)
     plan = plan_of(setting, stages)
-    pipe = adapt(model).pipeline(mesh, setting.schedule, plan=plan, deadline_s=40)
+    weights = setting.folder or None
+    if weights:
+        with torch.device("meta"):
+            model = type(model)(model.config).eval()
+    adapted = adapt(model)
+    pipe = adapted.pipeline(mesh, setting.schedule, plan=plan, weights=weights, deadline_s=40)
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)
     worst: dict[str, float] = {}
@@ -153,6 +160,11 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
         loss = pipe.evaluate(loader_step(every[replica], expected, total)).loss
         wanted = sum(forward_loss(expected, own, total) for own in every)
         worst["evaluation"] = relative(loss, torch.as_tensor(wanted))
+        if weights:
+            adapted.save_pretrained(f"{weights}-saved", pipe, shard_bytes=10_000)
+            saved = type(model).from_pretrained(f"{weights}-saved")
+            for name, (a, b, here, there) in pairs_of(pipe, saved).items():
+                worst[f"{name} saved"] = float(not torch.equal(a[here], b[there]))
     finally:
         pipe.close()
     return worst
