@@ -23,7 +23,7 @@ from ..files import on_all_ranks
 from ..job.start import generator_of, tokens_by
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
-from ..pretrained.making import materialise
+from ..pretrained.making import materialise, precisions_of
 from ..pretrained.saving import save_weights
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
@@ -116,11 +116,6 @@ class Adapted:
 
     def _check_small(self, config: Any, *, words: bool, head: bool) -> None:
         """Raise ValueError where a small model of the same class is not split rightly."""
-        if isinstance(config, Mapping):
-            raise ValueError(
-                "a model on the meta device computes nothing, so check= cannot be a microbatch; "
-                "split a small model of the same class with it: adapt(small).split(plan, check=...)"
-            )
         model = small_model(self.model, config)
         small = self.again(model)
         plan = small.plan(min(2, len(small.layers.kinds)))
@@ -254,8 +249,8 @@ class Adapted:
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
             kind = mesh.device if isinstance(mesh, Units) else mesh.device_type
-            here = None if kind == "cpu" else torch.accelerator.current_device_index()
-            materialise(units.values(), torch.device(kind, here))
+            here = 0 if kind == "cpu" else torch.accelerator.current_device_index()
+            materialise(units, torch.device(kind, here), precisions_of(self.model, self.dtype))
         return units
 
     @property

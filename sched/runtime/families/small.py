@@ -31,7 +31,7 @@ def small_config(config: Any) -> Any:
     kept = min(layers, max(_LAYERS, dense + 1, *(first + 1 for first in firsts)))
     few = min(heads, _HEADS)
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
-    changes = {name: found[:kept] for name, found in lists.items()}
+    changes: dict[str, Any] = {name: found[:kept] for name, found in lists.items()}
     changes |= {"num_hidden_layers": kept, "num_attention_heads": few, "hidden_size": few * size}
     if (groups := getattr(text, "num_key_value_heads", None)) is not None:
         changes["num_key_value_heads"] = few if groups == heads else 1
@@ -66,5 +66,5 @@ def small_model(model: nn.Module, config: Any) -> nn.Module:
 def fill(model: nn.Module, names: list[str]) -> None:
     """Make the modules of these names of a model, with values that are drawn."""
     units = {name: model.get_submodule(name) for name in names}
-    materialise(units.values(), torch.device("cpu"))
+    materialise(units, torch.device("cpu"))
     draw(model, units, 0)

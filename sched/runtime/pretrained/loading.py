@@ -227,7 +227,7 @@ def _take(model: Any, files: _Files, source: _Source, own: Sequence[tuple[str, _
     if source.converter is not None:
         converter = copy.deepcopy(source.converter)
         for (pattern, part), (_, key) in zip(parts, source.parts, strict=True):
-            converter.add_tensor(source.names[0], key, pattern, partial(_whole, part))
+            converter.add_tensor(source.names[0], key, pattern, partial(part.__getitem__, ...))
         made = converter.convert(source.names[0], model=model, config=model.config)
     for name, place in own:
         value = made[name][0] if isinstance(made[name], list) else made[name]
@@ -247,10 +247,6 @@ def _take(model: Any, files: _Files, source: _Source, own: Sequence[tuple[str, _
             place.tensor.copy_(value)
         # by this flag transformers tells what is not to be drawn
         place.tensor._is_hf_initialized = True  # type: ignore[attr-defined]
-
-
-def _whole(part: Any) -> Any:
-    return part[...]
 
 
 def some(names: Collection[str]) -> str:

@@ -7,7 +7,8 @@ so that the model is the same whatever rank has the module, and those that share
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,25 +16,48 @@ import torch
 from torch import Tensor, nn
 
 
-def materialise(modules: Iterable[nn.Module], device: torch.device) -> None:
+def materialise(
+    units: Mapping[str, nn.Module],
+    device: torch.device,
+    precisions: Mapping[str, torch.dtype] | None = None,
+) -> None:
     """Give tensors of the meta device memory of their own; what is tied stays tied.
 
-    Buffers are NaN, so that `draw` can tell which of them nobody sets.
+    `units`: modules by name. `precisions`: of names that a pattern is found in, where they are not
+    the tensors' own. Buffers are NaN, so that `draw` can tell which of them nobody sets.
     """
     made: dict[Tensor, Tensor] = {}
-    for each in (inside for module in modules for inside in module.modules()):
-        for held in (each._parameters, each._buffers):
+    every = [
+        (f"{n}.{inside}", m) for n, unit in units.items() for inside, m in unit.named_modules()
+    ]
+    for start, each in every:
+        for held in (vars(each)["_parameters"], vars(each)["_buffers"]):
             for name, old in held.items():
                 if old is None or not old.is_meta:
                     continue
                 if old not in made:
-                    new = torch.empty_like(old, device=device)
-                    made[old] = (
-                        nn.Parameter(new, old.requires_grad) if held is each._parameters else new
-                    )
-                    if held is each._buffers and new.is_floating_point():
+                    where, known = f"{start}.{below}.{name}", (precisions or {}).items()
+                    kind = next((k for part, k in known if re.search(part, where)), old.dtype)
+                    new = made[old] = torch.empty_like(old, device=device, dtype=kind)
+                    if isinstance(old, nn.Parameter):
+                        made[old] = nn.Parameter(new, old.requires_grad)
+                    elif new.is_floating_point():
                         new.fill_(float("nan"))
                 held[name] = made[old]
+
+
+def precisions_of(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
+    """Return what transformers keeps in another precision than the model's, for `materialise`.
+
+    Raises ValueError for a model of something else.
+    """
+    if not hasattr(model, "_get_dtype_plan"):
+        raise ValueError(
+            f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
+            "make the whole model on every process"
+        )
+    found: Mapping[str, torch.dtype] = model._get_dtype_plan(kind)
+    return found
 
 
 def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
@@ -58,16 +82,7 @@ def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
 def drawn(model: nn.Module, name: str, seed: int, device: torch.device) -> Tensor:
     """Return a parameter of a module without children, as `draw` makes it, whoever has it."""
     where, _, last = name.rpartition(".")
-    found = copy.copy(model.get_submodule(where))
-    for kind in ("_parameters", "_buffers"):
-        held = getattr(found, kind)
-        own = {
-            n: None if t is None else torch.empty_like(t, device="meta") for n, t in held.items()
-        }
-        if kind == "_parameters":
-            own = {n: None if t is None else nn.Parameter(t) for n, t in own.items()}
-        found.__dict__[kind] = own
-    materialise([found], device)
+    found = copy.deepcopy(model.get_submodule(where)).to("meta").to_empty(device=device)
     draw(model, {where: found}, seed)
     return found.get_parameter(last).detach()
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,15 +29,8 @@ _KINDS |= {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int
 _KINDS |= {torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-class _Part(NamedTuple):
-    """What a process saves: names of whole tensors, and the first of its rows of divided ones.
-
-    `sizes`: of these rows.
-    """
-
-    whole: tuple[str, ...] = ()
-    first: Mapping[str, int] = {}
-    sizes: Mapping[str, tuple[int, ...]] = {}
+# A process' tensors by name: of rows of a divided one, the first and their number.
+_Part = Mapping[str, tuple[int, int] | None]
 
 
 def save_weights(
@@ -67,30 +60,29 @@ def save_weights(
             _write_config(making, model)
         state = pipe.state()
         if pipe.replica != 0 or pipe.lane != 0:
-            return _Part()
+            return {}
         # a tied weight has one name in the files
         own.update((name, t) for name, t in state.model.items() if tie_of(model, name) == name)
-        first = {name: at for name, at in state.rows.items() if name in own}
-        sizes = {name: tuple(own[name].shape) for name in first}
-        return _Part(tuple(name for name in own if name not in first), first, sizes)
+        rows = state.rows
+        return {name: (rows[name], len(t)) if name in rows else None for name, t in own.items()}
 
     def write_whole() -> dict[str, dict[str, int]]:
         found = {}
-        whole = {name: own[name] for name in parts[process].whole}
+        whole = {name: own[name] for name, rows in parts[process].items() if rows is None}
         for number, tensors in enumerate(_files(model, whole, shard_bytes)):
-            name = f"{process}-{number}"
-            _append(making / name, tensors.values(), tensors)
-            found[name] = {n: t.nbytes for n, t in tensors.items()}
+            found[f"{process}-{number}"] = {n: t.nbytes for n, t in tensors.items()}
+            _append(making / f"{process}-{number}", tensors.values(), tensors)
         return found
 
     def append_rows() -> dict[str, dict[str, int]]:
         found = {}
-        for number, (name, first) in enumerate(sorted(parts[process].first.items())):
-            count = sum(part.sizes[name][0] for part in parts if name in part.sizes)
-            like = own[name].new_empty((count, *own[name].shape[1:]), device="meta")
-            (saved,) = _converted(model, {name: torch.empty(0)})
-            _append(making / f"rows-{number}", [own[name]], {} if first else {saved: like})
-            found[f"rows-{number}"] = {saved: like.nbytes}
+        for name, rows in parts[process].items():
+            if rows is not None:
+                count = sum(each[1] for part in parts if (each := part.get(name)) is not None)
+                like = own[name].new_empty((count, *own[name].shape[1:]), device="meta")
+                (saved,) = _converted(model, {name: like})
+                _append(making / name, [own[name]], {} if rows[0] else {saved: like})
+                found[name] = {saved: like.nbytes}
         return found
 
     def end() -> None:
@@ -105,14 +97,12 @@ def save_weights(
         written: dict[str, dict[str, int]] = {}
         for found in on_all_ranks(pipe, what, deadline_s, write_whole):
             written |= found
-        # those that begin further down come later
-        for turn in sorted(
-            range(len(parts)), key=lambda n: max(parts[n].first.values(), default=-1)
-        ):
-            if parts[turn].first:
-                work = append_rows if turn == process else dict
-                for found in on_all_ranks(pipe, what, deadline_s, work):
-                    written |= found
+        # those whose rows begin further down come later
+        rows = {n: [each for each in part.values() if each] for n, part in enumerate(parts)}
+        for turn in sorted((n for n in rows if rows[n]), key=lambda n: max(rows[n])):
+            work = append_rows if turn == process else dict
+            for found in on_all_ranks(pipe, what, deadline_s, work):
+                written |= found
         on_all_ranks(pipe, what, deadline_s, end)
     except (OSError, ValueError, RuntimeError):
         if process == 0:
@@ -122,9 +112,8 @@ def save_weights(
 
 def _refuse_missing(model: Any, parts: Iterable[_Part]) -> None:
     """Raise ValueError for weights of the model that no rank saves."""
-    known = {name for part in parts for name in (*part.whole, *part.first)}
     every = {name for name in model.state_dict() if tie_of(model, name) == name}
-    if missing := every - known - set(model._keys_to_ignore_on_save):
+    if missing := every.difference(*parts) - set(model._keys_to_ignore_on_save):
         raise ValueError(
             f"no rank has {some(missing)} of the model; save a pipeline of all of it, not one of "
             "text alone (images=False)"

@@ -5,7 +5,13 @@ from typing import Any
 
 import torch
 
-from counterpoise.sched.runtime import Adapted, Pipeline, adapt
+from counterpoise.sched.runtime import (
+    Adapted,
+    Pipeline,
+    adapt,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tests.sched.runtime.families.models import make
 from tests.sched.runtime.families.training import (
     Setting,
@@ -40,7 +46,8 @@ def draw_and_save(_rank: int, setting: Setting, folder: str) -> tuple[float, flo
     adapted, pipe = made(setting, 7)
     try:
         adapted.save_pretrained(folder, pipe)
-        model = type(adapted.model).from_pretrained(folder)
+        kind: Any = type(adapted.model)
+        model = kind.from_pretrained(folder)
         replica, replicas = make_mesh(setting.ranks)["dp"].get_local_rank(), 4 // setting.ranks
         every = [batches_of(setting, model, r, 0) for r in range(replicas)]
         total = sum(counted(batch) for own in every for batch in own)
@@ -63,3 +70,25 @@ def refusal(_rank: int, setting: Setting, weights: str, folder: str, images: Any
     finally:
         pipe.close()
     return ""
+
+
+def train_on(_rank: int, setting: Setting, weights: int, folder: str, first: int) -> list[float]:
+    """Return the losses of steps up to the third, from a checkpoint if `first` is not 0."""
+    adapted, pipe = made(setting, weights)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.01)
+    replica, losses = make_mesh(setting.ranks)["dp"].get_local_rank(), []
+    try:
+        if first:
+            load_checkpoint(folder, pipe, optimizer)
+        for step in range(first, 3):
+            every = [batches_of(setting, adapted.model, r, step) for r in range(2)]
+            total = sum(counted(batch) for own in every for batch in own)
+            result = pipe.step(loader_step(every[replica], adapted.model, total))
+            losses.append(float(result.loss))
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 0:
+                save_checkpoint(folder, pipe, optimizer)
+        return losses
+    finally:
+        pipe.close()
