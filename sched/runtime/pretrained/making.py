@@ -27,10 +27,8 @@ def materialise(
     the tensors' own. Buffers are NaN, so that `draw` can tell which of them nobody sets.
     """
     made: dict[Tensor, Tensor] = {}
-    every = [
-        (f"{n}.{inside}", m) for n, unit in units.items() for inside, m in unit.named_modules()
-    ]
-    for start, each in every:
+    every = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
+    for start, below, each in every:
         for held in (vars(each)["_parameters"], vars(each)["_buffers"]):
             for name, old in held.items():
                 if old is None or not old.is_meta:
