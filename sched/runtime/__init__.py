@@ -10,6 +10,7 @@ from .links.process_groups import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .stage.generator import GeneratorSpec
 from .stage.splitting import split
+from .tensor.overlap import OverlappedColwiseParallel, OverlappedRowwiseParallel
 from .units.layout import Units, UnitSize
 from .vocabulary.loss import LossOptions
 from .vocabulary.shard import VocabParallel
@@ -21,6 +22,8 @@ __all__ = [
     "GeneratorSpec",
     "ImageFamily",
     "LossOptions",
+    "OverlappedColwiseParallel",
+    "OverlappedRowwiseParallel",
     "PeerLostError",
     "Pipeline",
     "PipelineStalledError",

@@ -23,6 +23,7 @@ from PIL import Image
 
 from benchmarks.__main__ import group as benches
 from counterpoise.tools.cli import group, main
+from counterpoise.workers.stores.options import VARIABLE, StoreOptions
 from tests.docs.pages import Block, blocks, commands
 from tests.forking.popen import run
 from tests.imports import ROOT, imported
@@ -40,6 +41,7 @@ NOT_RUN = {
     "worker": "works until it is stopped; tests/tools/services runs it",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
+    "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
     "job.json": "made from a profile of the reader's model",
     "counterpoise-analysis": "made by `counterpoise analyze` of the reader's data",
     "model.json": "the reader's own measurements",
@@ -50,6 +52,7 @@ NOT_RUN = {
     "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
+    "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540
@@ -188,6 +191,10 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
             assert importlib.util.find_spec(module) is not None
         case ["python", script, *_]:
             assert (root / script).is_file()
+        case ["export", setting]:
+            name, _, value = setting.partition("=")
+            assert name == VARIABLE
+            StoreOptions.parse(value)
         case ["torchrun", "train.py"]:
             pass  # the reader's own
         case ["torchrun", *_]:
