@@ -228,7 +228,14 @@ def _take(model: Any, files: _Files, source: _Source, own: Sequence[tuple[str, _
         converter = copy.deepcopy(source.converter)
         for (pattern, part), (_, key) in zip(parts, source.parts, strict=True):
             converter.add_tensor(source.names[0], key, pattern, partial(part.__getitem__, ...))
-        made = converter.convert(source.names[0], model=model, config=model.config)
+        try:
+            made = converter.convert(source.names[0], model=model, config=model.config)
+        except (RuntimeError, ValueError) as error:  # such as experts of several shapes
+            why = str(error).splitlines()[0]
+            raise ValueError(
+                f"{files.folder} has {some([key for _, key in source.parts])}, which do not make "
+                f"{source.names[0]} ({why}); make the model of the config.json in that folder"
+            ) from error
     for name, place in own:
         value = made[name][0] if isinstance(made[name], list) else made[name]
         shape = tuple(value.shape if isinstance(value, Tensor) else value.get_shape())
