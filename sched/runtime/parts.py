@@ -83,7 +83,8 @@ class StepData:
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
     the precision of what the barriers of these names bring. `training`: whether there are backward
     passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
-    generator makes a loss of, each with what that counts in the step's.
+    generator makes a loss of, each with what that counts in the step's. `features`: of microbatches
+    whose images were encoded before the passes, leaves whose gradients are taken after them.
     """
 
     microbatches: tuple[MicrobatchData, ...]
@@ -92,6 +93,7 @@ class StepData:
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
     training: bool = True
     generated: Mapping[int, float] = field(default_factory=dict)
+    features: Mapping[int, Tensor] = field(default_factory=dict)
 
     def spec(self, value: Value) -> TensorSpec:
         """Return the size of a value that one rank sends to another, or that a barrier brings."""
