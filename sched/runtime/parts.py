@@ -133,19 +133,26 @@ class Joint(NamedTuple):
     """The features of one F, by encoder.
 
     `names`: the encoders. `takes`: for each the name of what an edge brings. `returned`: whether
-    its gradient is wanted.
+    its gradient is wanted. `order`: of parts of one encoder's, each one's place in
+    what edges bring; () without parts.
     """
 
     names: tuple[str, ...]
     takes: tuple[str, ...]
     returned: tuple[bool, ...]
+    order: tuple[int, ...] = ()
 
     def features(self, given: Given) -> list[Tensor]:
         """Return the features of all encoders as leaves of the stage's graph."""
+        each = zip(self.takes, self.returned, strict=True)
         return [
-            given[name][0].detach().requires_grad_(wanted)
-            for name, wanted in zip(self.takes, self.returned, strict=True)
+            given[name][self.order[at] if self.order else 0].detach().requires_grad_(wanted)
+            for at, (name, wanted) in enumerate(each)
         ]
+
+    def joined(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Return features by encoder, from those of parts."""
+        return [torch.cat([*features])] if self.order else [*features]
 
 
 # By stage and microbatch of the F.

@@ -14,7 +14,6 @@ from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .encoders.part import rank_encoders
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages, rank_images
 from .execution.board import Board
@@ -113,7 +112,7 @@ class Pipeline:
         with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, program = self._arranged.place, self._arranged.first_program
-        self._encoders = rank_encoders(encoders, program, self._place.seat)
+        self._encoders = self._arranged.encoders(encoders)
         self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         mesh = self._place if self._arranged.here is None else None

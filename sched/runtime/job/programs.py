@@ -211,7 +211,8 @@ class Programs:
         self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
         specs, calling = self.encoders.specs, self.options.calling
         placement = self.encoders.placement
-        encoder = EncoderPart(program, self.rank, specs, placement, calling)
+        several = self.encoders.names, self.in_all
+        encoder = EncoderPart(program, self.rank, specs, placement, calling, *several)
         if training:
             refuse_without_backward(encoder)
         stages = Stages(

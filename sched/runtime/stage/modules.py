@@ -178,7 +178,8 @@ class Stages:
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient, states = None, None
         with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
-            output = self._call(what, x, [*features, *early], microbatch)
+            whole = features if joint is None else joint.joined(features)
+            output = self._call(what, x, [*whole, *early], microbatch)
             states = self._states(what, output, microbatch)
             if loss is None:
                 advice = "give Pipeline the hidden states' true shape and precision"

@@ -22,7 +22,7 @@ from tests.sched.runtime.encoders.models import (
     merge,
     reference,
 )
-from tests.sched.runtime.encoders.processes import FIELDS, loader_step
+from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.models import HIDDEN, total_loss
 from tests.sched.runtime.pool import make_mesh
 from tests.sched.runtime.training import train_beside
@@ -33,7 +33,7 @@ class TravelSetting:
     """A schedule on `ranks` processes, and as many replicas as there are processes for.
 
     `frozen`: "encoder", or "stages" for all of the language model. `stage_merges`: whether the
-    first stage gets the features, and no function. `sized`: whether two rows are an image.
+    first stage gets the features, and no function.
     """
 
     name: str
@@ -111,10 +111,10 @@ def without_pixels(step: Any, *, keep: bool) -> Any:
     return step
 
 
-def samples_of(setting: TravelSetting, seed: int) -> list[list[Sample]]:
+def samples_of(setting: TravelSetting, seed: int, replicas: int = 0) -> list[list[Sample]]:
     """Return every replica's microbatches."""
-    replicas = range(dist.get_world_size() // setting.ranks)
-    return [make_samples(setting.microbatches, seed + r, setting.dtype) for r in replicas]
+    each = range(replicas or dist.get_world_size() // setting.ranks)
+    return [make_samples(setting.microbatches, seed + r, setting.dtype) for r in each]
 
 
 def _freeze(setting: TravelSetting, model: Model) -> None:
