@@ -4,7 +4,8 @@ As `travelling.py`, with stages: the same steps and sleeps, on a mesh of dp and 
 train by `Pipeline(images=...)` and 1F1B. With whole samples each microbatch is encoded by one rank
 of its own pipeline, in turn, as a plan of encoders in the bubbles has it; else all ranks share all
 images. A schedule waits with equal microbatches, too: that part no balance can take away, and it is
-left out of the language model's waiting.
+left out of the language model's waiting. A stage takes as long as the whole model at pp 1: models
+that are cut are larger.
 """
 
 import time
@@ -108,8 +109,8 @@ class PipelinedRank:
         self._replica, self._at = divmod(rank, stages)
         mesh = init_device_mesh("cpu", (RANKS // stages, stages), mesh_dim_names=("dp", "pp"))
         third = TOKEN_NS // 3
-        tile, part = TILE_TOKENS * third, third // stages
-        self._stage = SleepingStage(part, 2 * part, 0)
+        tile = TILE_TOKENS * third
+        self._stage = SleepingStage(third, 2 * third, 0)
         encoder = SleepingStage(tile, 2 * tile, 0)
         self._whole = _WholeMicrobatches(encoder, self._at, stages)
         moved = ImageDispatch(encoder, torch.zeros(1, HIDDEN), reduction="sum", deadline_s=60)

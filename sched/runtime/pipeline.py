@@ -115,8 +115,8 @@ class Pipeline:
         self._encoders = self._arranged.encoders(encoders)
         self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
-        mesh = self._place if self._arranged.here is None else None
-        self._images = rank_images(images, mesh, encoders, self._options.calling)
+        seat = self._place if self._arranged.here is None else None
+        self._images = rank_images(images, seat, encoders, self._options.calling)
         self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
         shared = with_ties(shared, self._modules, program.placement)

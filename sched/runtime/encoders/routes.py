@@ -44,21 +44,27 @@ class EncoderRoutes:
         `replicas`: of the language model, where encoders are parts of one, 0 where they are not.
         """
         found = {}
-        features = part_specs(encoders, infos, replicas) if replicas else None
+        # Of each microbatch, by encoder.
+        features = (
+            part_specs(encoders, infos, replicas)
+            if replicas
+            else [
+                tuple(each.features_spec(info) for each in encoders) if info is not None else ()
+                for info in infos
+            ]
+        )
         for value, encoder in self.features.items():
             number = self.number[value.microbatch]
-            if (info := infos[number]) is not None:
-                whole = None if features else encoders[encoder].features_spec(info)
-                found[value] = whole or features[number][encoder]
+            if infos[number] is not None:
+                found[value] = features[number][encoder]
         for value, encoder in self.hidden.items():
             if (info := infos[self.number[value.microbatch]]) is not None:
                 found[value] = encoders[encoder].hidden_spec(info)
         for value, several in self.gradients.items():
-            if (info := infos[value.microbatch]) is None:
+            if infos[value.microbatch] is None:
                 continue
             # The gradients of several encoders' features travel as one flat tensor.
-            whole = [encoders[encoder].features_spec(info) for encoder in several]
-            parts = [features[value.microbatch][e] for e in several] if features else whole
+            parts = [features[value.microbatch][encoder] for encoder in several]
             size = sum(width * tokens for tokens, width in (part.shape for part in parts))
             found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
         return found

@@ -41,7 +41,7 @@ def part_specs(
     `infos`: of all microbatches, replica by replica of the language model, None for other ranks'.
     Raises ValueError for images that do not have as many features each.
     """
-    each, found = len(infos) // replicas, []
+    each, found = len(infos) // replicas, list[tuple[TensorSpec, ...]]()
     for number, info in enumerate(infos):
         if not number % each:
             turn = number // each  # replicas begin with other parts: the first has no more of all

@@ -140,7 +140,7 @@ class RankImages:
         if spec is None:
             return data
         fields = [one.fields for one in data.microbatches] if is_first else []
-        pixels = [one[spec.inputs] for one in fields] or [None] * count
+        pixels: list[Tensor | None] = [one[spec.inputs] for one in fields] or [None] * count
         sizes: list[list[Any]] | None = None
         if spec.sizes:
             sizes = [[*map(tuple, one[spec.sizes].tolist())] for one in fields] or [[]] * count

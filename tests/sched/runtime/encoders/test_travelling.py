@@ -73,8 +73,9 @@ def all_samples(setting: TravelSetting) -> list[Any]:
     return samples_of(setting, 0, replicas=4 // setting.ranks)
 
 
-def _encoded(_: int, setting: TravelSetting) -> tuple[int, bool, bool]:
+def _encoded(rank: int, setting: TravelSetting) -> tuple[int, bool, bool]:
     """Return the rows that a rank encodes, and whether it saves the encoder and needs pixels."""
+    del rank
     model, rows = make_model([2], setting.ranks, setting.dtype, merges=False), [0]
     model.encoders[0][0].register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
     pipe, mine, _ = make_travelling(setting, model)

@@ -21,8 +21,14 @@ from tests.sched.runtime.units.processes import UnitSetting, make_pipe, run_unit
 TOLERANCE = 1e-6
 
 
-def setting(*given: Any) -> UnitSetting:
-    return UnitSetting(*given, spread=True, dtype=torch.float64)
+def setting(
+    name: str,
+    backbone: tuple[int, int],
+    encoder: tuple[int, int],
+    layers: tuple[int, ...] = (2,),
+    frozen: tuple[int, ...] = (),
+) -> UnitSetting:
+    return UnitSetting(name, backbone, encoder, layers, frozen, spread=True, dtype=torch.float64)
 
 
 SOME = (
