@@ -16,10 +16,24 @@ from .loader import (
     adapters,
     check_equivalence,
     hf_kwargs,
+    loss_by_source,
     loss_rule,
     scale_loss,
 )
-from .workers import Mixture, TarDataset, VisionLanguage, media
+from .workers import (
+    EnergonDataset,
+    HFDataset,
+    JsonlDataset,
+    MDSDataset,
+    Mixture,
+    ParquetDataset,
+    Selection,
+    TarDataset,
+    VisionLanguage,
+    media,
+    open_metadataset,
+    split_by_key,
+)
 
 __version__: str
 
@@ -27,12 +41,18 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "EnergonDataset",
+    "HFDataset",
     "HFProcessor",
     "ImageDispatch",
+    "JsonlDataset",
     "Layout",
     "LoaderError",
+    "MDSDataset",
     "Mixture",
+    "ParquetDataset",
     "RemoteDataset",
+    "Selection",
     "Step",
     "StepInfo",
     "StepLoader",
@@ -45,10 +65,13 @@ __all__ = [
     "check_equivalence",
     "hf_kwargs",
     "loader",
+    "loss_by_source",
     "loss_rule",
     "media",
+    "open_metadataset",
     "scale_loss",
     "sched",
+    "split_by_key",
     "time_ns",
     "workers",
 ]

@@ -23,6 +23,7 @@ BENCHES = {
     "mixture": ("planning.mixture", "Orders of mixtures: CPU time a sample."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),
+    "overlap": ("runtime.overlap", "Tensor-parallel layers: collectives beside their products."),
     "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
     "partition": (
         "planning.partition",
@@ -30,12 +31,14 @@ BENCHES = {
     ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
+    "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (
         "runtime.command",
         "The pipeline runtime against torch's, and against the simulator.",
     ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
+    "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "threads": ("planning.threads", "Planning beside other threads: throughput, and waits."),

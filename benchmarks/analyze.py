@@ -31,9 +31,10 @@ from PIL import Image
 from rich.progress import track
 from rich.table import Table
 
-from counterpoise.tools.analyze.scan.run import in_this_process, scan_all
+from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.tools.console.reporting import emit, progress_console, spread
+from counterpoise.tools.runners import in_this_process
 from counterpoise.workers.images.decode import is_image
 from counterpoise.workers.sources.file_patterns import find_shards
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
+    from .step.by_source import loss_by_source as loss_by_source
     from .step.dispatch import ImageDispatch as ImageDispatch
     from .step.dispatch import StepImages as StepImages
     from .step.errors import LoaderError as LoaderError
@@ -54,6 +55,7 @@ _HOMES = {
     "collate_padded": ".collate.layouts",
     "collate_samples": ".collate.layouts",
     "hf_kwargs": ".models.kwargs",
+    "loss_by_source": ".step.by_source",
     "loss_rule": ".step.loss",
     "scale_loss": ".step.loss",
 }

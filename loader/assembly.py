@@ -39,6 +39,7 @@ from .balanced.arguments import (
     with_seed,
 )
 from .balanced.arrivals import MicrobatchSource
+from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
@@ -52,6 +53,8 @@ from .step.ranks import Place, RankArguments
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
+# Bytes of a job that may be costs by which a mixture is ordered; the rest has room besides.
+MOST_COSTS = 3 << 20
 # Groupings that look at no cost.
 COSTLESS = ("fixed", "random")
 
@@ -79,6 +82,7 @@ class BalancedArguments:
     fields: WantedFields
     decode_threads: int
     worker_restarts: int = 0
+    skip_keys: frozenset[str] = frozenset()
 
 
 def read_arguments(
@@ -99,10 +103,13 @@ def read_arguments(
     **others: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
+    others["skip_keys"] = checked_keys(others["skip_keys"])
     if is_packed_stream(dataset):
         from .streams.settings import checked_balance  # here: other loops need nothing of streams
 
         places = RankArguments(rank, ranks, virtual_ranks, process_group, topology)
+        if others["skip_keys"]:
+            raise ValueError("skip_keys is for samples with keys, and those of a stream have none")
         wanted = checked_balance(as_balance(balance), batch_size, shuffle, others)
         return BalancedArguments(
             wanted, False, fields=checked_fields(fields), follows=None, ranks=places, **others
@@ -138,6 +145,11 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     checked_path(given.dead_letter)
+    if given.skip_keys and isinstance(loader.dataset, RemoteDataset):
+        raise ValueError(
+            "skip_keys is looked for in the data set, and a RemoteDataset has no keys here: give "
+            "the data set itself, cp.TarDataset(...)"
+        )
     dataset, balance, workers = rows_of(loader.dataset), given.balance, loader.num_workers
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, given.cost, given.key)
@@ -233,7 +245,10 @@ class BalancedSettings:
         """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
         given, dataset, source = self.given, self.dataset, self.source
         spare, known = None, lambda: KnownData(dataset, None)
+        skipped: Callable[[int], tuple[int, ...]] = lambda _: ()  # noqa: E731
         if source is not None:
+            if given.skip_keys:
+                skipped = SkippedSamples(source, given.skip_keys, plan.seed, given.shuffle)
             count = epoch_samples(source)
             if count < place.ranks:
                 raise ValueError(
@@ -260,10 +275,13 @@ class BalancedSettings:
                 held[0],
             )
         mixed = recipe_of(source)
-        if mixed is not None and mixed.costs is not None and not self._is_local(place):
+        facts = {} if mixed is None else mixed.facts()
+        packed = sum(map(len, facts.get("costs", ())))
+        if packed > MOST_COSTS and not self._is_local(place):
             raise ValueError(
-                "a mixture by a cost is ordered where its costs are, in a local loop: mix "
-                'by="samples", or leave balancer= and ranks that several processes share'
+                f"the costs by which the mixture is ordered take {packed:,} bytes, and a balancer "
+                f'takes {MOST_COSTS:,}, about a million samples: mix by="samples", or leave '
+                "balancer= and ranks that several processes share"
             )
         job = JobSpec(
             plan=plan,
@@ -272,7 +290,7 @@ class BalancedSettings:
             on_error=given.on_error,
             buffer_bytes=given.buffer_bytes,
             label_tokens=self.label_tokens,
-            mixture={} if mixed is None else mixed.facts(),
+            mixture=facts,
         )
         # torch's own thread pins the batches of a local loop's workers
         pins_ahead = self._is_local(place) and self.start.workers > 0
@@ -291,7 +309,8 @@ class BalancedSettings:
             shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
-            is_mixture=mixed is not None,
+            skipped=skipped,
+            sources=() if mixed is None else mixed.names,
         )
 
     def _is_local(self, place: Place) -> bool:

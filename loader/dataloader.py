@@ -4,7 +4,7 @@ Without `balance` it yields exactly what torch's yields. With it, microbatches c
 all data-parallel ranks: `for batch in loader`, or whole steps from `loader.steps()`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -101,6 +101,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    way, or through the balancer; "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
+    skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
     worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
                    set of the same iter(); a sample that kills three is given up. By default 0, and
                    3 with on_error="skip". Not for streams, nor data sets with a state
@@ -151,6 +152,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         fields: "WantedFields" = None,
         decode_threads: int = 1,
         worker_restarts: int | None = None,
+        skip_keys: Iterable[str] | None = None,
     ) -> None:
         refuse_no_samples(dataset, balance)
         processor: Any = collate_fn
@@ -163,7 +165,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
         self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
-        self.worker_restarts = worker_restarts
+        self.worker_restarts, self.skip_keys = worker_restarts, skip_keys
         self._restarts = checked_restarts(worker_restarts, on_error, transport)
         if balance is None or is_packed_stream(dataset):
             self._restarts = plain_restarts(worker_restarts, self._restarts, dataset, num_workers)
@@ -188,7 +190,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields,
+                name=name or None, fields=fields, skip_keys=skip_keys,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -202,7 +204,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts,
+            worker_restarts=self._restarts, skip_keys=skip_keys,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 

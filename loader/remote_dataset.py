@@ -7,12 +7,13 @@ VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
 
 class RemoteDataset:
-    """Shards on the workers' side, below the --root they were started with.
+    """Data on the workers' side, below the --root they were started with.
 
-    pattern: as for TarDataset, relative to the workers' root. transform: the name that their
-    operator registered, or "package.module:function" that they allow; arguments: JSON values for
-    it. source: the format, a name in workers/sources/registry.py. The trainer needs neither
-    the files nor the transform.
+    pattern: as for TarDataset and the other formats, relative to the workers' root. transform: the
+    name that their operator registered, or "package.module:function" that they allow; arguments:
+    JSON values for it. source: the format, a name in workers/sources/registry.py, by default that
+    of the files; options: JSON values of the arguments that its class takes beside. The trainer
+    needs neither the files nor the transform.
     """
 
     def __init__(
@@ -20,19 +21,23 @@ class RemoteDataset:
         pattern: str | Sequence[str],
         transform: str | None = VISION_LANGUAGE,
         arguments: Mapping[str, Any] | None = None,
-        source: str = "tar",
+        source: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.pattern = [pattern] if isinstance(pattern, str) else list(pattern)
         self._transform = transform
         self._arguments = dict(arguments or {})
         self._source = source
+        self._options = dict(options or {})
 
     def spec(self) -> dict[str, Any]:
         """Return the JSON-able description that workers open."""
         transform = None
         if self._transform is not None:
             transform = {"name": self._transform, "args": self._arguments}
-        return {"source": self._source, "pattern": self.pattern, "transform": transform}
+        about = {"pattern": self.pattern, "transform": transform}
+        named = {} if self._source is None else {"source": self._source}
+        return {**self._options, **named, **about}
 
     def __getitem__(self, index: int) -> Any:
         raise TypeError(f"sample {index} is with the workers: iterate over the loader")

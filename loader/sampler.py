@@ -264,8 +264,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             after=planned.after,
             keys=tuple(map(self._rows.key if self._rows else str, indexes)),
         )
-        ranks, is_mixture = self.config.ranks, self._rows is not None
-        return info_of(facts, self.epoch, ranks, self._names, self._over_budget, None, is_mixture)
+        ranks, sources = self.config.ranks, self._rows.recipe.names if self._rows else ()
+        return info_of(facts, self.epoch, ranks, self._names, self._over_budget, None, sources)
 
     def _plan(self, order: Int64, start: int, step: int) -> "_PlannedWindow":
         """Return the plan of the window at an ordinal, made again if it is not kept."""

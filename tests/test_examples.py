@@ -14,8 +14,9 @@ from tests.forking.ranks import torchrun
 pytestmark = pytest.mark.slow
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-# run by `make test` in a pool of processes: tests/sched/runtime/checkpoint/test_files.py
-POOLED = ("train_pipeline",)
+# run by `make test` in a pool of processes: tests/sched/runtime/checkpoint/test_files.py, and
+# tests/sched/runtime/families/test_training.py
+POOLED = ("train_pipeline", "hf_pipeline")
 
 
 def command_of(example: Path) -> list[str]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": ("doctor.command", "Check an installation or a running job."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
     "plan": ("plan.command", "Plan a model's parallelism: GPUs, stages, recomputation."),
+    "prepare": ("prepare.command", "Write tar shards, or indexes and costs, from any source."),
     "profile": ("schedule.profile", "Fit what passes cost to measured steps."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),

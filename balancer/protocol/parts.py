@@ -31,6 +31,10 @@ class SampleRef(ArrayRecord, frozen=True):
     index: Integer
 
 
+# Why a sample is a hole of which no more is known.
+KNOWN_BEFORE = "is to be left out (skip_keys), or could not be used before the run was resumed"
+
+
 class BatchItem(ArrayRecord, frozen=True):
     """A sample in a delivered microbatch: its name, the layout of its payload, and where that is.
 

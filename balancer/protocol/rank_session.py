@@ -295,7 +295,8 @@ class RankSession:
         """Introduce this process again, once: the balancer does not know it (any more)."""
         if self._start_run is not None and not self._has_returned:
             self._has_returned = True
-            holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
+            later = (each for each in self._start_run.holes if each >= self.here.start)
+            holes = tuple(sorted({*later, *(o for each in self._known.values() for o in each)}))
             known = tuple(self._known)
             begun = structs.replace(self._start_run, here=self.here, holes=holes, known=known)
             if known and self.ready is not None:  # others would be planned otherwise

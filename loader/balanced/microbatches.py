@@ -14,7 +14,6 @@ from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import SkippedSample, record_letter
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
@@ -30,6 +29,7 @@ from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
 from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
+from .left_out import record_holes, refuse_late_skips
 from .spare import SpareSample
 from .step_infos import OverBudget, info_of
 
@@ -52,8 +52,8 @@ class BalancedLoader:
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
     `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
-    `compares_batches` is False where a framework counts labels in the batches itself; `is_mixture`:
-    keys begin with the source's name.
+    `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
+    a mixture's names, with which keys begin; `skipped` returns an epoch's ordinals to leave out.
     """
 
     job: JobSpec
@@ -71,7 +71,8 @@ class BalancedLoader:
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
-    is_mixture: bool = False
+    sources: tuple[str, ...] = ()
+    skipped: Callable[[int], Holes] = lambda _: ()
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
@@ -141,7 +142,7 @@ class BalancedLoader:
 
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
-        known = self.data().samples if self.is_mixture else None
+        known = self.data().samples if self.sources else None
         count = known or self.open().wait_ready(self.timeout_s).count
         if self._loaded is not None:
             check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
@@ -177,7 +178,9 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            samples = needed_samples(self._loaded, self.growing or self.is_mixture)
+            samples = needed_samples(self._loaded, self.growing or bool(self.sources))
+            refuse_late_skips(at, skipped := self.skipped(self.epoch), self.plan)
+            at = at.leaving_out(skipped)
             self.open().begin(at.start(self.epoch, self._costs, samples))
         except BaseException:
             self.close()
@@ -238,7 +241,7 @@ class BalancedLoader:
             return
         costs = followed.costs_of(plan)
         if at is not None and source is not None:
-            source.go_on(at.start(self.epoch, costs))
+            source.go_on(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
@@ -264,7 +267,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(at.start(self.epoch, self._costs))
+            source.recover(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, self._costs))
             self._tell_what_will_be_left_out()
             return source.next(self.timeout_s)
         except ComesAgainError:
@@ -288,10 +291,7 @@ class BalancedLoader:
         """
         batch, before = kept.arrival.batch, kept.at.holes
         if self.dead_letter is not None:
-            for hole in batch.holes[kept.reported :]:
-                letter = SkippedSample(hole.key, hole.reason, "data", hole.source or self.name)
-                record_letter(self.dead_letter, letter)
-                kept.reported += 1
+            record_holes(self.dead_letter, kept, self.skipped(self.epoch), self.name)
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch.step)
         after = kept.at.after(batch, holes, self.ranks)
@@ -350,23 +350,23 @@ class BalancedLoader:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
         if self.max_errors is None or len(holes) == len(before):
             return
-        allowed = self.max_errors
+        unusable, allowed = len({*holes}.difference(self.skipped(self.epoch))), self.max_errors
         if isinstance(allowed, float):
             allowed = int(allowed * self.count())
-        if len(holes) > allowed:
+        if unusable > allowed:
             self.close()
             where = f", see {self.dead_letter}" if self.dead_letter else ""
             raise LoaderError(
-                f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
+                f"{unusable} samples of epoch {self.epoch} could not be used up to step "
                 f"{step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
                 "the data, or allow more"
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         job = self.job
-        over, mixed = self._over_budget, self.is_mixture
+        over = self._over_budget
         batch, ranks = kept.arrival.batch, self.plan.ranks
-        info = info_of(batch, self.epoch, ranks, job.resources, over, after, mixed)
+        info = info_of(batch, self.epoch, ranks, job.resources, over, after, self.sources)
         made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec import structs
 
-from ...workers.mixture.order import source_of
+from ..step.by_source import counted_sources
 from ..step.info import StepInfo
 from .arrivals import MicrobatchFacts
 
@@ -146,11 +146,11 @@ def info_of(
     resources: tuple[str, ...],
     over_budget: OverBudget,
     after: object,
-    mixed: bool = False,
+    sources: Sequence[str] = (),
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource.
 
-    mixed: whether the data are a mixture, whose keys say of which source a sample is.
+    sources: the names of a mixture's, whose keys say of which source a sample is.
     """
     costs, padding = (
         dict(zip(resources, values or (0,) * len(resources), strict=True))
@@ -172,5 +172,5 @@ def info_of(
         padding=MappingProxyType(padding),
         over_budget=over_budget.exceeded(costs),
         after=after,
-        sources=MappingProxyType(Counter(map(source_of, keys)) if mixed else {}),
+        sources=MappingProxyType(counted_sources(keys, sources)),
     )

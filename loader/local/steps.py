@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.parts import Hole
+from ...balancer.protocol.parts import KNOWN_BEFORE, Hole
 from ...workers.batches.planned_reader import Load, Made
 from ...workers.sources.interface import Source
 from ...workers.sources.measuring import FailedSample
@@ -129,7 +129,7 @@ class StepMaker:
     def _note_known_holes(self, step: OpenStep, failed: Mapping[int, FailedSample]) -> None:
         """Note the samples of a step of which it is known that they cannot be used."""
         plan = step.plan
-        resumed = self._start.holes if plan.number == self._start.at.step else ()
+        resumed = self._start.holes
         if not (failed or plan.refused or resumed):
             return
         ordinals = plan.all_ordinals()
@@ -137,14 +137,12 @@ class StepMaker:
         for each in ordinals & failed.keys():
             found = failed[each]
             step.holes[each] = found
-            if found.is_io or not self._skips:
+            if (found.is_io or not self._skips) and each not in resumed:
                 step.fatal[each] = found
         for each in plan.refused:
             step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
         for each in ordinals.intersection(resumed) - step.holes.keys():
-            step.holes[each] = self._named(
-                plan, each, "could not be used before the run was resumed"
-            )
+            step.holes[each] = self._named(plan, each, KNOWN_BEFORE)
         step.all_holes = {*step.holes}
 
     def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:

@@ -31,6 +31,7 @@ from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, start_method, worker_context
+from ...workers.stores.samples import reads_stores
 from ..step.errors import OneCaller
 from ..step.waiting import WaitLog
 from .indices import Indices
@@ -128,7 +129,7 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | Non
             carries,
             state.stream_state,
         )
-    watches = bool(loader._restarts) and carries
+    watches = (bool(loader._restarts) and carries) or reads_stores(dataset)
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
         return MapReader(dataset, loader.collate_fn, state.on_error, current.start, carries)
     return None

@@ -49,6 +49,12 @@ class ResumePosition:
             return self
         return replace(self, place=structs.replace(self.place, microbatch=0), served=0)
 
+    def leaving_out(self, ordinals: tuple[int, ...]) -> "ResumePosition":
+        """Return the position with more holes, wherever in the epoch they are."""
+        if not ordinals:
+            return self
+        return replace(self, holes=tuple(sorted({*self.holes, *ordinals})))
+
     def start(self, epoch: int, costs: str, samples: int = -1) -> RunStart:
         """Return the beginning of a run here, with the holes that come after this place."""
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)

@@ -48,10 +48,11 @@ class StepInfo:
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
     predicts that one). `costs` are the microbatch's totals per resource, of which `padding` holds
     no sample: costs less padding are what the samples cost. `sources` counts the samples of each
-    source of a Mixture; of other data it is empty. `holes` are the keys of samples that
-    could not be used; they count nowhere else. `over_budget` names the resources of which the
-    microbatch, a single sample then, has more than the budget. `after` is the loader's position
-    when the microbatch has been trained on, for `loader.state_dict(after=info)`.
+    source of a Mixture, 0 where it has none; of other data it is empty. `holes` are the keys of
+    samples that could not be used, or were to be left out; they count nowhere else. `over_budget`
+    names the resources of which the microbatch, a single sample then, has more than the budget.
+    `after` is the loader's position when the microbatch has been trained on, for
+    `loader.state_dict(after=info)`.
     """
 
     epoch: int

@@ -69,7 +69,11 @@ def tower(name: str) -> Tower:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A GPU and its links. `efficiency_permille`: share of the peak that compute kernels reach."""
+    """A GPU and its links. `efficiency_permille`: share of the peak that compute kernels reach.
+
+    `tensor_chunks`: in so many a tensor-parallel collective runs beside the product that needs or
+    makes what it carries (sched/runtime/tensor).
+    """
 
     flops_per_s: int = 989 * 10**12
     efficiency_permille: int = 437
@@ -78,18 +82,27 @@ class GpuSpec:
     network_bytes_per_s: int = 45 * 10**9
     network_latency_ns: int = 20_000
     norm_ns: int = 20_000
+    tensor_chunks: int = 1
 
     def compute_ns(self, flops: int) -> int:
         """Return the time of `flops` floating point operations."""
         return flops * 10**12 // (self.flops_per_s * self.efficiency_permille)
 
-    def collective_ns(self, size: int, ranks: int) -> int:
-        """Return the time of an all-gather or reduce-scatter of `size` bytes; 0 for one rank."""
+    def exposed_ns(self, size: int, ranks: int, product_ns: int) -> int:
+        """Return by how much an all-gather or reduce-scatter of `size` bytes lengthens its product.
+
+        0 for one rank. In n chunks the first is waited for; the product takes as long as it does,
+        or the other n - 1 and its last part do (DistTrain, section 7).
+
+        >>> [GpuSpec(tensor_chunks=n).exposed_ns(50331648, 8, 700_000) for n in (1, 2, 4, 8)]
+        [137829, 74914, 43457, 27728]
+        """
         if ranks == 1:
             return 0
-        return size * (ranks - 1) * 10**9 // (ranks * self.tensor_bytes_per_s) + (
-            self.tensor_latency_ns
-        )
+        count = self.tensor_chunks
+        whole = size * (ranks - 1) * 10**9 // (ranks * self.tensor_bytes_per_s)
+        one = whole // count + self.tensor_latency_ns
+        return one + max(0, (count - 1) * one + product_ns // count - product_ns)
 
     def hop_ns(self, size: int, ranks: int) -> int:
         """Return the time to send a tensor to the next stage; each rank sends its share."""
@@ -112,25 +125,24 @@ class MicrobatchShape:
 
 def language_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> KernelLayer:
     """Return a layer of the language model: blocks of computation between collectives."""
-    work = _flops(model, load)
-    compute = machine.compute_ns(sum(work.values())) // load.tensor
-    sync = Kernel("collective", "communication", _collective(model, load, machine))
+    compute = machine.compute_ns(sum(_flops(model, load).values())) // load.tensor
+    forward_syncs, backward_syncs = _collectives(model, load, machine)
     first = compute * _ATTENTION // _PARTS
-    forward = _halves(first, compute - first, machine.norm_ns, sync)
-    backward = _halves(2 * (compute - first), 2 * first, machine.norm_ns, sync)
+    forward = _halves(first, compute - first, machine.norm_ns, forward_syncs)
+    backward = _halves(2 * (compute - first), 2 * first, machine.norm_ns, backward_syncs)
     return KernelLayer(model.name, forward, backward, *_bytes(model, load), model.parameters)
 
 
-def _halves(first: int, second: int, norm: int, sync: Kernel) -> tuple[Kernel, ...]:
+def _halves(first: int, second: int, norm: int, syncs: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Return two blocks between collectives; the norm between them is taken off the second."""
     parts = [
-        sync,
+        syncs[0],
         Kernel("block", "compute", first),
-        sync,
+        syncs[1],
         Kernel("norm", "compute", min(norm, second - 1)),
-        sync,
+        syncs[2],
         Kernel("block", "compute", second - min(norm, second - 1)),
-        sync,
+        syncs[3],
     ]
     return tuple(part for part in parts if part.ns)
 
@@ -141,8 +153,7 @@ def encoder_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> Kern
         name: machine.compute_ns(flops) // load.tensor
         for name, flops in _flops(model, load).items()
     }
-    ns = _collective(model, load, machine)
-    sync = (Kernel("collective", "communication", ns),) if ns else ()
+    forth, back = _collectives(model, load, machine)
 
     def once(*names: str) -> tuple[Kernel, ...]:
         return tuple(Kernel(name, "compute", work[name], True) for name in names)
@@ -151,8 +162,13 @@ def encoder_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> Kern
         parts = (f"{name}.{end}" for name in names for end in ("inputs", "weights"))
         return tuple(Kernel(part, "compute", work[part.split(".")[0]], True) for part in parts)
 
-    forward = sync + once("qkv", "core", "proj") + sync + sync + once("fc1", "fc2") + sync
-    backward = sync + twice("fc2", "fc1") + sync + sync + twice("proj", "core", "qkv") + sync
+    forward = (
+        forth[0], *once("qkv", "core", "proj"), forth[1], forth[2], *once("fc1", "fc2"), forth[3],
+    )  # fmt: skip
+    backward = (
+        back[0], *twice("fc2", "fc1"), back[1], back[2], *twice("proj", "core", "qkv"), back[3],
+    )  # fmt: skip
+    forward, backward = (tuple(one for one in each if one.ns) for each in (forward, backward))
     return KernelLayer(model.name, forward, backward, *_bytes(model, load), model.parameters)
 
 
@@ -169,8 +185,19 @@ def _flops(model: Tower, load: MicrobatchShape) -> dict[str, int]:
     }
 
 
-def _collective(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> int:
-    return machine.collective_ns(2 * load.tokens * model.width, load.tensor)
+def _collectives(
+    model: Tower, load: MicrobatchShape, machine: GpuSpec
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the four collectives of a forward and of a backward, as far as they are exposed."""
+    work = _flops(model, load)
+
+    def beside(*products: str) -> tuple[Kernel, ...]:
+        sizes = [machine.compute_ns(work[name]) // load.tensor for name in products]
+        size = 2 * load.tokens * model.width
+        times = [machine.exposed_ns(size, load.tensor, each) for each in sizes]
+        return tuple(Kernel("collective", "communication", ns) for ns in times)
+
+    return beside("qkv", "proj", "fc1", "fc2"), beside("fc2", "fc1", "proj", "qkv")
 
 
 def _bytes(model: Tower, load: MicrobatchShape) -> tuple[int, int]:

@@ -4,18 +4,27 @@ from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, sa
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages
 from .execution.drive import PipelineStalledError
+from .families.adapted import Adapted
+from .families.description import DecoderFamily, ImageFamily
+from .families.table import adapt, families
 from .links.process_groups import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .stage.generator import GeneratorSpec
 from .stage.splitting import split
+from .tensor.overlap import OverlappedColwiseParallel, OverlappedRowwiseParallel
 from .units.layout import Units, UnitSize
 from .vocabulary.loss import LossOptions
 from .vocabulary.shard import VocabParallel
 
 __all__ = [
+    "Adapted",
+    "DecoderFamily",
     "EncoderSpec",
     "GeneratorSpec",
+    "ImageFamily",
     "LossOptions",
+    "OverlappedColwiseParallel",
+    "OverlappedRowwiseParallel",
     "PeerLostError",
     "Pipeline",
     "PipelineStalledError",
@@ -24,6 +33,8 @@ __all__ = [
     "UnitSize",
     "Units",
     "VocabParallel",
+    "adapt",
+    "families",
     "load_checkpoint",
     "newest_checkpoint",
     "resumed_schedule",

@@ -62,12 +62,14 @@ class MicrobatchData:
 
     `fields`: the tensors that the loader gave this rank, by name. `weight`: what the microbatch's
     loss, a sum over its tokens or samples, counts in the step's, such as one by the number of
-    label tokens of the whole step. `hidden`: the tensor between any two stages.
+    label tokens of the whole step. `hidden`: the tensor between any two stages. `ends`: the input
+    embeddings and the last stage's output, where stages hand on more than hidden states.
     """
 
     fields: Mapping[str, Tensor]
     weight: float
     hidden: TensorSpec
+    ends: TensorSpec | None = None
 
 
 # A microbatch of which this rank runs nothing.
@@ -97,7 +99,11 @@ class StepData:
 
     def spec(self, value: Value) -> TensorSpec:
         """Return the size of a value that one rank sends to another, or that a barrier brings."""
-        hidden = self.edges.get(value) or self.microbatches[value.microbatch].hidden
+        microbatch = self.microbatches[value.microbatch]
+        between = value.name in ("F", "B")
+        hidden = self.edges.get(value) or (
+            microbatch.hidden if between else microbatch.ends or microbatch.hidden
+        )
         dtype = self.precision.get(value.name)
         return hidden if dtype is None else replace(hidden, dtype=dtype)
 
@@ -268,9 +274,9 @@ WEIGHTS: Mapping[str, Callable[[Any], float]] = {
 class Reading:
     """The way in which a step of the loader is read.
 
-    `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
-    precision. `weigh`: the weight of a microbatch's loss. `shifted`: the fields that are moved by
-    one place.
+    `hidden`: the shape of the tensor between two stages, from a microbatch's info; `ends`: as in
+    StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the
+    fields that are moved by one place.
     """
 
     hidden: Callable[[Any], tuple[int, ...]]
@@ -278,6 +284,7 @@ class Reading:
     weigh: Callable[[Any], float]
     device: torch.device
     shifted: frozenset[str] = frozenset()
+    ends: Callable[[Any], tuple[int, ...]] | None = None
 
     def read(
         self,
@@ -300,7 +307,8 @@ class Reading:
                 )
             fields = {name: self._field(name, batch[name]) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
-            found.append(MicrobatchData(fields, self.weigh(info), spec))
+            ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
+            found.append(MicrobatchData(fields, self.weigh(info), spec, ends))
         return StepData(tuple(found), input_gradient, training=training)
 
     def _field(self, name: str, value: Any) -> Any:

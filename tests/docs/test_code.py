@@ -40,6 +40,7 @@ NOT_RUN = {
     "worker": "works until it is stopped; tests/tools/services runs it",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
+    "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
     "job.json": "made from a profile of the reader's model",
     "counterpoise-analysis": "made by `counterpoise analyze` of the reader's data",
     "model.json": "the reader's own measurements",
@@ -50,6 +51,7 @@ NOT_RUN = {
     "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
+    "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540

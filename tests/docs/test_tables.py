@@ -11,6 +11,7 @@ import pytest
 
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
+from counterpoise.sched.runtime import families
 from tests.imports import FOLDERS, ROOT
 
 ROW = re.compile(r"^\| (.*) \|$", re.M)
@@ -137,3 +138,8 @@ def test_links_lead_somewhere(page: str) -> None:
             heads = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
             slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
             assert anchor in slugs, target
+
+
+def test_the_families_of_models_in_pipelines_are_those_that_are_known() -> None:
+    told = [re.findall(r"`(\w+)`", cells[1]) for cells in rows("hf-pipeline.md", "family")]
+    assert sorted(kind for kinds in told for kind in kinds) == sorted(families())

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import counterpoise as cp
+from counterpoise.balancer.planning.mixing.recipe import order_of_rows
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.tools.analyze.scan.sources import ScanOptions, open_dataset
 from counterpoise.workers import PlainSource, Probe, SampleError
@@ -139,18 +140,21 @@ def test_a_state_goes_on_at_any_position_with_other_workers_and_ranks() -> None:
 
 @pytest.mark.long
 def test_a_state_goes_on_at_500_positions() -> None:
-    def one(**others: Any) -> Any:
-        balance = cp.Balance(budgets={"tokens": 60}, samples_per_step=1, accumulate="auto")
-        return loader(mixture(epoch=500, **others), ranks=1, balance=balance)
+    """With other ranks at each, and other workers at some: these are processes."""
 
-    whole, made = steps_of(one()), one()
+    def one(ranks: int, workers: int = 0) -> Any:
+        balance = cp.Balance(budgets={"tokens": 60}, samples_per_step=4, accumulate="auto")
+        return loader(mixture(epoch=2000), workers, ranks, balance=balance)
+
+    whole, made = steps_of(one(1)), one(2)
+    assert len(whole) == 500
     for step in made.steps():
-        other = one()
+        other = one((1, 2, 3, 4)[step.number % 4], 2 if step.number % 25 == 0 else 0)
         other.load_state_dict(made.state_dict())
         rest = other.steps()
         for number in range(step.number + 1, min(step.number + 4, 500)):
             infos = next(rest).infos
-            assert [key for info in infos for key in info.keys] == whole[number]
+            assert sorted(key for info in infos for key in info.keys) == whole[number]
 
 
 def test_another_recipe_is_other_data() -> None:
@@ -161,15 +165,83 @@ def test_another_recipe_is_other_data() -> None:
         loader(mixture(schedule=[(100, {"web": 1})])).load_state_dict(state)
 
 
-def test_counters_go_on_with_other_sources() -> None:
-    old = mixture()
-    begin = json.loads(json.dumps(old.counters(100, seed=3)))
-    assert len(json.dumps(begin)) < 4096
-    sources = {name: (source(name), 1) for name in ("web", "docs")}
-    new = cp.Mixture({**sources, "new": (["x"] * 30, 1)}, epoch=60, begin=begin)
-    before = [key for key in expected(old)[:100] if key.startswith("web")]
-    after = [key for key in expected(new) if key.startswith("web")]
-    assert len({*before, *after[:20]}) == len(before) + 20
+def test_a_checkpoint_goes_on_with_other_weights_and_sources() -> None:
+    """In one call: the new recipe takes the counters of the old at a ledger."""
+    old, made = mixture(), loader(mixture())
+    for epoch in range(2):
+        for step in made.steps():
+            if (epoch, step.number) == (1, 4):
+                break
+    state = json.loads(json.dumps(made.state_dict()))
+    begin = json.loads(json.dumps(old.counters(state)))
+    assert begin == json.loads(json.dumps(old.counters(120, epoch=1, seed=3)))
+    sources = {name: (source(name), weight) for name, weight in (("web", 1), ("docs", 4))}
+    new = cp.Mixture({**sources, "new": (["x"] * 30, 5)}, epoch=60, begin=begin)
+    found = expected(new)
+    had = Counter(map(new.source_of, found))
+    assert had == {"web": 6, "docs": 24, "new": 30}
+    for name in ("web", "docs"):
+        # What was left of its pass comes first, and none of what it had of that.
+        before = [key for key in expected(old, 1)[:120] if key.startswith(name)]
+        after = [key for key in found if key.startswith(name)]
+        passed, samples = begin[name]
+        rest = min(SIZES[name] - samples, len(after))
+        last = before[-samples:] if samples else []
+        names = [key.partition("/")[2] for key in (*last, *after[:rest])]
+        assert len(set(names)) == len(names)
+        assert passed >= old.rows.recipe.passes[old.names.index(name)]
+    assert len({key for key in found if key.startswith("new")}) == 30
+
+
+def test_counters_of_another_ledger_are_refused() -> None:
+    made = loader(mixture())
+    batches = iter(made)
+    next(batches)
+    with pytest.raises(ValueError, match="saved inside step 0"):
+        mixture().counters(made.state_dict())
+    with pytest.raises(ValueError, match="of other data"):
+        mixture(schedule=[(5, {"web": 1})]).counters(made.state_dict())
+    with pytest.raises(ValueError, match="its kind is 'plain'"):
+        mixture().counters(cp.DataLoader(mixture(), 4, collate_fn=list).state_dict())
+    with pytest.raises(ValueError, match="samples is 241"):
+        mixture().counters(241)
+
+
+def test_ledgers_and_counters_of_100_sources_are_small() -> None:
+    names = [f"a-source-of-data-{number}" for number in range(100)]
+    parts = {name: (PlainSource([1] * 50, cost={"tokens": [3] * 50}), 1 + k)
+             for k, name in enumerate(names)}  # fmt: skip
+    data = cp.Mixture(parts, epoch=4000)
+    made = loader(data)
+    for step in made.steps():
+        if step.number == 90:
+            break
+    state = made.state_dict()
+    assert len(json.dumps(state)) < 1024
+    assert len(json.dumps(data.counters(state))) < 4096
+    assert sum(step.infos[0].sources.values()) == len(step.infos[0].keys)
+    assert [*step.infos[0].sources] == names
+
+
+def test_an_epoch_may_go_on_where_the_last_one_stopped() -> None:
+    data = mixture(repeat="continue", epoch=100)
+    made = loader(data)
+    had = {name: list[str]() for name in SIZES}
+    for epoch in range(9):
+        found = [key for step in steps_of(made) for key in step]
+        assert sorted(found) == sorted(expected(data, epoch))
+        assert len({*found}) == len(found) == 100
+        for key in expected(data, epoch):
+            had[data.source_of(key)].append(key.partition("/")[2])
+    for name, keys in had.items():
+        for begin in range(0, len(keys) - SIZES[name], SIZES[name]):
+            # Each pass has every sample once, wherever epochs began.
+            assert len({*keys[begin : begin + SIZES[name]]}) == SIZES[name]
+    begun = data.counters(30, epoch=8, seed=3)
+    totals = Counter(map(data.source_of, expected(data, 8)[:30]))
+    for name, (passes, samples) in begun.items():
+        per_epoch = len(had[name]) // 9
+        assert passes * SIZES[name] + samples == 8 * per_epoch + totals[name]
 
 
 def test_a_plain_loop_has_the_mixture_in_order() -> None:
@@ -275,6 +347,11 @@ LOADED = PlainSource([1], cost=lambda sample: {"tokens": sample})
         ({"a": [1]}, {"epoch": 2, "repeat": False}, "an epoch of 2 samples"),
         ({"a": [1]}, {"by": "tokens"}, "needs to know what all samples cost"),
         (
+            {"a": PlainSource([1], cost={"n": [1]})},
+            {"by": "n", "repeat": "continue"},
+            "give begin=counters",
+        ),
+        (
             {"a": PlainSource([1], cost=lambda sample: {"tokens": sample})},
             {"by": "tokens"},
             "needs to know",
@@ -353,9 +430,51 @@ def write_shard(path: Path, count: int) -> None:
             shard.addfile(member, io.BytesIO(b"ab"))
 
 
-def test_a_mixture_by_cost_is_local() -> None:
-    with pytest.raises(ValueError, match="ordered where its costs are"):
-        list(loader(mixture(by="tokens"), ranks=1, balancer="tcp://127.0.0.1:1"))
+def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = steps_of(loader(mixture(by="tokens")))
+    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    assert steps_of(loader(mixture(by="tokens"))) == local
+
+
+def test_costs_too_many_for_a_job_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, count in (("a", 9), ("b", 5)):
+        write_shard(tmp_path / f"{name}.tar", count)
+    parts = {n: cp.TarDataset(tmp_path / f"{n}.tar") for n in "ab"}
+    data = cp.Mixture(parts, by="bytes", epoch=20)
+    balance = cp.Balance(budgets={"bytes": 64}, samples_per_step=4, accumulate="auto")
+    remote: dict[str, Any] = {
+        "balance": balance,
+        "ranks": 1,
+        "balancer": "tcp://127.0.0.1:1",
+        "timeout": 0.1,
+    }
+    with pytest.raises(TimeoutError):
+        next(iter(loader(data, **remote)))
+    monkeypatch.setattr("counterpoise.loader.assembly.MOST_COSTS", 10)
+    with pytest.raises(ValueError, match="a balancer takes 10"):
+        next(iter(loader(data, **remote)))
+
+
+def test_workers_elsewhere_open_a_mixture_by_cost(tmp_path: Path) -> None:
+    for name, count in (("a", 9), ("b", 5)):
+        write_shard(tmp_path / f"{name}.tar", count)
+    parts = {n: cp.TarDataset(tmp_path / f"{n}.tar", root=tmp_path) for n in "ab"}
+    rows = cp.Mixture(parts, by="bytes", epoch=40).rows
+    spec = json.loads(json.dumps(rows.spec()))
+    assert "costs" not in spec["recipe"]
+    other = open_source(spec, tmp_path)
+    assert [other.key(n) for n in range(len(other))] == [rows.key(n) for n in range(len(rows))]
+    facts = json.loads(json.dumps(rows.recipe.facts()))
+    for epoch in range(2):
+        order = order_of_rows(facts, len(rows), 3, epoch, True)
+        assert order.tolist() == rows.epoch_order(3, epoch, True).tolist()
+    for wrong in ({"costs": ["AA"]}, {"costs": ["eJw=", "eJw="]}, {"known_passes": [0, 1]}):
+        with pytest.raises(ValueError, match="description is none"):
+            order_of_rows({**facts, **wrong}, len(rows), 3, 0, True)
 
 
 def test_a_batch_sampler_takes_a_mixture() -> None:

@@ -16,11 +16,12 @@ from PIL import Image
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.jsonl.dataset import JsonlDataset
+from counterpoise.workers.sources import cache_files
+from counterpoise.workers.sources.cache_files import identity, kept_path
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import open_source
-from counterpoise.workers.tar import cache_files
-from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
 
@@ -375,3 +376,44 @@ def test_deep_json_is_a_broken_sample(root):
     with pytest.raises(SampleError, match="json"):
         dataset.load(0)
     assert dataset.load(1)["json"] == {"a": 1}
+
+
+# --- records in JSON
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret", "/etc/passwd", "link/a.tar", "passwd.tar", "x/../../secret", "~/a.png",
+        "pipe:cat /etc/passwd", "http://127.0.0.1:1/a.png", "file:///etc/passwd", "a\0.png",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_record_that_names_what_is_outside_reads_nothing(root, name, is_part):
+    said = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": name}}]}]
+    record = {"messages": said} if is_part else {"text": "a", "image": name}
+    (root / "a.jsonl").write_text(json.dumps(record))
+    served = handler(root)
+    with WATCH as watch:
+        served.open(job(source="jsonl", pattern=["a.jsonl"]))
+        for action in (served.source.raw, served.source.probe, served.source.load):
+            with pytest.raises(SampleError):
+                action(0)
+    assert isinstance(served.source, JsonlDataset)
+    assert not watch.executed
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+
+
+@pytest.mark.parametrize("media", ["..", "/etc", "link", "../outside", 3, ["."], {}])
+def test_a_folder_of_media_outside_is_refused(root, media):
+    (root / "a.jsonl").write_text("{}")
+    with WATCH as watch, pytest.raises((ValueError, OSError)):
+        handler(root).open(job(source="jsonl", pattern=["a.jsonl"], media=media))
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+
+
+@pytest.mark.parametrize("pattern", ["../outside", "link", "/etc", "../outside/a.tar"])
+def test_a_format_is_not_looked_for_outside(root, pattern):
+    with WATCH as watch, pytest.raises((ValueError, OSError)):
+        open_source({"pattern": [pattern], "transform": None}, root)
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []

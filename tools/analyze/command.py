@@ -14,18 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
-from ...workers.tar.cache_files import replace_file
+from ...workers.sources.cache_files import replace_file
+from ...workers.sources.urls import is_url, shown
 from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
 from ..inputs.programs import Command, check_sizes, with_options
+from ..runners import on_cores, on_ray
 from .model.pipelines import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
 from .page.steps import padded_advice
 from .scan.rows import Rows
-from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import ScanOptions, find_tasks, reads_shards, with_found_costs
+from .scan.run import scan_all
+from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"
@@ -114,10 +116,11 @@ _OPTIONS = (
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
     """Forecast how much of a training step is waiting on this data, and recommend settings.
 
-    SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a table of costs (npz,
-    jsonl, parquet, or the index.npz of an earlier analysis), or a map-style dataset as
-    package.module:name. Only headers are read, unless --decode is given. An interrupted scan
-    continues from its saved parts when it is run again with the same --out.
+    SOURCE is a tar shard or a file of records (JSONL, JSON), a folder, a glob or brace pattern of
+    them, a URL of shards (s3://bucket/train/), a table of costs (npz, jsonl, parquet, or the
+    index.npz of an earlier analysis), or a map-style dataset as package.module:name. Only headers
+    are read, unless --decode is given. An interrupted scan continues from its saved parts when it
+    is run again with the same --out.
 
     \b
     Example:
@@ -127,14 +130,15 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """  # noqa: D301
     began = time.perf_counter()
     options = _report_options(sources, given)
+    named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
         if not total:
-            raise ValueError(f"{', '.join(sources)}: there is no sample in it; give one or more")
+            raise ValueError(f"{', '.join(named)}: there is no sample in it; give one or more")
         task = progress.add_task("plan", total=None, live="")
         report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")
-    report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
+    report = {"inputs": named, **report, "seconds": time.perf_counter() - began}
     report["costs_found"] = found_costs
     if found_costs:
         report["recommended"]["settings"] = _with_table(report, rows, out)
@@ -173,7 +177,7 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
         machine=PipelineMachine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
         bytes_as_tokens=not given["tokenizer"]
         and not given["transform"]
-        and any(reads_shards(source) for source in sources),
+        and any(reads_samples(source) for source in sources),
     )
 
 
@@ -270,9 +274,9 @@ def _waits(report: Json) -> Table:
     columns = ("every microbatch (FSDP)", "once a step (DDP with no_sync)")
     table = make_table(title, "plan", *columns)
     names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
-    for key, shown in names.items():
+    for key, label in names.items():
         found = report["waits"][key]
-        table.add_row(shown, *(f"{100 * found[kind]:.1f} %" for kind in ("microbatch", "step")))
+        table.add_row(label, *(f"{100 * found[kind]:.1f} %" for kind in ("microbatch", "step")))
     return table
 
 

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
-from ...workers import SampleError, TarDataset
+from ...workers import SampleError
+from ...workers.sources.registry import source_of
 from ..console.reporting import emit, live_progress, make_table, progress_console
 from .data import cache_folder, ensure_demo_data
 from .model import DemoModelShape
@@ -118,8 +119,8 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
     return summarize(records)
 
 
-def _dataset(settings: DemoSettings) -> TarDataset:
-    return TarDataset(settings.data, transform=make_transform(settings))
+def _dataset(settings: DemoSettings) -> Any:
+    return source_of(settings.data, make_transform(settings))
 
 
 def make_loader(name: str, settings: DemoSettings) -> DataLoader:

@@ -8,15 +8,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ...workers.sources.urls import SCHEMES, scheme_of
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
 from .files import examine_dead_letters, examine_ledger
 from .installation import examine_installation
 from .job import Examination, examine_job
+from .step_keys import examine_step
+from .stores import examine_store
 
 
 @click.command("doctor")
-@click.argument("target", required=False, metavar="[ADDRESS|LEDGER]")
+@click.argument("target", required=False, metavar="[ADDRESS|LEDGER|URL]")
 @click.option(
     "--listen",
     default="tcp://127.0.0.1:5555",
@@ -39,6 +42,8 @@ from .job import Examination, examine_job
     type=click.Path(path_type=Path),
     help="Group the samples in this dead-letter file by source and reason.",
 )
+@click.option("--step", type=int, help="Name the samples of this step of the LEDGER's epoch.")
+@click.option("--data", metavar="SOURCE", help="The data of --step: MODULE:NAME, shards, a recipe.")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
 @click.option(
     "--skew",
@@ -55,12 +60,14 @@ def command(
     root: Path | None,
     keys: Path | None,
     dead_letter: Path | None,
+    step: int | None,
+    data: str | None,
     timeout: float,
     skew: float,
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Check this installation, the job at an ADDRESS, or a LEDGER (a JSON file).
+    """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
     Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 2 if the
     job did not answer.
@@ -70,22 +77,31 @@ def command(
       counterpoise doctor
       counterpoise doctor tcp://10.0.0.1:5555 --keys keys/trainer
       counterpoise doctor ledger.json
+      counterpoise doctor s3://bucket/train/
+      counterpoise doctor ledger.json --step 1200 --data my_module:data
       counterpoise doctor --dead-letter letters.jsonl
     """  # noqa: D301
     if not 0 < timeout < 3600:
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
+    if (step is None) != (data is None) or (step is not None and target is None):
+        raise ValueError("--step needs LEDGER and --data, the data set that it is of")
     if dead_letter is not None:
         found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
         found = Examination(examine_installation(listen, root, keys))
+    elif scheme_of(target) in SCHEMES:
+        found = Examination(examine_store(target))
     elif "://" in target:
         found = examine_job(target, timeout, keys, skew)
+    elif step is not None and data is not None:
+        found = examine_step(Path(target), step, data)
     elif Path(target).is_file():
         found = Examination(examine_ledger(Path(target)))
     else:
         raise ValueError(
             f"{target!r} is not an address and not a file; give an address such as "
-            "tcp://HOST:5555, the file of a ledger, or nothing to check this machine"
+            "tcp://HOST:5555, a URL such as s3://bucket/train/, the file of a ledger, or nothing "
+            "to check this machine"
         )
     return _report(found, as_json, strict)
 
@@ -97,6 +113,8 @@ def _report(found: Examination, as_json: bool, strict: bool) -> int:
     report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
     report["wrong"] = count
     tables = [_table(found.findings)]
+    if found.keys:
+        report["keys"] = found.keys
     if found.status is not None:
         report["job"] = report_fields(found.status)
         tables = [*job_tables(found.status, Console().width), *tables]

@@ -29,8 +29,13 @@ LEDGER_FIELDS = ("kind", "window_step")
 
 def examine_ledger(path: Path) -> list[Finding]:
     """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
-    ledger = parse_text(path, _parsed)
+    ledger = read_ledger_file(path)
     return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
+
+
+def read_ledger_file(path: Path) -> Ledger:
+    """Return the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
+    return parse_text(path, _parsed)
 
 
 def _parsed(text: str) -> Ledger:

@@ -304,11 +304,12 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Findings; of a job also its status, or that it did not answer."""
+    """Findings; of a job also its status, or that it did not answer; of a step its keys."""
 
     findings: list[Finding]
     status: StatusReport | None = None
     unanswered: bool = False
+    keys: tuple[str, ...] = ()
 
 
 def examine_job(

@@ -22,6 +22,8 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...workers.sources.costs import checked_column
 from ...workers.tar.members import decode_member
 
+# Of a file of JSON, to look at its first row.
+FIRST_BYTES = 1 << 20
 T = TypeVar("T")
 Column = npt.NDArray[Any]
 # What the compression of zip files can make of a byte, and a little more.
@@ -193,6 +195,25 @@ def _parquet(path: Path) -> Table:
         return array
 
     return Table(path, tuple(file.schema_arrow.names), read)
+
+
+def first_row(path: Path) -> dict[str, Any] | None:
+    """Return the first row of JSONL, parquet, or a JSON array; empty where that is not clear.
+
+    None where it is none of them.
+    """
+    try:
+        if path.suffix.lower() == ".parquet":
+            file = importlib.import_module("pyarrow.parquet").ParquetFile(path)
+            return dict(next(file.iter_batches(batch_size=1)).to_pylist()[0])
+        with path.open("rb") as lines:
+            text = lines.read(FIRST_BYTES).decode("utf-8-sig", "ignore").lstrip()
+        if text[:1] not in ("[", "{"):
+            return None if text else {}
+        row, _ = json.JSONDecoder().raw_decode(text.removeprefix("[").lstrip())
+        return row if isinstance(row, dict) else {}
+    except (StopIteration, IndexError, ImportError, ValueError, RecursionError):
+        return {}
 
 
 _READERS = {".npz": _npz, ".jsonl": _jsonl, ".parquet": _parquet}

@@ -12,7 +12,7 @@ from rich.table import Table
 from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
 from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
-from ...sched.bubble_filling.presets import CASES, case_setup
+from ...sched.bubble_filling.presets import CASES, GpuSpec, case_setup
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.bubble_filling.trace import read_trace
@@ -57,6 +57,13 @@ class FillOptions:
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="A measured step (Chrome trace).")
 @click.option("--microbatches", type=COUNT, help="Change the number of microbatches.")
+@click.option(
+    "--tp-chunks",
+    default=1,
+    show_default=True,
+    type=COUNT,
+    help="Chunks in which a case's tensor-parallel collectives run beside their products.",
+)
 @click.option("--pp-enc", type=COUNT, help="Only encoder pipelines of this number of ranks.")
 @click.option(
     "--tp-enc", type=COUNT, help="Only encoders over this number of tensor-parallel GPUs."
@@ -79,7 +86,7 @@ class FillOptions:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     case: str, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
-    **given: Any,
+    tp_chunks: int, **given: Any,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
@@ -94,7 +101,10 @@ def command(
         raise ValueError("--executable plans simulated steps; leave out --trace")
     if out is not None and options.trace is not None:
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
-    setup = parse_text(profile, load_setup) if profile else case_setup(case)
+    if profile and tp_chunks != 1:
+        raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
+    machine = GpuSpec(tensor_chunks=tp_chunks)
+    setup = parse_text(profile, load_setup) if profile else case_setup(case, machine)
     setup = _changed(setup, options)
     if dump_profile:
         click.echo(dump_setup(setup))

@@ -23,6 +23,8 @@ from ...workers.sources.interface import Source, source_name
 from ...workers.sources.measuring import MAX_THREADS
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import open_source, registered
+from ...workers.stores.allowed import restrict_urls
+from ...workers.stores.obstore_store import forks_no_more
 from ..console.signals import stop_on_signal
 from ..doctor.installation import available_bytes
 
@@ -45,6 +47,12 @@ MAX_KEPT_BYTES = 1 << 40
     multiple=True,
     metavar="PACKAGE.MODULE:FUNCTION",
     help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
+)
+@click.option(
+    "--allow-url",
+    multiple=True,
+    metavar="PREFIX",
+    help="Read URLs below this one if a job names them, as s3://bucket/train/; repeatable.",
 )
 @click.option(
     "--keys",
@@ -81,6 +89,7 @@ def command(
     balancer: str,
     root: Path,
     allow: tuple[str, ...],
+    allow_url: tuple[str, ...],
     keys: Path | None,
     serve: str,
     insecure: bool,
@@ -95,6 +104,9 @@ def command(
       counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
     """  # noqa: D301
     registered(allow)
+    restrict_urls(allow_url)
+    if allow_url:
+        forks_no_more()
     own = peer_keys(keys, "worker") if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1)  # a host has a worker, or a decode thread, for each core

@@ -17,6 +17,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from . import frames
@@ -225,9 +226,14 @@ class ArenaQueue:
 
     def receive_end(self) -> bool:
         """Read all messages that have arrived; return whether the last of them is None."""
+        found = self.waiting()
+        return bool(found) and found[-1] is None
+
+    def waiting(self) -> Sequence[Any]:
+        """Return what has arrived and was not taken, and leave it."""
         while self.receive():
             pass
-        return bool(self._read) and self._read[-1] is None
+        return self._read
 
     def _try_send(self, packet: Packet) -> bool:
         """Send a message and close its descriptors; return False if there is no room for it."""

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, file_of, getter_of, source_name
+from ..stores.samples import reads_stores
 from .envelope import (
     Envelope,
     ReaderPosition,
@@ -21,6 +23,7 @@ from .envelope import (
     reader_number,
     state_of,
 )
+from .upcoming import expect_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class MapReader(Dataset[Any]):
         self._start = start
         self._carries = carries and is_stateful(dataset)
         self._sleep = sleep
+        self._reads_stores = reads_stores(dataset)
         # Where the worker says which sample it works on, plus 1; None: nobody asks.
         self.progress: Any = None
         # In place of a worker that died with several in work: only so is it known of which.
@@ -95,6 +99,7 @@ class MapReader(Dataset[Any]):
         if _is_no_task(asked):
             return LoadedBatch(-1, None, empty=True)
         number, indices = _unnumbered(asked)
+        self._expect(asked)
         if self._on_error == "raise":
             if self._loads_together:
                 return LoadedBatch(number, self._watched_together(indices))
@@ -109,12 +114,17 @@ class MapReader(Dataset[Any]):
         if _is_no_task(asked):
             return LoadedBatch(-1, None, empty=True)
         number, index = _unnumbered(asked)
+        self._expect(asked)
         if self._on_error == "raise":
             return LoadedBatch(number, self._watched(index))
         found = self._one(index)
         if isinstance(found, SkippedSample):
             return LoadedBatch(number, None, (found,), empty=True)
         return LoadedBatch(number, found)
+
+    def _expect(self, asked: Any) -> None:
+        if self._reads_stores:
+            expect_tasks(self.dataset, asked, _samples_of)
 
     def collate(self, loaded: LoadedBatch) -> Envelope:
         """Return the envelope of a batch."""
@@ -182,6 +192,13 @@ class MapReader(Dataset[Any]):
             if kind_of(error) == "io":
                 raise
             return SkippedSample.from_error(error, key, file_of(dataset, index))
+
+
+def _samples_of(asked: Any) -> list[tuple[int, bool]]:
+    """Return the samples of a task; none where it is asked for by what is no number."""
+    indices = () if _is_no_task(asked) else _unnumbered(asked)[1]
+    several = indices if isinstance(indices, list | tuple) else [indices]
+    return [(int(each), False) for each in several if isinstance(each, int | np.integer)]
 
 
 def _is_no_task(asked: Any) -> bool:

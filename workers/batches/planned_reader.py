@@ -6,7 +6,7 @@ arena/frames.py); a batch about which there is nothing more to say is returned a
 """
 
 import time
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,9 @@ from ..sources.interface import Source
 from ..sources.labels import IGNORED, count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness
+from ..stores.samples import reads_stores
 from .map_reader import SEVERAL
+from .upcoming import expect_tasks
 
 Collate = Callable[[list[Any]], Any]
 # Counts the label tokens of a batch, or of its samples where it has none.
@@ -132,6 +134,7 @@ class PlannedReader(Dataset[Any]):
         self._count_labels = count_labels
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
+        self._reads_stores = reads_stores(source)
         self.progress: MutableSequence[int] | None = None
         self.number = 0
 
@@ -157,11 +160,19 @@ class PlannedReader(Dataset[Any]):
     def __getitems__(self, task: list[int]) -> Any:
         """Do a task: return what `collate` is to hand over."""
         kind, epoch, asked, *indexes = task
+        if self._reads_stores:
+            expect_tasks(self._measurer.source, task, self._samples_of)
         if kind == _MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
         if kind == LOOK:
             return self._looked_at(epoch, indexes)
         return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
+
+    def _samples_of(self, task: list[int]) -> Iterator[tuple[int, bool]]:
+        """Yield the samples of a task, and whether they are only probed."""
+        kind, _, _, *indexes = task
+        is_probed = kind == _MEASURE and not self._measurer.decodes_first
+        yield from ((index, is_probed) for index in indexes)
 
     def collate(self, done: Any) -> Any:
         """Return what was made: torch's fetcher asks for this."""

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,12 @@ from ..sources.interface import (
 )
 from ..sources.labels import labels_of
 from ..sources.measuring import chosen_costs, refuse_threads
+from ..stores.samples import expect_samples, reads_stores
 from .decode_threads import DecodeThreads
 from .results import Decoded
+
+# Samples that a store is asked for before they are loaded; memory bounds them, too.
+STORED_AHEAD = 32
 
 
 class SourceHandler:
@@ -55,6 +59,7 @@ class SourceHandler:
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
         self._columns: tuple[Any, ...] | None = None
+        self._reads_stores = False
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -64,6 +69,7 @@ class SourceHandler:
             self.seed = told.plan.seed
             self.source = self.build(told.source)
         source = self._source()
+        self._reads_stores = reads_stores(source)
         if self._threads is not None:
             self.expect(())
             refuse_threads(source, f"{self._threads.count} decode threads")
@@ -81,12 +87,17 @@ class SourceHandler:
         if self._threads is not None:
             self._threads.close()
 
-    def expect(self, tasks: Iterable[SampleTask]) -> None:
-        """Begin to load, in threads, the samples that are asked for next, in this order.
+    def expect(self, tasks: Collection[SampleTask]) -> None:
+        """Begin to read from stores, and to load in threads, what is asked for next, in this order.
 
         Before a task that is to be alone is asked for, nothing else may be in work.
         """
         threads, source = self._threads, self.source
+        if source is not None and self._reads_stores:
+            probes = not self._decodes_first()
+            soon = tuple(itertools.islice(tasks, STORED_AHEAD))
+            wanted = ((task.ref.index, probes and task.kind == "probe") for task in soon)
+            expect_samples(source, wanted)
         if threads is None or source is None:
             return
         soon = tuple(itertools.islice(tasks, threads.most_ahead))

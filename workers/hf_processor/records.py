@@ -34,7 +34,8 @@ ROLES = {
 CHATS = ("messages", "conversations")
 DOCUMENTS = ("document", "caption", "text")
 TEXT_MEMBERS = ("txt", "text", "caption")
-_NOTHING: Any = object()
+# In place of what a part says that it is: it says nothing.
+NOTHING: Any = object()
 
 
 class MediaKind(NamedTuple):
@@ -129,7 +130,7 @@ class _Places:
         marked = [kind for kind in KINDS if kind.name == "image" or self.listed[kind.name]]
         self.marks = re.compile(f"<({'|'.join(kind.name for kind in marked)})>")
 
-    def put(self, name: str, value: Any = _NOTHING) -> Part:
+    def put(self, name: str, value: Any = NOTHING) -> Part:
         """Return a part at which a thing is; the next of the record's where none is given."""
         self.placed[name].append(value)
         return {"type": name}
@@ -137,7 +138,7 @@ class _Places:
     def fill(self, kind: MediaKind, messages: list[dict[str, Any]]) -> tuple[Any, ...]:
         """Return all things of a kind, in order; ValueError for more or fewer than places."""
         listed, placed = self.listed[kind.name], self.placed[kind.name]
-        unnamed = sum(place is _NOTHING for place in placed)
+        unnamed = sum(place is NOTHING for place in placed)
         if listed and not placed:
             # what the user says first begins with them
             first = next((each for each in messages if each["role"] == "user"), messages[0])
@@ -149,7 +150,7 @@ class _Places:
                 f'marks or parts {{"type": "{kind.name}"}} as {kind.plural}, or none'
             )
         rest = iter(listed)
-        return tuple(next(rest) if place is _NOTHING else place for place in placed)
+        return tuple(next(rest) if place is NOTHING else place for place in placed)
 
 
 def _text_object(record: Record) -> Record:
@@ -235,7 +236,7 @@ def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
         if type_ == "text" and isinstance(part.get("text"), str):
             yield {"type": "text", "text": part["text"]}
         elif kind is not None:
-            yield places.put(kind.name, _named(part, kind))
+            yield places.put(kind.name, media_of(part, kind))
         else:
             raise ValueError(
                 f"turn {number} has a part {part!r:.80}; known are parts of the types text, "
@@ -243,8 +244,8 @@ def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
             )
 
 
-def _named(part: Mapping[str, Any], kind: MediaKind) -> Any:
-    """Return what a part says that it is; _NOTHING if it is the next of the record's."""
+def media_of(part: Mapping[str, Any], kind: MediaKind) -> Any:
+    """Return what a part says that it is; NOTHING if it is the next of the record's."""
     for name in (*kind.parts, "url", "path", "base64"):
         found = part.get(name)  # a table has every column in every row, most of them None
         if found is None:
@@ -254,4 +255,4 @@ def _named(part: Mapping[str, Any], kind: MediaKind) -> Any:
         if name.endswith("_url") and isinstance(found, Mapping):
             found = found.get("url")
         return f"data:;base64,{found}" if name == "base64" else found
-    return _NOTHING
+    return NOTHING

@@ -1,19 +1,23 @@
 """`Mixture`: several sources as one data set, in exact proportions."""
 
 import mmap
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.mixing.recipe import ALL, FIRST, Begun, Recipe
+from ..sources.data_identity import KnownData
 from ..sources.interface import Probe, SampleError, Source, as_source
 from .order import source_of
+from .recipe_files import open_recipe, read_recipe
 from .rows import MARKS, MixtureRows, all_costs
 
 Weights = Mapping[str, float]
 SAMPLES = "samples"
+CONTINUE = "continue"
 
 
 class Mixture:
@@ -29,7 +33,9 @@ class Mixture:
     epoch        the number of its samples; or when it ends: "first", with the first source that
                  has been through, the name of one, or "all", when all have
     repeat       whether a source that has been through begins again, with another shuffle; False:
-                 the others share what was its own. Or the names of those that do
+                 the others share what was its own. Or the names of those that do. "continue": all
+                 do, and an epoch goes on where each source stood at the end of the one before, by
+                 samples; otherwise it begins a new pass over each
     schedule     weights that hold later: pairs of a number of samples (or of what `by` says) of
                  the epoch and the weights from there on, by name; a name left out has none
     temperature  in place of weights: they are proportional to size ** (1 / temperature), in what
@@ -50,7 +56,7 @@ class Mixture:
         by: str = SAMPLES,
         *,
         epoch: int | str = FIRST,
-        repeat: bool | Collection[str] = True,
+        repeat: bool | Literal["continue"] | Collection[str] = True,
         schedule: Sequence[tuple[int, Weights]] = (),
         temperature: float | None = None,
         begin: Mapping[str, Sequence[int]] | None = None,
@@ -74,11 +80,42 @@ class Mixture:
             _repeats(names, repeat),
             costs,
             {name: _begun(name, given) for name, given in (begin or {}).items() if name in names},
+            repeat == CONTINUE,
         )
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)
         # Forked workers that stay see it change.
         self._epoch = mmap.mmap(-1, 8)
+
+    @classmethod
+    def from_dict(
+        cls,
+        recipe: Mapping[str, Any],
+        root: str | Path | None = None,
+        allow: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> Self:
+        """Make a mixture of a recipe of plain values, as a file of YAML or JSON holds it.
+
+        recipe: this class' arguments, with `sources` by name as descriptions, each with its
+        `weight` or none with one: {"web": {"source": "tar", "pattern": "web/*.tar", "weight": 3}}.
+        root: where relative paths begin, and all files lie; by default they begin in the current
+        folder. allow: names of transforms that are not ours, package.module:function, nor entry
+        points. Raises ValueError, with the name of the source, for a recipe that is none.
+        """
+        sources, others = open_recipe(recipe, root, tuple(allow), cache)
+        return cls(sources, **others)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        root: str | Path | None = None,
+        allow: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> Self:
+        """Make a mixture of the recipe in a file of YAML, or JSON (.json); see from_dict."""
+        return cls.from_dict(read_recipe(path), root, allow, cache)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -159,17 +196,42 @@ class Mixture:
         """Return the name of the source that a sample is from, by its key (StepInfo.keys)."""
         return source_of(key)
 
-    def counters(self, samples: int, epoch: int = 0, seed: int | None = None) -> dict[str, Begun]:
+    def counters(
+        self, at: int | Mapping[str, Any], epoch: int = 0, seed: int | None = None
+    ) -> dict[str, Begun]:
         """Return where each source stands after an epoch's first samples: (passes, samples).
 
-        `seed` is the plan's, Balance(seed=...). As JSON they are small, whatever has been read:
-        Mixture(..., begin=counters) goes on there, with other weights, with sources that are new,
-        which begin at 0, and without some that were.
+        at: the number of samples, of `epoch` with the plan's `seed` (Balance(seed=...)); or a
+        ledger, what a balanced loader's state_dict() returned between two steps, which says both.
+        As JSON counters are small, whatever has been read: Mixture(..., begin=counters) goes on
+        there, with other weights, with sources that are new, which begin at 0, and without some
+        that were. Raises ValueError for a ledger of another recipe.
         """
+        if isinstance(at, Mapping):
+            at, epoch, seed = self._position(at)
         order = self.rows.epoch_order(self.seed if seed is None else seed, epoch, True)
-        if not 0 <= samples <= len(order):
-            raise ValueError(f"samples is {samples}, and an epoch has {len(order)}")
-        return self.rows.recipe.stands_after(order[:samples], epoch)
+        if not 0 <= at <= len(order):
+            raise ValueError(f"samples is {at}, and an epoch has {len(order)}")
+        return self.rows.recipe.stands_after(order[:at], epoch)
+
+    def _position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Return the samples, the epoch and the seed of a ledger."""
+        if ledger.get("kind") != "balanced":
+            raise ValueError(
+                f"this is no ledger of a balanced loader (its kind is {ledger.get('kind')!r:.40}): "
+                "give the number of the epoch's samples that were trained on"
+            )
+        if ledger["data"] != (own := KnownData(self.rows, len(self)).identity):
+            raise ValueError(
+                f"the ledger is of other data, {ledger['data']!r}, and this mixture is {own!r}: "
+                "give the recipe it was saved with, and the counters to the new one"
+            )
+        if ledger["microbatch"] or ledger["served"] or ledger["step"] != ledger["window_step"]:
+            raise ValueError(
+                f"the ledger was saved inside step {ledger['step']}, or its window: counters are "
+                "of positions between steps of mode 'exact', or between windows"
+            )
+        return ledger["start"], ledger["epoch"], ledger["seed"]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only forked processes share."""
@@ -252,10 +314,12 @@ def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
 
 
 def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
-    if isinstance(repeat, bool):
+    if isinstance(repeat, bool) or repeat == CONTINUE:
         return tuple(names) if repeat else ()
     if isinstance(repeat, str) or not set(repeat) <= set(names):
-        raise ValueError(f"repeat is {repeat!r}: give True, False, or a list of {', '.join(names)}")
+        raise ValueError(
+            f"repeat is {repeat!r}: give True, False, {CONTINUE!r}, or a list of {', '.join(names)}"
+        )
     return tuple(name for name in names if name in repeat)
 
 
@@ -269,6 +333,11 @@ def _begun(name: str, given: Sequence[int]) -> Begun:
 def _check_end(recipe: Recipe) -> None:
     """Raise ValueError for a rule that the sources cannot meet."""
     ends = [name for name in recipe.names if name not in recipe.repeats]
+    if recipe.continues and recipe.costs is not None:
+        raise ValueError(
+            f"repeat={CONTINUE!r} is for mixtures by samples: where an epoch by a cost ends "
+            "follows from all before it; give begin=counters(...) to a mixture of the next epoch"
+        )
     if recipe.begun and (ends or not isinstance(recipe.epoch, int)):
         raise ValueError(
             "begin= needs sources that repeat, and an epoch of a number of samples: what is left "

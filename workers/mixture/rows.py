@@ -14,8 +14,9 @@ from ...balancer.planning.problem.shuffle import derive_seed
 from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
-from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of
+from ..sources.interface import Probe, SampleError, Source, checked_probe, data_of, file_of
 from ..sources.registry import open_source
+from ..stores.samples import reads_stores, stored_ranges
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
 MARKS = "/@"
@@ -35,8 +36,7 @@ class MixtureRows:
         self.pattern = "mixture of " + ", ".join(recipe.names)
         self._begins: list[int] = recipe.first_rows.tolist()
         self._known = [
-            KnownData(getattr(part, "dataset", part), len(part), part.key).looked_at()
-            for part in self.parts
+            KnownData(data_of(part), len(part), part.key).looked_at() for part in self.parts
         ]
 
     def __len__(self) -> int:
@@ -158,6 +158,16 @@ class MixtureRows:
         number, _, sample = self._at(row)
         return file_of(self.parts[number], sample)
 
+    @property
+    def reads_stores(self) -> bool:
+        """Whether samples of some source are in a store."""
+        return any(map(reads_stores, self.parts))
+
+    def stored_ranges(self, row: int, headers: bool) -> list[Any]:
+        """Return what is read from a store of a sample."""
+        number, _, sample = self._at(row)
+        return stored_ranges(self.parts[number], sample, headers)
+
     def spec(self) -> dict[str, Any]:
         """Return the description for workers elsewhere; ValueError where a source has none."""
         for name, part in zip(self.recipe.names, self.parts, strict=True):
@@ -167,7 +177,7 @@ class MixtureRows:
                     f"{type(part).__name__}: give a TarDataset, or leave balancer="
                 )
         parts = [part.spec() for part in self.parts if hasattr(part, "spec")]
-        return {"source": "mixture", "parts": parts, "recipe": self.recipe.facts()}
+        return {"source": "mixture", "parts": parts, "recipe": self.recipe.row_facts()}
 
     @classmethod
     def from_spec(
@@ -199,7 +209,7 @@ class MixtureRows:
         if samples is not None:
             return ""
         facts = [each.identity for each in self._known]
-        return digest([self.recipe.facts(), facts])
+        return digest([self.recipe.digest, facts])
 
 
 def resources_of(part: Source) -> tuple[str, ...]:

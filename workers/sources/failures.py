@@ -67,6 +67,10 @@ class DataChangedError(OSError):
         return cls(errno.ESTALE, f"{what}; {text}" if what else text, path)
 
 
+class RepeatedReadError(OSError):
+    """A read that whoever reads has made again already, as a store's is (workers/stores)."""
+
+
 # The answer would be the same a second later.
 _LASTING = (
     FileNotFoundError,
@@ -129,7 +133,7 @@ def load_with_retries(
         try:
             return load(*arguments)
         except OSError as error:
-            if kind_of(error) != "io":
+            if kind_of(error) != "io" or isinstance(error, RepeatedReadError):
                 raise
             if tries <= len(retries) and not isinstance(error, _LASTING):
                 sleep(retries[tries - 1])

@@ -1,7 +1,7 @@
 """Finds the files of a data pattern: a path, a glob, a brace pattern, or a list of these.
 
-Only local files are read: URLs and webdataset's `pipe:` are refused. With a root, every file must
-lie below it once symbolic links are followed, and relative patterns start there.
+Local files are found here, URLs by workers/stores; webdataset's `pipe:` is refused. With a root,
+every file must lie below it once symbolic links are followed, and relative patterns start there.
 """
 
 import glob
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from braceexpand import braceexpand  # comes with webdataset
+
+from .urls import checked_url, is_url, shown
 
 Pattern = str | Path | Sequence[str | Path]
 # Indexes and costs are kept beside the shards; `folder/*` does not mean them.
@@ -26,43 +28,52 @@ DEEPEST_BRACES = 16
 MOST_RECURSIONS = 2
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
 LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 
 
-def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the files of a pattern, sorted, each once.
+def find_shards(
+    pattern: Pattern, root: str | Path | None = None, extensions: Sequence[str] = (".tar",)
+) -> tuple[Path, ...]:
+    """Return the local files of a pattern, sorted, each once.
 
-    A folder means its *.tar. Raises FileNotFoundError where a path is missing or a glob matches
-    nothing, ValueError for a URL or a path outside the root.
+    A folder means its files of the first of `extensions` that there are any of. Raises
+    FileNotFoundError where a path is missing or a glob matches nothing, ValueError for a URL or a
+    path outside the root.
     """
     found: dict[Path, Path] = {}
-    for text in named(pattern):
-        for path in _matches(text, Path(root).resolve() if root is not None else None):
+    for text in texts(pattern):
+        if is_url(text):
+            raise ValueError(
+                f"{shown(text)!r} is no local path, and only tar shards are read by URL: copy or "
+                "mount the files and give their path"
+            )
+        base = Path(root).resolve() if root is not None else None
+        for path in _matches(text, base, extensions):
             found.setdefault(path.resolve(), path)
     return tuple(sorted(found.values()))
 
 
 def named(pattern: Pattern) -> tuple[str, ...]:
-    """Return a pattern as a tuple of strings; ValueError for none, and for URLs and pipes."""
-    texts = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
-    if not texts or not all(str(text) for text in texts):
+    """Return a pattern as texts that may be shown; ValueError for none, and for pipes."""
+    return tuple(shown(text) if is_url(text) else text for text in texts(pattern))
+
+
+def texts(pattern: Pattern) -> tuple[str, ...]:
+    """Return a pattern as texts, as they were given; ValueError for none, and for pipes."""
+    found = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
+    if not found or not all(str(text) for text in found):
         raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
-    for text in map(str, texts):
-        if SCHEME.match(text):
-            raise ValueError(
-                f"{text!r} is no local path: URLs and pipes are not read; "
-                "copy or mount the shards and give their path"
-            )
-    return tuple(map(str, texts))
+    for text in filter(is_url, map(str, found)):
+        checked_url(text)
+    return tuple(map(str, found))
 
 
-def _matches(text: str, root: Path | None) -> Iterator[Path]:
+def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
     for candidate in _expanded(text):
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
             _bound(Path(posixpath.normpath(path)), root, text)
-        for match in _existing(path, text):
+        for match in _existing(path, text, extensions):
             yield match if root is None else _bound(match.resolve(), root, text)
 
 
@@ -70,6 +81,11 @@ def _expanded(text: str) -> list[str]:
     # A file may have braces in its name; a longer text is not even looked up.
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
+    return expand_braces(text)
+
+
+def expand_braces(text: str) -> list[str]:
+    """Return the names that a brace pattern stands for; ValueError for too many."""
     if len(text) > LONGEST_PATTERN or depth(text) > DEEPEST_BRACES:
         raise ValueError(
             f"pattern {text!r:.80} has more than {LONGEST_PATTERN} characters or braces nested "
@@ -131,12 +147,13 @@ def _range_size(inside: str) -> int:
     return abs(int(found[2]) - int(found[1])) + 1
 
 
-def _existing(path: Path, text: str) -> list[Path]:
+def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = sorted(path.glob("*.tar"))
-        wanted = f"{path}/*.tar"
+        kinds = (sorted(path.glob(f"*{each}")) for each in extensions)
+        found = next(filter(None, kinds), [])
+        wanted = " ".join(f"{path}/*{each}" for each in extensions)
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         wanted = str(path)

@@ -166,9 +166,9 @@ class PlainSource:
         self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
         self._load = _offered(dataset, "load")
-        # Whether all that the data set is made of keeps what was measured.
+        # Whether something that the data set is made of keeps what was measured.
         parts = whole_parts(dataset) if self._probe is not None else ()
-        self._keeps = self._probe is not None and all(_offered(part, "known") for part in parts)
+        self._keeps = any(_offered(part, "known") for part in parts)
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
@@ -229,8 +229,9 @@ class PlainSource:
         if not self._keeps:
             return None
         part, inside = part_at(self.dataset, index)
-        found: Probe | None = part.known(inside)
-        return found
+        known = _offered(part, "known")
+        found: Probe | None = None if known is None else known(inside)
+        return None if found is None else Probe(self.key(index), found.cost, found.nbytes)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -321,13 +322,18 @@ def _of_lists(dataset: Any, index: int) -> Sample:
     return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
 
 
+def data_of(source: Any) -> Any:
+    """Return the data set of a source: what a PlainSource is around, else itself."""
+    return source.dataset if isinstance(source, PlainSource) else source
+
+
 def source_name(source: Any) -> str:
     """Return a source's name for errors and dead letters: its files, else its type.
 
     >>> source_name(PlainSource(["a"]))
     'list'
     """
-    dataset = source.dataset if isinstance(source, PlainSource) else source
+    dataset = data_of(source)
     pattern = getattr(dataset, "pattern", type(dataset).__name__)
     name = pattern if isinstance(pattern, str) else ", ".join(map(str, pattern))
     return name[:NAME_CHARACTERS]
@@ -339,8 +345,7 @@ def file_of(source: Any, index: Any) -> str:
     >>> file_of(PlainSource(["a"]), 0)
     ''
     """
-    dataset = source.dataset if isinstance(source, PlainSource) else source
-    offered = _offered(dataset, "file_of")
+    offered = _offered(data_of(source), "file_of")
     return "" if offered is None else str(offered(index))
 
 

@@ -7,12 +7,16 @@ looked up: the built-in ones, entry points of the group `counterpoise.transforms
 by `--allow`.
 
 A source's description is {"source": name, ...} with JSON values. The name is looked up among the
-built-in formats and the entry points of the group `counterpoise.sources`; each is a class with
+built-in formats, the entry points of the group `counterpoise.sources`, and, as
+package.module:class, what `--allow` names; each is a class with
 
     from_spec(spec, root, allowed, cache) -> Source
 
 which opens what the description says, reading below `root` and building only `allowed` transforms.
-A new format is one such class and one entry.
+Of another map-style data set the constructor is given the values. A new format is one such class (a
+subclass of RecordDataset, say) and one entry. Where people name files, not formats, `source_of`
+finds the format: by a file that marks a folder as one of its own (`MARKERS` of the class), else by
+the extensions of its files (`EXTENSIONS`).
 """
 
 import functools
@@ -24,7 +28,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from .interface import Source
+from .file_patterns import Pattern, find_shards, named
+from .interface import Source, as_source
 
 TRANSFORM_GROUP = "counterpoise.transforms"
 TRANSFORMS = (
@@ -131,15 +136,23 @@ def find_name(name: str, what: str = "transform") -> Any:
 
 
 SOURCE_GROUP = "counterpoise.sources"
+# In a folder with files of several formats those of the first are meant.
 FORMATS = {
-    "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
     "tar": "counterpoise.workers:TarDataset",
+    "hf": "counterpoise.workers:HFDataset",
+    "parquet": "counterpoise.workers:ParquetDataset",
+    "jsonl": "counterpoise.workers:JsonlDataset",
+    "energon": "counterpoise.workers:EnergonDataset",
+    "mds": "counterpoise.workers:MDSDataset",
+    "mixture": "counterpoise.workers.mixture.rows:MixtureRows",
+    "selection": "counterpoise.workers.selection.selection:Selection",
 }
 
 
 def source_formats() -> dict[str, str]:
     """Return package.module:class of every registered format by its name; ours come first."""
-    return {point.name: point.value for point in entry_points(group=SOURCE_GROUP)} | FORMATS
+    others = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
+    return FORMATS | {name: value for name, value in others.items() if name not in FORMATS}
 
 
 def open_source(
@@ -150,15 +163,115 @@ def open_source(
 ) -> Source:
     """Open the source that a description names; ValueError for a format nobody registered.
 
-    Raises what the format's `from_spec` raises, too.
+    One without "source" is of the format that its pattern's files have. Raises what the format's
+    `from_spec` raises, too.
     """
+    if "source" not in spec and isinstance(spec.get("pattern"), str | list):
+        spec = {"source": format_of(spec["pattern"], root), **spec}
     name = spec.get("source")
+    allowed = tuple(allowed)
+    if isinstance(name, str) and name in allowed:
+        return _open_named(find_name(name, "source"), spec, root, allowed, cache)
     # Entry points are files outside the root: they are not even read where ours will do.
     formats = FORMATS if name in tuple(FORMATS) else source_formats()
     if not isinstance(name, str) or name not in formats:
         raise ValueError(
             f"no such source format: {name!r:.80}; registered are {', '.join(sorted(formats))} "
-            f"(install a package with an entry point in {SOURCE_GROUP} for another)"
+            f"(install a package with an entry point in {SOURCE_GROUP} for another, or --allow "
+            "package.module:class)"
         )
-    opened: Source = find_name(formats[name], "source format").from_spec(spec, root, allowed, cache)
-    return opened
+    return _open_named(find_name(formats[name], "source format"), spec, root, allowed, cache)
+
+
+def _open_named(
+    kind: Any,
+    spec: Mapping[str, Any],
+    root: str | Path | None,
+    allowed: Iterable[str],
+    cache: str | Path | None,
+) -> Source:
+    """Open a source by its class; a map-style data set without `from_spec` gets what is told."""
+    if hasattr(kind, "from_spec"):
+        opened: Source = kind.from_spec(spec, root, allowed, cache)
+        return opened
+    if spec.get("transform") is not None:
+        raise ValueError(f"{spec['source']} has no from_spec, and takes no transform: give None")
+    told = {name: value for name, value in spec.items() if name not in ("source", "transform")}
+    try:
+        return as_source(kind(**{name: value for name, value in told.items() if value != []}))
+    except TypeError as error:
+        raise ValueError(f"{spec['source']} does not take {sorted(told)}: {error}") from None
+
+
+def source_of(
+    pattern: Pattern | Mapping[str, Any],
+    transform: Any = None,
+    root: str | Path | None = None,
+    allowed: Iterable[str] = (),
+    **settings: Any,
+) -> Any:
+    """Open what a pattern or a description names, whatever its format; as the format's class does.
+
+    settings: more arguments of that class, as cache= and cost=. Raises ValueError for a format that
+    nobody knows, and what the class raises.
+    """
+    if isinstance(pattern, Mapping):
+        return open_source(pattern, root, allowed, settings.get("cache"))
+    return class_of(pattern, root)(pattern, transform=transform, root=root, **settings)
+
+
+def class_of(pattern: Pattern, root: str | Path | None = None) -> Any:
+    """Return the class that reads a pattern's files; ValueError where there is none."""
+    return find_name(source_formats()[format_of(pattern, root)], "source format")
+
+
+def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
+    """Return the name of the format of a pattern's files; ValueError where it is not one."""
+    found = {_format_of_one(text, root): text for text in named(pattern)}
+    if len(found) > 1:
+        raise ValueError(
+            f"files of several formats: {found}; make a source of each, and join them by "
+            "torch.utils.data.ConcatDataset or counterpoise.Mixture"
+        )
+    return next(iter(found))
+
+
+def _format_of_one(text: str, root: str | Path | None) -> str:
+    path = Path(text).expanduser() if root is None else Path(root, text).resolve()
+    if root is not None and not path.is_relative_to(Path(root).resolve()):
+        raise ValueError(f"{text!r:.200} leaves the root {root}; name files below it")
+    kinds = {name: find_name(value, "source format") for name, value in FORMATS.items()}
+    found = _known_by(path, text, root, kinds)
+    if not found:  # entry points are not even read where ours will do
+        others = {name: find_name(value) for name, value in source_formats().items()}
+        kinds, found = others, _known_by(path, text, root, others)
+    if not found:
+        known = ", ".join(
+            f"{name} ({signs})" for name, kind in kinds.items() if (signs := _signs(kind))
+        )
+        raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
+    return found
+
+
+def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str, Any]) -> str:
+    """Return the name of the format of a folder or file; empty where it is of none of them."""
+    if path.is_dir():
+        names = [entry.name for entry in path.iterdir()]
+        for name, kind in kinds.items():
+            if any((path / marker).exists() for marker in getattr(kind, "MARKERS", ())):
+                return name
+    else:
+        names = [path.name]
+        if not any(_is_named(path.name, kind) for kind in kinds.values()):
+            names = [file.name for file in find_shards(text, root)]
+    fitting = (n for n, kind in kinds.items() if any(_is_named(each, kind) for each in names))
+    return next(fitting, "")
+
+
+def _is_named(name: str, kind: Any) -> bool:
+    return name.lower().endswith(tuple(getattr(kind, "EXTENSIONS", ()) or "/"))
+
+
+def _signs(kind: Any) -> str:
+    extensions = (f"*{each}" for each in getattr(kind, "EXTENSIONS", ()))
+    return " ".join((*extensions, *getattr(kind, "MARKERS", ())))

@@ -12,12 +12,10 @@ No member is passed over in silence. A link stands for the bytes of a member of 
 to anything else, and a member that is no plain file, is given with the reason why it has none.
 """
 
-import os
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 from zlib import adler32, crc32
 
@@ -68,6 +66,9 @@ KINDS = {
 MOST_LINKS, LONGEST_PATH = 40, 4096
 
 
+Read = Callable[[int, int], bytes]
+
+
 class Entry(NamedTuple):
     """A member, by its header.
 
@@ -81,6 +82,18 @@ class Entry(NamedTuple):
     header: int
     target: str = ""
     fault: str = ""
+
+
+class Member(NamedTuple):
+    """A file in a shard: its extension (all after the key), the offset and size of its bytes.
+
+    `header` is a checksum of the 512 bytes before them, which have its name and size.
+    """
+
+    extension: str
+    offset: int
+    size: int
+    header: int
 
 
 def linked(entries: list[Entry]) -> Iterator[Entry]:
@@ -125,12 +138,14 @@ def _followed(name: str, links: Mapping[str, str], places: Mapping[str, Entry]) 
     return name
 
 
-def walk(fd: int, shard: Path) -> Iterator[Entry]:
-    """Yield all members that are or stand for a file, with what cannot be one."""
-    length = os.fstat(fd).st_size
+def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
+    """Yield all members that are or stand for a file, with what cannot be one.
+
+    `read(size, at)` returns bytes of a shard of `length` bytes, fewer where it ends before.
+    """
     at, overrides = 0, dict[str, str]()
     while True:
-        header, body = os.pread(fd, BLOCK, at), at + BLOCK
+        header, body = read(BLOCK, at), at + BLOCK
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
         # Nearly all members are plain files; tarfile takes several times as long for them.
@@ -141,16 +156,16 @@ def walk(fd: int, shard: Path) -> Iterator[Entry]:
             yield Entry(name, body, size, crc32(header))
             continue
         if not any(header):
-            _refuse_more(fd, body, shard)
+            _refuse_more(read, body, shard)
             return
         info = _parsed(header, shard, at)
         size = int(overrides.get("size", info.size))
-        body = _after_map(fd, header, body) if info.type == tarfile.GNUTYPE_SPARSE else body
+        body = _after_map(read, header, body) if info.type == tarfile.GNUTYPE_SPARSE else body
         stored = _stored(info, size)
         at = _next_header(body, stored, length, f"{info.name!r}", shard)
         # An extended header is about the next member, which may have several of them.
         if info.type in EXTENDED:
-            overrides |= _overrides(fd, info, body, shard)
+            overrides |= _overrides(read, info, body, shard)
             continue
         if info.type not in ASIDE:
             yield _special(info, overrides)._replace(offset=body, size=stored, header=crc32(header))
@@ -176,19 +191,19 @@ def _special(info: tarfile.TarInfo, overrides: Mapping[str, str]) -> Entry:
     return entry._replace(fault=f"{name!r:.200} is {kind}: write it as a plain file")
 
 
-def _after_map(fd: int, header: bytes, body: int) -> int:
+def _after_map(read: Read, header: bytes, body: int) -> int:
     """Return where an old GNU sparse file's body begins: after the blocks that go on its map."""
     more = header[482]
     while more:
-        block, body = os.pread(fd, BLOCK, body), body + BLOCK
+        block, body = read(BLOCK, body), body + BLOCK
         more = len(block) == BLOCK and block[504]
     return body
 
 
-def _refuse_more(fd: int, at: int, shard: Path) -> None:
+def _refuse_more(read: Read, at: int, shard: object) -> None:
     """Raise ValueError for a shard that has more than zeros from a place on."""
     start = at
-    while data := os.pread(fd, 1 << 20, at):
+    while data := read(1 << 20, at):
         if data.strip(b"\0"):
             raise ValueError(
                 f"{shard} goes on after its end mark at byte {start - BLOCK}, with another archive "
@@ -206,14 +221,14 @@ def _stored(info: tarfile.TarInfo, size: int) -> int:
     return size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
 
 
-def _next_header(body: int, stored: int, length: int, name: str, shard: Path) -> int:
+def _next_header(body: int, stored: int, length: int, name: str, shard: object) -> int:
     """Return the offset after a body and its padding; ValueError where the file ends before."""
     if stored < 0 or body + stored > length:
         raise ValueError(_cut(shard, body - BLOCK, f"{name!r} needs {stored} bytes"))
     return body + -(-stored // BLOCK) * BLOCK
 
 
-def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
+def _parsed(header: bytes, shard: object, at: int) -> tarfile.TarInfo:
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
     except tarfile.HeaderError as error:
@@ -225,11 +240,11 @@ def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
     return info
 
 
-def _overrides(fd: int, info: tarfile.TarInfo, body: int, shard: Path) -> dict[str, str]:
+def _overrides(read: Read, info: tarfile.TarInfo, body: int, shard: object) -> dict[str, str]:
     """Return the fields that an extended header sets for the next member: its path, its size."""
     if info.size > LONGEST_NAME:
         raise ValueError(f"{shard}: an extended header of {info.size} bytes at {body - BLOCK}")
-    data = os.pread(fd, info.size, body)
+    data = read(info.size, body)
     if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
         record = "path" if info.type == tarfile.GNUTYPE_LONGNAME else "linkpath"
         return {record: data.rstrip(b"\0").decode("utf-8", ERRORS)}
@@ -253,5 +268,5 @@ def _pax_records(data: bytes) -> Iterator[tuple[str, str]]:
         at = max(end, match.end())
 
 
-def _cut(shard: Path, at: int, what: str) -> str:
+def _cut(shard: object, at: int, what: str) -> str:
     return f"{shard} is truncated: at byte {at} it {what}; copy the shard again"

@@ -6,44 +6,40 @@ order of their members. A sample is broken where one of its members has no bytes
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..sources.fingerprint import digest_arrays
-from .cache_files import (
+from ..sources.cache_files import (
     Arrays,
     DamagedFileError,
+    Stamp,
     identity,
     kept_path,
     log_damaged,
+    opened_arrays,
     read_or_remove,
     remove_file,
     write_arrays,
 )
-from .headers import BLOCK, Entry, linked, walk
+from ..sources.data_identity import spread
+from ..sources.fingerprint import digest_arrays
+from .headers import BLOCK, Entry, Member, linked, plain_file, walk
+from .stored_shards import HeaderWindow, are_there, read_beside
 
 WORTH_KEEPING = 8  # samples
 META = re.compile(r"__[^/]*__($|/)")
 NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+# The last member of a shard that `writing.py` wrote, and what is behind it.
+SEAL, SEAL_BYTES, SEAL_END = "__counterpoise__/", 16, bytes(2 * BLOCK)
+SEALED = re.compile(f"{SEAL}([0-9a-f]{{{2 * SEAL_BYTES}}})")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Member(NamedTuple):
-    """A file in a shard: its extension (all after the key), the offset and size of its bytes.
-
-    `header` is a checksum of the 512 bytes before them, which have its name and size.
-    """
-
-    extension: str
-    offset: int
-    size: int
-    header: int
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,20 @@ class ShardIndex:
         rows = self.members[start : self.member_ends[index]].tolist()
         return tuple(Member(self.extensions[kind], *rest) for kind, *rest in rows)
 
+    def only(self, rows: Integers) -> "ShardIndex":
+        """Return the index of some samples, in the order given; rows (n,)."""
+        members = [np.arange(*span) for span in _spans(self.member_ends, rows)]
+        place = {row: at for at, row in enumerate(rows.tolist())}
+        names = [self.names[slice(*span)] for span in _spans(self.name_ends, rows)]
+        return ShardIndex(
+            names=b"".join(names),
+            name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+            member_ends=np.cumsum([len(each) for each in members], dtype=np.int64),
+            members=self.members[np.concatenate([*members, np.empty(0, np.int64)])],
+            extensions=self.extensions,
+            faults={place[row]: why for row, why in self.faults.items() if row in place},
+        )
+
     @cached_property
     def digest(self) -> str:
         """Return a hash of keys, extensions, offsets, sizes, faults, the same for every copy."""
@@ -84,19 +94,45 @@ class ShardIndex:
         return digest_arrays(names, self.name_ends, self.member_ends, self.members[:, :3])
 
 
+def shard_stamp(shard: Path | Any) -> Stamp:
+    """Return what identifies a shard's state: its size, and the hash at its end, else its mtime."""
+    size, mtime = identity(shard)
+    if not isinstance(shard, Path):  # in a store, which says its state
+        return size, mtime
+    length = BLOCK + len(SEAL_END)
+    with shard.open("rb", buffering=0) as file:
+        try:
+            end = os.pread(file.fileno(), length, max(0, size - length))
+        except OSError as error:
+            error.filename = str(shard)
+            raise
+    last = plain_file(end[:BLOCK]) if end[BLOCK:] == SEAL_END else None
+    found = None if last is None else SEALED.fullmatch(last[0])
+    # A stamp is of int64; below zero, where no time is.
+    return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+
+
+def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
+    """Return where each of some parts begins and ends."""
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    found: list[list[int]] = np.stack([begins[rows], ends[rows]], 1).tolist()
+    return found
+
+
 def open_index(
-    shard: Path,
+    shard: Path | Any,
     cache: Path | None = None,
     report: Callable[[DamagedFileError], None] = log_damaged,
 ) -> ShardIndex:
-    """Return a shard's index: the kept one while size and mtime are as they were, else a new scan.
+    """Return a shard's index: the kept one while its stamp is as it was, else a new scan.
 
     Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
     million tiny shards stay without a million files. A kept file that is damaged, or cannot be an
     index of this shard, is reported and made again. A file that cannot be kept is no error.
+    Of a shard in a store (a StoreFile) an index that lies beside it is taken, too.
     Raises ValueError for a damaged shard.
     """
-    path, about = kept_path(shard, "index.npz", cache), identity(shard)
+    path, about = kept_path(shard, "index.npz", cache), shard_stamp(shard)
     kept = read_or_remove(path, about, report)
     if kept is not None:
         index = _unpacked(kept)
@@ -104,17 +140,44 @@ def open_index(
             return index
         report(DamagedFileError(path, "holds no index of this shard"))
         remove_file(path)
-    index = scan(shard)
+    index = None if isinstance(shard, Path) else _stored_index(shard, report)
+    index = scan(shard) if index is None else index
     if len(index) >= WORTH_KEEPING:
         write_arrays(path, about, _packed(index))
     return index
 
 
-def scan(shard: Path) -> ShardIndex:
+def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
+    """Return the index that lies beside a stored shard, if there is one of this shard."""
+    found = read_beside(shard, "index.npz")
+    if found is None:
+        return None
+    name, data = found
+    try:
+        arrays = opened_arrays(name, data)
+    except DamagedFileError as error:
+        report(error)
+        return None
+    # It was made of a copy of the shard, whose time was another.
+    size = arrays.pop("stamp", np.empty(0)).tolist()[:1]
+    index = _unpacked(arrays)
+    if size == [shard.size] and index is not None and _fits(index, shard.size):
+        some = [index.sample(row)[0] for row in spread(len(index), 3) if row not in index.faults]
+        if are_there(shard, some):
+            return index
+    report(DamagedFileError(name, "holds no index of this shard"))
+    return None
+
+
+def scan(shard: Path | Any) -> ShardIndex:
     """Read a shard's headers and group its members; ValueError names the shard and the offset."""
     samples: dict[str, dict[str, Entry]] = {}
-    with shard.open("rb", buffering=0) as file:
-        entries = list(walk(file.fileno(), shard))
+    if isinstance(shard, Path):
+        with shard.open("rb", buffering=0) as file:
+            read = partial(os.pread, file.fileno())
+            entries = list(walk(read, os.fstat(file.fileno()).st_size, shard))
+    else:
+        entries = list(walk(HeaderWindow(shard), shard.size, shard))
     for entry in linked(entries) if any(each.target for each in entries) else entries:
         match = NAME.fullmatch(entry.name)
         if match is None or META.match(entry.name):
@@ -196,23 +259,23 @@ def _fits(index: ShardIndex, length: int) -> bool:
         return False
     kinds, offsets, sizes, _ = members.T
     return bool(
-        _are_ends(index.name_ends, len(index.names))
-        and _are_between_characters(index.name_ends, index.names)
-        and _are_ends(index.member_ends, len(members))
+        are_ends(index.name_ends, len(index.names))
+        and are_between_characters(index.name_ends, index.names)
+        and are_ends(index.member_ends, len(members))
         and len(index.name_ends) == len(index.member_ends)
         and ((kinds >= 0) & (kinds < len(index.extensions))).all()
         and ((offsets >= BLOCK) & (sizes >= 0) & (sizes <= length - offsets)).all()
     )
 
 
-def _are_ends(ends: Integers, length: int) -> bool:
+def are_ends(ends: Integers, length: int) -> bool:
     """Return whether these are the ends of one or more parts that make up `length`."""
     if ends.ndim != 1 or not len(ends):
         return ends.ndim == 1 and length == 0
     return bool(ends[0] >= 0 and (ends[1:] >= ends[:-1]).all() and ends[-1] == length)
 
 
-def _are_between_characters(ends: Integers, names: bytes) -> bool:
+def are_between_characters(ends: Integers, names: bytes) -> bool:
     """Return whether no character of the names, in UTF-8, is cut by an end."""
     after = np.frombuffer(names + b"\0", np.uint8)[ends]
     return bool((after & 0xC0 != 0x80).all())

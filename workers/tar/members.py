@@ -1,4 +1,4 @@
-"""Decodes members by their extension, as webdataset does; nothing is ever unpickled.
+"""Decodes members by their extension, as webdataset does, and encodes them; nothing is unpickled.
 
 | last part of the extension | value |
 |---|---|
@@ -14,45 +14,29 @@
 import codecs
 import io
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import (
-    MAGIC_PREFIX,
-    read_array_header_1_0,
-    read_array_header_2_0,
-    read_magic,
-)
+from PIL import Image
+
+from ..sources.cache_files import read_npy
 
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
-
-
-def _array(data: bytes) -> np.ndarray[Any, Any]:
-    """Return an array; ValueError for one larger than its file: numpy allocates before it reads."""
-    file = io.BytesIO(data)
-    if not data.startswith(MAGIC_PREFIX):
-        raise ValueError("no .npy file: it does not begin as one")
-    version = read_magic(file)
-    header = read_array_header_1_0 if version == (1, 0) else read_array_header_2_0
-    shape, _, dtype = header(file)
-    needed = math.prod(shape) * dtype.itemsize
-    if needed > len(data):
-        raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
-    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
 
 
 def _text(data: bytes) -> str:
     return data.removeprefix(codecs.BOM_UTF8).decode()
 
 
+TEXTS = ("txt", "text", "transcript", "caption")
+JSONS = ("json", "jsn")
+NUMBERS = ("cls", "cls2", "index", "count", "inx", "id")
 DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript", "caption"), _text),
-    **dict.fromkeys(("json", "jsn"), json.loads),
-    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), lambda data: int(_text(data))),
-    "npy": _array,
+    **dict.fromkeys(TEXTS, _text),
+    **dict.fromkeys(JSONS, json.loads),
+    **dict.fromkeys(NUMBERS, lambda data: int(_text(data))),
+    "npy": read_npy,
 }
 
 
@@ -78,3 +62,37 @@ def refuse_pickled(extension: str) -> None:
             f"{extension}: pickled members are refused, since unpickling runs code; "
             "write them as json or npy"
         )
+
+
+def encode_member(name: str, value: Any) -> tuple[str, bytes]:
+    """Return the extension and bytes from which `decode_member` makes a field's value again.
+
+    An extension that does not say what the value is gets one that does: npy for arrays and tensors,
+    png for Pillow's images, txt for strings, json for other plain values. Bytes are left as they
+    are. TypeError for anything else.
+
+    >>> encode_member("caption", "hi"), encode_member("label", 7), encode_member("jpg", b"x")
+    (('caption', b'hi'), ('label.json', b'7'), ('jpg', b'x'))
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return name, bytes(value)
+    file = io.BytesIO()
+    if isinstance(value, Image.Image):
+        value.save(file, "PNG")
+        return _ending(name, ("png",)), file.getvalue()
+    value = value.item() if isinstance(value, np.generic) else value
+    if hasattr(value, "__array__"):
+        np.save(file, np.asarray(value), allow_pickle=False)
+        return _ending(name, ("npy",)), file.getvalue()
+    kind = name.rpartition(".")[2]
+    if isinstance(value, str) and kind not in JSONS:
+        return _ending(name, TEXTS), value.encode()
+    if type(value) is int and kind in NUMBERS:
+        return name, str(value).encode()
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # As json.loads reads it: half of a surrogate pair is no UTF-8, but stands in some texts.
+    return _ending(name, JSONS), text.encode("utf-8", "surrogatepass")
+
+
+def _ending(name: str, kinds: tuple[str, ...]) -> str:
+    return name if name.rpartition(".")[2] in kinds else f"{name}.{kinds[0]}"

@@ -15,15 +15,15 @@ import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, Self
 from zlib import crc32
 
 from ..sources.failures import DataChangedError
-from .headers import BLOCK
-from .index import Member
+from .headers import BLOCK, Member
 
 READ_WHOLE = 1 << 15
 LARGE = 1 << 16
@@ -75,11 +75,12 @@ class ShardFiles:
         """Take the shards as they are now; to be called before they are indexed."""
         with self._lock:
             self._opened.clear()
-            self._seen = {path: FileState.of(path) for path in paths}
+            # What is in a store is compared with each read (stored_shards.py).
+            self._seen = {path: FileState.of(path) for path in paths if isinstance(path, Path)}
 
     def has_changed(self, path: Path) -> bool:
         """Return whether a shard is not as it was first seen here."""
-        return not FileState.of(path).is_like(self._seen[path])
+        return isinstance(path, Path) and not FileState.of(path).is_like(self._seen[path])
 
     def check(self, path: Path) -> None:
         """Raise DataChangedError where a shard is not as it was first seen here."""
@@ -90,9 +91,9 @@ class ShardFiles:
         """Return a member's bytes; OSError, which names the shard, where they are not there."""
         if member.size > LARGE:
             # Not together, since that takes a copy.
-            self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-            return self._read(path, member.offset, member.size)
-        data = self._read(path, member.offset - BLOCK, BLOCK + member.size)
+            self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
+            return self.read_at(path, member.offset, member.size)
+        data = self.read_at(path, member.offset - BLOCK, BLOCK + member.size)
         self._check_header(path, member, data[:BLOCK])
         return data[BLOCK:]
 
@@ -100,15 +101,17 @@ class ShardFiles:
         """Return a file over a member's bytes; of a large one only what is asked for is read."""
         if member.size <= READ_WHOLE:
             return io.BytesIO(self.read(path, member))
-        self._check_header(path, member, self._read(path, member.offset - BLOCK, BLOCK))
-        return io.BufferedReader(_Piece(self, path, member.offset, member.size))
+        self._check_header(path, member, self.read_at(path, member.offset - BLOCK, BLOCK))
+        read = partial(self.read_at, path)
+        return io.BufferedReader(MemberFile(read, member.offset, member.size))
 
     def _check_header(self, path: Path, member: Member, header: bytes) -> None:
         if crc32(header) != member.header:
             what = f"there is another member at byte {member.offset - BLOCK}"
             raise DataChangedError.at(str(path), what)
 
-    def _read(self, path: Path, offset: int, size: int) -> bytes:
+    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+        """Return bytes of a shard; OSError, which names it, where they are not there."""
         try:
             return self._read_all(path, offset, size)
         except OSError as error:
@@ -146,35 +149,29 @@ class ShardFiles:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def check_pieces(values: Iterable[object]) -> None:
-    """Raise the OSError with which reading a piece among the values failed, if one did.
+class MemberFile(io.RawIOBase):
+    """A file over `size` bytes from `offset` of one that `read(offset, size)` reads."""
 
-    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
-    """
-    for value in values:
-        failed = getattr(getattr(value, "raw", None), "failed", None)
-        if isinstance(failed, OSError):
-            raise failed
-
-
-class _Piece(io.RawIOBase):
-    def __init__(self, files: ShardFiles, path: Path, offset: int, size: int) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
         super().__init__()
-        self._files, self._path, self._offset, self._size = files, path, offset, size
+        self._read, self._offset, self._size = read, offset, size
         self._at = 0
-        self.failed: OSError | None = None
+        self.failed: OSError | None = None  # for check_reads
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        """Read into a buffer; an OSError is also kept as `failed`."""
         count = max(0, min(len(buffer), self._size - self._at))
         if count:
             try:
-                buffer[:count] = self._files._read(self._path, self._offset + self._at, count)
+                buffer[:count] = self._read(self._offset + self._at, count)
             except OSError as error:
                 self.failed = error
                 raise
@@ -182,6 +179,7 @@ class _Piece(io.RawIOBase):
         return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a place; ValueError before the first byte."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
             raise ValueError(f"cannot seek to {start + offset}")

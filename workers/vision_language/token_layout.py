@@ -7,8 +7,9 @@ since nothing comes before it.
 A tokenizer is any callable from text to token ids. Attributes that the byte-level one here has and
 others may have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.
 
-A sample's text comes in one of three forms, looked for in this order: `conversations` (LLaVA's
-[{"from": "human", "value": ...}], or [{"role": "user", "content": ...}]), `document` (a text with
+A sample's text comes in one of three forms, looked for in this order: `conversations` or `messages`
+(LLaVA's [{"from": "human", "value": ...}], or [{"role": "user", "content": ...}], where a content
+is a text or a list of parts), `document` (a text with
 images in its midst), a caption (`caption` or `text` in the JSON, or a .txt member). All become
 turns; a document is one turn by the model itself.
 """
@@ -87,9 +88,10 @@ class ByteTokenizer:
 Role = Literal["human", "assistant", "document"]
 PLACEHOLDER = "<image>"
 ROLES: dict[str, Role] = {
-    **dict.fromkeys(("human", "user", "system", "tool"), "human"),
+    **dict.fromkeys(("human", "user", "system", "developer", "tool"), "human"),
     **dict.fromkeys(("gpt", "assistant", "model"), "assistant"),
 }
+CHATS = ("conversations", "messages")
 CAPTIONS = ("caption", "text")
 OBJECT = (dict, Mapping)  # JSON gives a dict, which isinstance recognises faster than a Mapping
 TEXT_MEMBERS = ("txt", "text", "caption")
@@ -141,8 +143,9 @@ def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
                 f"the JSON member is a {type(found).__name__}, not an object or a list"
             )
         # null counts as absent: tables exported to JSON have every column in every row
-        if found.get("conversations") is not None:
-            return _conversation(found["conversations"])
+        for name in CHATS:
+            if found.get(name) is not None:
+                return _conversation(found[name])
         for name in ("document", *CAPTIONS):
             if found.get(name) is not None:
                 return (_document(found[name], name),)
@@ -150,7 +153,7 @@ def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
         if name in raw:
             return (_document(raw[name], f".{name}"),)
     if "json" in raw:
-        known = ", ".join(("conversations", "document", *CAPTIONS))
+        known = ", ".join((*CHATS, "document", *CAPTIONS))
         raise ValueError(f"no text: the JSON member has none of {known}")
     return None
 
@@ -168,9 +171,21 @@ def _turn(number: int, turn: Any) -> Turn:
     text = turn.get("value", turn.get("content"))
     if not isinstance(speaker, str) or speaker not in ROLES:
         raise ValueError(f"turn {number} is from {speaker!r}; known are {', '.join(ROLES)}")
+    if isinstance(text, list):
+        text = "".join(_part(number, part) for part in text)
     if not isinstance(text, str):
         raise ValueError(f"turn {number} has no text")
     return Turn(ROLES[speaker], tuple(text.split(PLACEHOLDER)))
+
+
+def _part(number: int, part: Any) -> str:
+    """Return the text of a part of a content; of an image its placeholder."""
+    kind = part.get("type") if isinstance(part, OBJECT) else None
+    if kind in ("image", "image_url"):
+        return PLACEHOLDER
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise ValueError(f"turn {number} has a part {part!r:.80}; known are text, image, image_url")
+    return str(part["text"])
 
 
 def _document(text: Any, name: str) -> Turn:

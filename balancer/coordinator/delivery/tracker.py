@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.job_spec import JobSpec
-from ...protocol.parts import EpochPosition
+from ...protocol.parts import KNOWN_BEFORE, EpochPosition
 from .decoding import DecodeScheduler
 from .sample import (
     NBYTES,
@@ -118,7 +118,7 @@ class DeliveryTracker:
         for sample in list(step.samples()) if self._known_holes else ():
             if sample.ordinal in self._known_holes:
                 sample.key = sample.key or str(sample.index)  # of samples that were not measured
-                self.fail(sample, SampleFailure("could not be used before the run was resumed"))
+                self.fail(sample, SampleFailure(KNOWN_BEFORE))
         if step.number in self._known_steps:
             step.waits_for_holes = False
 

@@ -179,9 +179,9 @@ class SampleWork:
         self.holes += 1
         self.last_holes.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        self.delivery.fail(
-            sample, SampleFailure(reason, source, io or self.job.on_error == "raise")
-        )
+        is_skipped = sample.ordinal in self.begin.holes
+        ends_run = io or (self.job.on_error == "raise" and not is_skipped)
+        self.delivery.fail(sample, SampleFailure(reason, source, ends_run))
 
     def count_crash(self, suspect: SuspectedSample) -> None:
         """Count a worker that died or hung on a sample; give it up when there were too many.

@@ -5,7 +5,11 @@ pass x samples + sample. Each pass has an order of its own, from (seed, source, 
 are counted over all epochs.
 """
 
+import base64
+import binascii
 import hashlib
+import json
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..problem.costs import MAX_COST
 from ..problem.shuffle import derive_seed, permutation
 from .shares import DueShares, Floats, Jobs, due_times, earliest_due, make_targets
 
@@ -38,7 +43,9 @@ class Recipe:
     sizes: samples of each source. schedule: from which total on which weights (sources,) hold.
     epoch: how many samples it has, or the name of the source that ends it, FIRST or ALL. repeats:
     the sources that begin again. costs: of each source's samples (n,), where weights share a cost;
-    None where they share samples. begun: where sources stand before the first epoch.
+    None where they share samples. begun: where sources stand before the first epoch. continues: an
+    epoch begins where sources stood at the end of the one before, not with a new pass; by samples.
+    known_passes: `passes`, where rows are looked up without the costs that decide it.
     """
 
     names: tuple[str, ...]
@@ -48,6 +55,8 @@ class Recipe:
     repeats: Collection[str]
     costs: tuple[Int64, ...] | None = None
     begun: Mapping[str, Begun] = field(default_factory=dict)
+    continues: bool = False
+    known_passes: tuple[int, ...] = ()
 
     @cached_property
     def totals(self) -> Floats:
@@ -70,11 +79,12 @@ class Recipe:
     @cached_property
     def passes(self) -> tuple[int, ...]:
         """How many passes over each source an epoch may reach into."""
-        if self.costs is None:
-            most = np.bincount(self._fixed, minlength=len(self.sizes))
-        else:
-            most = self._most_samples()
+        if self.known_passes:
+            return self.known_passes
+        most = self._taken if self.costs is None else self._most_samples()
         first = [self._stands(number, 0).samples for number in range(len(self.sizes))]
+        if self.continues:  # wherever in a pass an epoch may begin
+            first = [size - 1 for size in self.sizes]
         return tuple(
             max(1, -(-(int(count) + begun) // size))
             for count, begun, size in zip(most, first, self.sizes, strict=True)
@@ -109,6 +119,12 @@ class Recipe:
         if isinstance(self.epoch, str):
             sources = sources[: self._end_in(sources)]
         return sources
+
+    @cached_property
+    def _taken(self) -> Int64:
+        """The samples of each source in an epoch (sources,), where they count 1."""
+        found: Int64 = np.bincount(self._fixed, minlength=len(self.sizes))
+        return found
 
     def _end_in(self, sources: Int64) -> int:
         """Return after how many samples the epoch has ended by its rule."""
@@ -191,7 +207,18 @@ class Recipe:
             )
 
     def facts(self) -> dict[str, Any]:
-        """Return all that decides the order, but for costs, as JSON values."""
+        """Return all that decides the order, as JSON values; costs are packed."""
+        costs = {} if self.costs is None else {"costs": [*map(_packed, self.costs)]}
+        return {**self.row_facts(), **costs}
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that decides the order."""
+        text = json.dumps(self.facts(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def row_facts(self) -> dict[str, Any]:
+        """Return what says of which source and pass each row is, and all rules, as JSON values."""
         return {
             "names": [*self.names],
             "sizes": [*self.sizes],
@@ -199,11 +226,13 @@ class Recipe:
             "epoch": self.epoch,
             "repeats": [*self.repeats],
             "begun": {name: [*each] for name, each in self.begun.items()},
+            "continues": self.continues,
+            "known_passes": [] if self.costs is None else [*self.passes],
         }
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe by samples that facts() describe; ValueError where they do not."""
+        """Return the recipe that facts() describe; ValueError where they do not."""
         try:
             found = cls(
                 tuple(map(str, facts["names"])),
@@ -211,14 +240,21 @@ class Recipe:
                 tuple((int(at), np.array(each, np.float64)) for at, each in facts["schedule"]),
                 facts["epoch"] if isinstance(facts["epoch"], str) else int(facts["epoch"]),
                 tuple(map(str, facts["repeats"])),
-                begun={str(name): Begun(*map(int, n)) for name, n in facts["begun"].items()},
+                _unpacked(facts["costs"], facts["sizes"]) if "costs" in facts else None,
+                {str(name): Begun(*map(int, n)) for name, n in facts["begun"].items()},
+                bool(facts["continues"]),
+                tuple(map(int, facts["known_passes"])),
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
         count = len(found.names)
         weights = [each for _, each in found.schedule]
+        if found.known_passes and (len(found.known_passes) != count or min(found.known_passes) < 1):
+            raise ValueError("the mixture's description is none: each source has a pass")
         if not (count and len(found.sizes) == count and min(found.sizes) > 0 and weights):
             raise ValueError("the mixture's description is none: each source has a size above 0")
+        if found.costs is not None and not found.totals.all():
+            raise ValueError("the mixture's description is none: each source costs something")
         if not all(
             w.shape == (count,) and np.isfinite(w).all() and (w >= 0).all() for w in weights
         ):
@@ -230,6 +266,10 @@ class Recipe:
     def _stands(self, number: int, epoch: int) -> Begun:
         """Return where a source stands before an epoch."""
         begun = self.begun.get(self.names[number], Begun(0, 0))
+        if self.continues:
+            size = self.sizes[number]
+            had = epoch * int(self._taken[number]) + begun.samples
+            return Begun(begun.passes + had // size, had % size)
         return begun if epoch == 0 else Begun(begun.passes + epoch * self.passes[number], 0)
 
     def order(self, seed: int, epoch: int, shuffle: bool = True) -> Int64:
@@ -238,7 +278,7 @@ class Recipe:
             return self._order_by_cost(seed, epoch, shuffle)
         found = np.empty(len(self._fixed), np.int64)
         by_source = np.argsort(self._fixed, kind="stable")
-        ends = np.cumsum(np.bincount(self._fixed, minlength=len(self.sizes)))
+        ends = np.cumsum(self._taken)
         for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             places = by_source[begin:end]
             found[places] = self._rows(number, seed, epoch, len(places), shuffle)
@@ -306,6 +346,26 @@ class Recipe:
             passes, samples = divmod(begun.samples + int(taken[number]), self.sizes[number])
             found[name] = Begun(begun.passes + passes, samples)
         return found
+
+
+def _packed(column: Int64) -> str:
+    """Return costs as text; neighbours of one size make it short."""
+    return base64.b64encode(zlib.compress(column.astype("<i8").tobytes())).decode()
+
+
+def _unpacked(columns: Sequence[str], sizes: Sequence[int]) -> tuple[Int64, ...]:
+    """Return the costs in texts, of as many samples each; ValueError where they are not."""
+    found = []
+    for packed, size in zip(columns, sizes, strict=True):
+        try:
+            unpacked = zlib.decompressobj().decompress(base64.b64decode(packed), 8 * size + 1)
+        except (binascii.Error, zlib.error) as error:
+            raise ValueError(f"costs cannot be unpacked: {error}") from None
+        costs = np.frombuffer(unpacked, "<i8").astype(np.int64)
+        if len(costs) != size or (costs < 0).any() or (costs > MAX_COST).any():
+            raise ValueError(f"costs are not of {size} samples, or none that can be planned")
+        found.append(costs)
+    return tuple(found)
 
 
 def name_number(name: str) -> int:

@@ -169,6 +169,7 @@ def reading_of(
         WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
         device,
         frozenset(options.labels if options.shift_labels else ()),
+        options.ends,
     )
 
 

@@ -8,13 +8,14 @@ by stage, and added up where stages have a parameter in common.
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -29,11 +30,13 @@ def check_stages(
     stages: Sequence[nn.Module],
     names: Sequence[str],
     batch: Mapping[str, Any] | None,
+    finish: Callable[[Tensor], Tensor] | None = None,
 ) -> None:
     """Raise ValueError where the stages do not compute what the model's forward does.
 
     `names`: of the modules that stages hold, in their order. `batch`: a microbatch, whose first
-    field is the input and the others the stages' extras; None for one that is made here. Without a
+    field is the input and the others the stages' extras; None for one that is made here. `finish`:
+    what is done to the logits of a head that no stage has. Without a
     forward to compare with, or with parameters that are not whole here, nothing is done. The model
     is run twice, in eval mode, and needs memory for its gradients twice.
     """
@@ -46,7 +49,7 @@ def check_stages(
     model.eval()
     try:
         with torch.enable_grad():
-            _compare(model, stages, names, fields)
+            _compare(model, stages, names, fields, finish)
     finally:
         for module, mode in training.items():
             module.training = mode
@@ -132,7 +135,11 @@ def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
 
 
 def _compare(
-    model: nn.Module, stages: Sequence[nn.Module], names: Sequence[str], fields: dict[str, Any]
+    model: nn.Module,
+    stages: Sequence[nn.Module],
+    names: Sequence[str],
+    fields: dict[str, Any],
+    finish: Callable[[Tensor], Tensor] | None,
 ) -> None:
     # What has parameters and is in no stage, such as layers that vocabulary passes divide.
     outside = [
@@ -145,7 +152,9 @@ def _compare(
     extras = dict(rest)
     takes = inspect.signature(model.forward).parameters
     # With a cache, transformers' models see no borders of packed samples.
-    cache = {"use_cache": False} if "use_cache" in takes and "use_cache" not in fields else {}
+    others = hasattr(model, "config") and any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    known = "use_cache" in takes or others
+    cache = {"use_cache": False} if known and "use_cache" not in fields else {}
     with _watched(model, [*names, *outside]) as every:
         logits = _first_tensor(model(x, **extras, **cache))
     own = [at for at, call in enumerate(every) if call.name not in outside]
@@ -153,11 +162,15 @@ def _compare(
         raise ValueError(f"the model's forward, given {first}, calls no module of the stages")
     before, after = every[: own[0]], every[own[-1] + 1 :]
     if before:
-        layers = [c for c in before if isinstance(model.get_submodule(c.name), nn.Embedding)]
-        x = (layers or before)[0].made.detach()
+        x = before[0].made.detach()
+        for call in before:
+            if isinstance(words := model.get_submodule(call.name), nn.Embedding):
+                # as vocabulary passes look it up, whatever else its own forward does
+                x = F.embedding(fields[first], words.weight).detach()
+                break
     inputs, outputs, calls = _run(model, stages, names, x, extras, every)
     _compare_calls([*every[own[0] : own[-1] + 1]], calls, set(outside))
-    theirs, ours = _ends(model, logits, outputs[-1], after, names[-1])
+    theirs, ours = _ends(model, logits, outputs[-1], after, names[-1], finish)
     _compare_gradients(stages, theirs, [*zip(inputs, outputs, strict=True)], ours)
 
 
@@ -226,7 +239,12 @@ def _compare_calls(wanted: list[_Call], found: list[_Call], outside: set[str]) -
 
 
 def _ends(
-    model: nn.Module, logits: Tensor, output: Tensor, after: Sequence[_Call], last: str
+    model: nn.Module,
+    logits: Tensor,
+    output: Tensor,
+    after: Sequence[_Call],
+    last: str,
+    finish: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """Return what the model and the last stage end with, to be compared by their gradients.
 
@@ -234,16 +252,18 @@ def _ends(
     """
     if after:
         made = _first_tensor(model.get_submodule(after[0].name)(output))
+        made = made if finish is None else finish(made)
         if not (error := _difference(logits, made)):
             return logits, made
-        if after[0].given is not None and not _difference(after[0].given, output):
+        given = after[0].given
+        if finish is None and given is not None and not _difference(given, output):
             warnings.warn(
                 f"no stage has {after[0].name}, and the model's forward changes what it makes "
                 f"({error}), by a scale or a softcap; see that the loss does so, as with "
                 "LossOptions(softcap=...)",
                 stacklevel=4,
             )
-            return after[0].given, output
+            return given, output
     elif not (error := _difference(logits, output)):
         return logits, output
     raise ValueError(

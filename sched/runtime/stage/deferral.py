@@ -133,7 +133,7 @@ def _uncompiled(module: nn.Module) -> Iterator[nn.Module]:
 def _forward(self: nn.Linear, inputs: Tensor) -> Tensor:
     """Stand in for `nn.Linear.forward`."""
     weight, bias = self.weight, self.bias
-    if _active is None or not _can_defer(weight, bias):
+    if not can_defer(weight, bias):
         return F.linear(inputs, weight, bias)
     if torch.is_autocast_enabled(inputs.device.type):
         inputs = inputs.to(torch.get_autocast_dtype(inputs.device.type))
@@ -141,9 +141,11 @@ def _forward(self: nn.Linear, inputs: Tensor) -> Tensor:
     return found
 
 
-def _can_defer(weight: Tensor, bias: Tensor | None) -> bool:
+def can_defer(weight: Tensor, bias: Tensor | None) -> bool:
     """Return whether a layer's gradients may come later than autograd would bring them."""
-    if not (torch.is_grad_enabled() and weight.requires_grad) or torch.compiler.is_compiling():
+    if _active is None or not (torch.is_grad_enabled() and weight.requires_grad):
+        return False
+    if torch.compiler.is_compiling():
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
@@ -181,15 +183,25 @@ class _DeferredLinear(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         wants = ctx.needs_input_grad
         found = gradient @ weight.to(gradient.dtype) if wants[0] else None
-        at = _active
-        is_first_order = at is not None and at.is_running() and not torch.is_grad_enabled()
-        if at is not None and is_first_order and not _has_hooks(ctx.layer):
-            at.products.append(_Product(ctx.layer, inputs, gradient))
-            return found, None, None
-        return found, *_parameter_gradients(ctx.layer, inputs, gradient, wants[1:])
+        return found, *gradients_now_or_later(ctx.layer, inputs, gradient, wants[1:])
 
 
-def _parameter_gradients(
+def gradients_now_or_later(
+    layer: tuple[Tensor, Tensor | None], inputs: Tensor, gradient: Tensor, wants: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of a layer's weight and bias, None where W computes them.
+
+    Only for layers of which `can_defer` was true in F, and where F ran under `deferring`.
+    """
+    at = _active
+    is_first_order = at is not None and at.is_running() and not torch.is_grad_enabled()
+    if at is not None and is_first_order and not _has_hooks(layer):
+        at.products.append(_Product(layer, inputs, gradient))
+        return None, None
+    return parameter_gradients(layer, inputs, gradient, wants)
+
+
+def parameter_gradients(
     layer: tuple[Tensor, Tensor | None], inputs: Tensor, gradient: Tensor, wants: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of a layer's weight and bias, where they are wanted."""
@@ -215,4 +227,4 @@ class _WeightGradient(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         product, ctx.product = ctx.product, None
         layer, inputs, gradient = product
-        return *_parameter_gradients(layer, inputs, gradient, ctx.needs_input_grad), None, None
+        return *parameter_gradients(layer, inputs, gradient, ctx.needs_input_grad), None, None

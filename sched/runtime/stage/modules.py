@@ -27,6 +27,8 @@ from .deferral import DeferredGradients, defer_linear_layers, deferring
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
+# auxiliary(fields of the microbatch) -> a scalar
+Auxiliary = Callable[[Mapping[str, Any]], Tensor]
 
 
 class Running(TypedDict, total=False):
@@ -41,6 +43,8 @@ class Running(TypedDict, total=False):
     shift_labels: bool
     merge: Merge | None
     embedding: str
+    auxiliary: Auxiliary | None
+    ends: Callable[[Any], tuple[int, ...]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,10 @@ class StageOptions:
     fields of the microbatch that this rank has, returns what the first stage goes on with; without,
     its module gets the features as its last arguments. `embedding`: the name of the layer in the
     first stage's module whose output is meant, if it is not the only `nn.Embedding` there.
+    `auxiliary`: called when the last stage's module has been run, returns what is added to the
+    microbatch's summed loss, beside vocabulary passes, too. `ends`: from a microbatch's info the
+    shape of the input embeddings, and of the last stage's output, which vocabulary passes make and
+    take, if it is not that of `hidden`.
     """
 
     inputs: tuple[str, ...] = ("input_ids",)
@@ -70,6 +78,8 @@ class StageOptions:
     shift_labels: bool = False
     merge: Merge | None = None
     embedding: str = ""
+    auxiliary: Auxiliary | None = None
+    ends: Callable[[Any], tuple[int, ...]] | None = None
 
     @property
     def calling(self) -> Calling:
@@ -82,7 +92,8 @@ class _Kept(NamedTuple):
 
     `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
     the graph. `gradient`: that gradient, where it is known: the loss' own is one. `taken`: where
-    the gradient of a generator's states enters.
+    the gradient of a generator's states enters. `beside`: an auxiliary loss, where the main one is
+    computed elsewhere.
     """
 
     input: Tensor | None
@@ -90,6 +101,7 @@ class _Kept(NamedTuple):
     edge: GradientEdge | None
     gradient: Tensor | None = None
     taken: GradientEdge | None = None
+    beside: Tensor | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -176,19 +188,25 @@ class Stages:
         # Their gradients are taken when all passes are over, not as a result of this backward.
         early = self._early(what)
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
-        gradient, states = None, None
+        gradient, states, beside = None, None, None
         with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
             whole = features if joint is None else joint.joined(features)
             output = self._call(what, x, [*whole, *early], microbatch)
             states = self._states(what, output, microbatch)
+            if self.options.auxiliary is not None and what.stage == self.program.stages - 1:
+                beside = self.options.auxiliary(microbatch.fields) * microbatch.weight
+                self._losses.append(beside.detach())
             if loss is None:
                 advice = "give Pipeline the hidden states' true shape and precision"
-                microbatch.hidden.check(output, f"{what} made", advice)
+                last = what.stage == self.program.stages - 1
+                spec = (microbatch.ends if last else None) or microbatch.hidden
+                spec.check(output, f"{what} made", advice)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
                 with self._calling.cast(output):
                     output = loss(output, *labels) * microbatch.weight
                 self._losses.append(output.detach())
+                output, beside = output if beside is None else output + beside, None
                 gradient = torch.ones_like(output)
         edge = get_gradient_edge(output) if output.requires_grad else None
         returned = tuple(tensor for tensor in features if tensor.requires_grad)
@@ -197,7 +215,8 @@ class Stages:
         if states is not None:
             made["X_F"] = states.detach()
             taken = get_gradient_edge(states) if states.requires_grad else None
-        made["activation"] = _Kept(x if wanted else None, returned, edge, gradient, taken)
+        beside = beside if beside is not None and beside.requires_grad else None
+        made["activation"] = _Kept(x if wanted else None, returned, edge, gradient, taken, beside)
         return made
 
     def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
@@ -247,6 +266,9 @@ class Stages:
             edges, gradients = [kept.edge], [gradient]
             if kept.taken is not None:
                 edges, gradients = [*edges, kept.taken], [*gradients, given["X_GB"][0]]
+            if kept.beside is not None:
+                edges.append(get_gradient_edge(kept.beside))
+                gradients.append(torch.ones_like(kept.beside))
             if self._splits(what):
                 pending.backward(edges, gradients)
             else:

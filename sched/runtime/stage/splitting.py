@@ -17,6 +17,8 @@ from .checking import check_stages
 
 # call(layer, hidden states, extras) -> what the layer returns
 CallLayer = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
+# prepare(hidden states, extras) -> more extras
+Prepare = Callable[[Tensor, Mapping[str, Any]], Mapping[str, Any]]
 
 
 def split(
@@ -28,6 +30,8 @@ def split(
     last: Sequence[str] = (),
     call: CallLayer | None = None,
     calls: Mapping[str, CallLayer] | None = None,
+    prepare: Prepare | None = None,
+    finish: Callable[[Tensor], Tensor] | None = None,
     check: Mapping[str, Any] | Literal[False] | None = None,
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
@@ -39,8 +43,10 @@ def split(
     tensor. `call`: how a layer is called; by default with the hidden states and the stage's extras
     by keyword. Where a layer returns several values the first are the hidden states. `calls`: how
     single modules are called, by their names, with what the model's forward does between them.
-    `check`: a tiny microbatch, the input first, for which logits and gradients of the stages are
-    compared with those of the model's forward; by default one is made, and False compares nothing.
+    `prepare`: called once in each stage, behind `first`; its modules find what it returns among the
+    extras. `finish`: what the loss of vocabulary passes does to logits, such as a softcap. `check`:
+    a tiny microbatch, the input first, for which logits and gradients of the stages are compared
+    with those of the model's forward; by default one is made, and False compares nothing.
     Raises ValueError for another number of layers than the plan's, names that the model has not, a
     difference, with the first module where it appears, and a weight of a stage that a module which
     is in none has, too. Pipeline sums the gradients of parameters that several stages have.
@@ -70,10 +76,12 @@ def split(
         around: dict[str, CallLayer] = dict.fromkeys((*front, *back), _call_end)
         around |= dict.fromkeys(own, call or _call_layer)
         around |= {name: how for name, how in (calls or {}).items() if name in around}
-        stages.append(_SplitStage(model, (*front, *own, *back), again, around))
+        made = _SplitStage(model, (*front, *own, *back), again, around)
+        made.prepare, made.front = prepare, len(front)
+        stages.append(made)
     _find_ties(model, stages)
     if check is not False:
-        check_stages(model, stages, held, check)
+        check_stages(model, stages, held, check, finish)
     return [*stages]
 
 
@@ -158,12 +166,17 @@ class _SplitStage(nn.Module):
         self._names, self._recompute, self._calls = tuple(names), recompute, dict(calls)
         # By a name that is one in all stages: the parameter's here, and the stages that have it.
         self.ties: dict[str, tuple[str, tuple[int, ...]]] = {}
+        # What is called behind the first modules.
+        self.prepare: Prepare | None = None
+        self.front = 0
         for name in names:
             _hold(self, name, model.get_submodule(name))
 
     def forward(self, x: Tensor, **extras: Any) -> Tensor:
         """Run the modules on the stage's input."""
-        for name in self._names:
+        for at, name in enumerate(self._names):
+            if at == self.front and self.prepare is not None:
+                extras = {**extras, **self.prepare(x, extras)}
             module, call = self.get_submodule(name), self._calls[name]
             if name in self._recompute and torch.is_grad_enabled():
                 found = checkpoint(call, module, x, extras, use_reentrant=False)

@@ -39,7 +39,7 @@ from .output_passes import (
     pass_s,
     pass_t,
 )
-from .shard import VocabParallel, VocabularyShard
+from .shard import Algorithm, VocabParallel, VocabularyShard
 
 # The passes of a microbatch's output layer, by algorithm.
 OUTPUT_PASSES = {"alg1": ("S", "T"), "alg2": ("S", "C", "T"), "naive": ("L", "E", "G")}
@@ -204,12 +204,18 @@ class VocabularyStep:
         return received.detach().flatten(0, -2).to(head.weight.dtype), targets
 
 
-def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
-    """Raise ValueError if a program's passes are those of another algorithm, or other layers."""
+def algorithm_of(program: Program) -> Algorithm:
+    """Return the algorithm whose passes a program has."""
     kinds = {item.kind for row in program.ranks for item in row}
     # Algorithm 2's sum of gradients follows the statistics, Algorithm 1's its T.
     early = any(barrier.source == "barrier" for barrier in program.barriers)
-    found = "naive" if "L" in kinds else "alg2" if early else "alg1"
+    return "naive" if "L" in kinds else "alg2" if early else "alg1"
+
+
+def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
+    """Raise ValueError if a program's passes are those of another algorithm, or other layers."""
+    kinds = {item.kind for row in program.ranks for item in row}
+    found = algorithm_of(program)
     if found != parallel.algorithm:
         raise ValueError(
             f"the schedule {program.name!r} has the passes of {found!r}; give "
@@ -274,7 +280,8 @@ class VocabularyPart:
         made = step.run(what.kind, what.microbatch, received)
         if made is None:
             return {}
-        hidden = data.microbatches[what.microbatch].hidden
+        microbatch = data.microbatches[what.microbatch]
+        hidden = microbatch.ends or microbatch.hidden
         if what.kind in ("IF", "C", "T", "G"):
             made = made.reshape(hidden.shape)
         if what.kind == "IF":

@@ -26,7 +26,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.parts import KNOWN_BEFORE, DecodedItem, EpochPosition, Probed
 from counterpoise.balancer.protocol.payload_messages import (
     Ack,
     Batch,
@@ -168,7 +168,7 @@ def test_holes_of_a_ledger_have_their_names() -> None:
     measured = epochs.epoch(holes=(3, COUNT + 1))
     index = int(epochs.coordinator.run.feed.order[3])
     holes = [each for _, keys in epochs.given[first:] for each in keys if ": " in each]
-    assert holes == [f"k{index}: could not be used before the run was resumed"]
+    assert holes == [f"k{index}: {KNOWN_BEFORE}"]
     assert measured == sorted({*AGAIN, index})
 
 

@@ -1,6 +1,9 @@
 """What a reader of docs/data.md has: a data set, its lengths, tokenizer and processor."""
 
+from pathlib import Path
 from types import SimpleNamespace
+
+from PIL import Image
 
 from tests.workers.hf_processor.families import make
 
@@ -23,3 +26,9 @@ hf = _Tokenizer()
 def parse(line: str) -> str:
     """Return what a line says."""
     return line.strip()
+
+
+if not Path("captions").exists():
+    Path("captions").mkdir()
+    Image.new("RGB", (30, 20), "red").save("captions/a.jpg")
+    Path("captions/all.csv").write_text("image,caption\na.jpg,red\n")

@@ -10,7 +10,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
-from transformers import LlamaConfig
 
 dist.init_process_group("gloo", f"file://{tempfile.mktemp()}", rank=0, world_size=1)
 dp = pp = 1
@@ -28,12 +27,5 @@ step = SimpleNamespace(microbatches=[batch, batch], infos=[info, info])
 loader = SimpleNamespace(
     steps=lambda: [step], state_dict=dict[str, int], load_state_dict=lambda _: None
 )
-config = LlamaConfig(
-    vocab_size=10, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-)
-layers_of_stages, mine = (2,), (0,)
-packed = {name: value[None] for name, value in batch.items()}
-packed["position_ids"] = torch.tensor([[0, 1, 2, 0, 1]])
-packed_step = SimpleNamespace(microbatches=[packed, packed], infos=[info, info])
 folder, number = Path(tempfile.mkdtemp()), 12
 __all__ = ["AdamW", "cross_entropy", "dp", "init_device_mesh", "loader", "my_stages", "pp"]

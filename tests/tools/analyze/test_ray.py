@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.tools.analyze.scan.run import on_ray
+from counterpoise.tools.runners import on_ray
 
 pytest.importorskip("ray", reason="ray is an optional extra")
 
@@ -80,3 +80,24 @@ def test_a_cluster_of_two_nodes_gives_the_identical_report(
     spread = analyze(tmp_path / "ray", *words, "--ray", cluster)
     assert spread == alone
     assert len(list((tmp_path / "ray" / "parts").iterdir())) > 1
+
+
+@pytest.mark.long
+def test_a_cluster_of_two_nodes_prepares_the_identical_shards(
+    cluster: str, data: Path, tmp_path: Path
+) -> None:
+    words = ["--samples-per-shard", "99", "--transform", "counterpoise:VisionLanguage", "--json"]
+    found = []
+    for name, where in (("alone", ["--workers", "1"]), ("ray", ["--ray", cluster])):
+        program = [str(Path(sys.executable).with_name("counterpoise")), "prepare"]
+        out = tmp_path / name
+        done = subprocess.run(
+            [*program, str(data / "shards"), "--out", str(out), *words, *where],
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["costs_kept"] == 1336
+        found.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert found[0] == found[1]

@@ -17,13 +17,9 @@ from PIL import Image
 
 from counterpoise.tools.analyze.scan.measure import measure_task
 from counterpoise.tools.analyze.scan.rows import Rows
-from counterpoise.tools.analyze.scan.run import (
-    TaskFunction,
-    in_this_process,
-    on_cores,
-    scan_all,
-)
+from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask, find_tasks
+from counterpoise.tools.runners import TaskFunction, in_this_process, on_cores
 
 OPTIONS = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
 
@@ -116,7 +112,7 @@ def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -
 
     def until(stop: int) -> Any:
         def run(
-            function: TaskFunction[Any], todo: Sequence[ScanTask], options: ScanOptions
+            function: TaskFunction, todo: Sequence[ScanTask], options: ScanOptions
         ) -> Iterator[tuple[int, Any]]:
             for number, task in enumerate(todo):
                 if number == stop:

@@ -57,6 +57,8 @@ def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> Non
 
 def test_fill_options_change_what_they_say(run) -> None:
     base = ("--pp-enc", "2", "--tp-enc", "8", "--microbatches", "4")
+    chunked = fill(run, *base, "--tp-chunks", "4")
+    assert chunked["llm_only_seconds"] < fill(run, *base)["llm_only_seconds"]
     whole = fill(run, *base, "--whole")
     assert {one["longest_piece_us"] for one in whole["plans"]} == {None}
     frozen = fill(run, *base, "--frozen")

@@ -150,13 +150,13 @@ def test_a_probe_of_a_long_file_reads_little_of_it(tmp_path: Path, monkeypatch: 
             tar.addfile(info, io.BytesIO(body))
     dataset = cp.TarDataset(path, Anything())
     read, files = [0], dataset._files
-    whole = files._read
+    whole = files.read_at
 
     def counted(path: Path, offset: int, size: int) -> bytes:
         read.append(size)
         return whole(path, offset, size)
 
-    monkeypatch.setattr(files, "_read", counted)
+    monkeypatch.setattr(files, "read_at", counted)
     assert dataset.probe(0).cost["frames"] == 8
     probed, read[:] = sum(read), [0]
     dataset.load(0)

@@ -41,7 +41,7 @@ def test_tar_is_built_in_and_cannot_be_replaced(monkeypatch, shard):
 @pytest.mark.parametrize("spec", [{}, {"source": "zip"}, {"source": 3}, {"source": ["tar"]}])
 def test_what_is_not_registered_is_refused_with_the_list(lines, spec):
     with pytest.raises(
-        ValueError, match=r"no such source format: .*; registered are lines, mixture, tar"
+        ValueError, match=r"no such source format: .*; registered are .*lines, .*tar"
     ):
         open_source(spec, None)
 

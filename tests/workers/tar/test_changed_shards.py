@@ -11,8 +11,8 @@ import pytest
 
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset
+from counterpoise.workers.sources.cache_files import kept_path
 from counterpoise.workers.sources.failures import DataChangedError, kind_of
-from counterpoise.workers.tar.cache_files import kept_path
 from tests.workers.conftest import Shard
 
 SAMPLES = 24

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from counterpoise.workers.tar.cost_cache import CostsCache
+from counterpoise.workers.sources.cache_files import identity
+from counterpoise.workers.sources.cost_cache import CostsCache
 
 COST = {"tiles": 2, "tokens": 7}
+
+
+def opened(path, fingerprint, count, cache=None, every=1):
+    return CostsCache(path, identity(path), fingerprint, count, cache, every)
 
 
 @pytest.fixture
@@ -18,12 +23,12 @@ def path(shard):
 
 
 def _known(path, count=3, fingerprint="f"):
-    costs = CostsCache(path, fingerprint, count)
+    costs = opened(path, fingerprint, count)
     return [costs.get(index) for index in range(count)]
 
 
 def test_what_is_put_is_got_and_kept_at_once(path):
-    costs = CostsCache(path, "f", 3)
+    costs = opened(path, "f", 3)
     assert costs.get(0) is None
     costs.put(0, COST, 10)
     assert costs.get(0) == (COST, 10)
@@ -33,7 +38,7 @@ def test_what_is_put_is_got_and_kept_at_once(path):
 
 
 def test_two_writers_join_what_they_know(path):
-    one, two = CostsCache(path, "f", 3), CostsCache(path, "f", 3)
+    one, two = opened(path, "f", 3), opened(path, "f", 3)
     one.put(0, COST, 1)
     two.put(2, COST, 3)
     one.put(1, COST, 2)
@@ -41,7 +46,7 @@ def test_two_writers_join_what_they_know(path):
 
 
 def _put_some(path, first):
-    costs = CostsCache(path, "f", 400)
+    costs = opened(path, "f", 400)
     for index in range(first, 400, 4):
         costs.put(index, {"tiles": index, "tokens": first}, index)
 
@@ -57,24 +62,24 @@ def test_processes_that_write_at_once_lose_nothing(path):
 
 
 def test_another_fingerprint_knows_nothing(path):
-    CostsCache(path, "f", 1).put(0, COST, 1)
+    opened(path, "f", 1).put(0, COST, 1)
     assert _known(path, 1, "g") == [None]
 
 
 def test_another_state_of_the_shard_knows_nothing_and_begins_anew(path):
-    CostsCache(path, "f", 1).put(0, COST, 1)
+    opened(path, "f", 1).put(0, COST, 1)
     os.utime(path, ns=(0, 1))
     assert _known(path, 1) == [None]
-    CostsCache(path, "f", 1).put(0, COST, 2)
+    opened(path, "f", 1).put(0, COST, 2)
     assert _known(path, 1) == [(COST, 2)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]\n", b"{}\n", b"\x80\x04junk", b"[[1,2,3],null]\n"])
 def test_a_damaged_file_is_ignored_and_written_again(path, damage):
-    costs = CostsCache(path, "f", 1)
+    costs = opened(path, "f", 1)
     costs.put(0, COST, 1)
     costs.path.write_bytes(damage)
-    fresh = CostsCache(path, "f", 1)
+    fresh = opened(path, "f", 1)
     assert fresh.get(0) is None
     fresh.put(0, COST, 1)
     assert _known(path, 1) == [(COST, 1)]
@@ -85,7 +90,7 @@ def test_a_damaged_file_is_ignored_and_written_again(path, damage):
 def test_rows_that_were_not_written_whole_are_left_out_and_mended(tmp_path_factory, cut, level):
     path = tmp_path_factory.mktemp("shard") / "a.tar"
     path.touch()
-    costs = CostsCache(path, "f", 4)
+    costs = opened(path, "f", 4)
     for index in range(4):
         costs.put(index, COST, index)
     good = costs.path.read_bytes()
@@ -94,14 +99,14 @@ def test_rows_that_were_not_written_whole_are_left_out_and_mended(tmp_path_facto
     for broken in (good[:at], good[:at] + bytes([level]) + good[at + 1 :]):
         costs.path.write_bytes(broken)
         assert all(known in (None, (COST, i)) for i, known in enumerate(_known(path, 4)))
-        again = CostsCache(path, "f", 4)
+        again = opened(path, "f", 4)
         for index in range(4):
             again.put(index, COST, index)
         assert _known(path, 4) == [(COST, index) for index in range(4)]
 
 
 def test_rows_behind_a_torn_one_are_found(path):
-    costs = CostsCache(path, "f", 4)
+    costs = opened(path, "f", 4)
     costs.put(0, COST, 0)
     with costs.path.open("ab") as file:  # a writer that was killed in the middle of a row
         file.write(costs.path.read_bytes()[-41:-9])
@@ -118,7 +123,7 @@ def test_gathered_rows_are_known_here_and_kept_in_one_write(path, monkeypatch):
         return write(handle, data)
 
     monkeypatch.setattr(os, "write", counting)
-    costs = CostsCache(path, "f", 9, every=4)
+    costs = opened(path, "f", 9, every=4)
     for index in range(9):
         costs.put(index, COST, index)
         assert costs.get(index) == (COST, index)
@@ -131,7 +136,7 @@ def test_gathered_rows_are_known_here_and_kept_in_one_write(path, monkeypatch):
 
 
 def _put_gathered(path, first):
-    costs = CostsCache(path, "f", 400, every=7)
+    costs = opened(path, "f", 400, every=7)
     for index in range(first, 400, 4):
         costs.put(index, {"tiles": index, "tokens": first}, index)
     costs.keep()
@@ -148,7 +153,7 @@ def test_processes_that_gather_lose_nothing(path):
 
 
 def _put_until_told(path, pipe):
-    costs = CostsCache(path, "f", 1000, every=64)
+    costs = opened(path, "f", 1000, every=64)
     for index in range(500):
         costs.put(index, COST, index)
     pipe.send(index)
@@ -168,7 +173,7 @@ def test_a_killed_process_loses_fewer_rows_than_it_gathers(path):
 
 
 def test_costs_of_another_kind_are_not_mixed_in(path):
-    costs = CostsCache(path, "f", 2)
+    costs = opened(path, "f", 2)
     costs.put(0, COST, 1)
     costs.put(1, {"seconds": 3}, 1)
     assert costs.get(1) is None
@@ -176,6 +181,6 @@ def test_costs_of_another_kind_are_not_mixed_in(path):
 
 def test_a_folder_that_cannot_be_written_is_done_without(path, tmp_path):
     (tmp_path / "file").touch()
-    costs = CostsCache(path, "f", 1, tmp_path / "file" / "below")
+    costs = opened(path, "f", 1, tmp_path / "file" / "below")
     costs.put(0, COST, 1)
     assert costs.get(0) == (COST, 1)

@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 from counterpoise.workers import Probe, TarDataset
-from counterpoise.workers.tar import cache_files, cost_cache
-from counterpoise.workers.tar.cache_files import DamagedFileError, identity, kept_path, read_arrays
+from counterpoise.workers.sources import cache_files, cost_cache
+from counterpoise.workers.sources.cache_files import (
+    DamagedFileError,
+    identity,
+    kept_path,
+    read_arrays,
+)
 from counterpoise.workers.tar.index import _packed, open_index, scan
 
 SAMPLES = 12

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.tar.cache_files import replace_file
+from counterpoise.workers.sources.cache_files import replace_file
 
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 12

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.tar import cache_files as kept_files
+from counterpoise.workers.sources import cache_files as kept_files
 from counterpoise.workers.tar import index as tar_index
 from counterpoise.workers.tar.index import open_index, scan
 

@@ -8,9 +8,9 @@ import tarfile
 
 import pytest
 
+from counterpoise.workers.sources import cache_files
 from counterpoise.workers.sources.failures import SkippedSample
 from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.tar import cache_files
 from counterpoise.workers.tar import index as tar_index
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.index import open_index, scan

@@ -52,7 +52,7 @@ def test_probed_costs_are_the_decoded_sizes(dataset):
 def test_raw_samples_are_those_that_webdataset_reads(dataset, data):
     import webdataset
 
-    shards = [str(path) for path in dataset.shards]
+    shards = [str(path) for path in dataset.files]
     theirs = webdataset.WebDataset(shards, shardshuffle=False)
     for index, sample in enumerate(theirs):
         ours = dataset.raw(index)

@@ -57,7 +57,7 @@ def test_a_placeholder_without_any_image_is_an_error():
     [
         ("text", "is a str, not an object"),
         (7, "is a int, not an object"),
-        ({"id": 1}, "no text: the JSON member has none of conversations, document"),
+        ({"id": 1}, "no text: the JSON member has none of conversations, messages, document"),
         ({"conversations": []}, "at least one turn"),
         ({"conversations": "hi"}, "at least one turn"),
         ({"conversations": ["hi"]}, "turn 0 is a str"),

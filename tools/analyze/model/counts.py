@@ -85,11 +85,25 @@ def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
             "source": name,
             "samples": total[name] + sum(len(wrong[name][k]) for k in ("unreadable", "truncated")),
             "fine": int(fine[number_of[name]]) if name in number_of else 0,
+            "share": total[name] / max(1, len(rows)),
+            "resources": _costs_of(rows, number_of.get(name, -1)),
             **{kind: len(wrong[name][kind]) for kind in KINDS},
             "keys": {kind: wrong[name][kind][:NAMED] for kind in KINDS if wrong[name][kind]},
         }
         for name in sorted({*total, *wrong}, key=lambda name: (-total[name], name))
     ]
+
+
+def _costs_of(rows: Rows, number: int) -> Json:
+    """Return of every resource a source's mean, median, p99 and share of all that samples cost."""
+    chosen, found = rows.source_of == number, dict[str, Any]()
+    for name in rows.resources if chosen.any() else ():
+        every = rows.column(name)
+        values, whole = np.sort(every[chosen]), int(every.sum())
+        p50, p99 = (int(values[max(0, math.ceil(q * len(values)) - 1)]) for q in (0.5, 0.99))
+        share = int(values.sum()) / whole if whole else 0.0
+        found[name] = {"mean": float(values.mean()), "p50": p50, "p99": p99, "share": share}
+    return found
 
 
 KINDS = ("unreadable", "truncated", "shard", "duplicate", "over_budget")

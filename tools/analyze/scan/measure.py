@@ -9,62 +9,33 @@ would fail every later read too, ends the scan.
 import re
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....workers.mixture.mixture import Mixture
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
+from ....workers.sources.records import RecordDataset
+from ....workers.sources.urls import is_url, shown
+from ....workers.stores.samples import expect_samples, reads_stores
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import ScanOptions, ScanTask, open_dataset, open_shard
+from .sources import Remembering, ScanOptions, ScanTask, open_dataset, open_shard
 
-# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
-WRITE_EVERY = 64
 TRUNCATED = re.compile(
     r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
 )
 
 
-class ShardDataset(TarDataset):
-    """A shard that remembers the last sample read: its source is then known without a read."""
-
-    keep_every = WRITE_EVERY
-    last: Mapping[str, Any] = {}
-
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return a sample's members and remember them."""
-        found = super().raw(index, headers)
-        self.last = found
-        return found
-
-    def source_named(self, index: int, field: str) -> str:
-        """Return the source that a sample's JSON names, "" if it names none."""
-        raw = self.last
-        try:
-            # Costs that were kept are not read again, so another sample may have been the last.
-            if raw.get("__key__") != self.key(index):
-                raw = self.raw(index, headers=True)
-        except (ValueError, OSError):
-            return ""
-        about = raw.get("json")
-        found = about.get(field) if isinstance(about, Mapping) else None
-        return str(found) if found is not None else ""
-
-
-def shard_series(path: Path) -> str:
-    """Return the name that numbered shards share; the folder's name if there is only a number.
-
-    >>> shard_series(Path("web-00012.tar")), shard_series(Path("laion/00012.tar"))
-    ('web', 'laion')
-    """
-    stem = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_")
-    return stem or path.absolute().parent.name or path.name
+class ShardDataset(Remembering, TarDataset):
+    """A shard that remembers the last sample read."""
 
 
 def broken_shard(path: Path, reason: str) -> list[Failure]:
@@ -93,6 +64,8 @@ def _keys_before_cut(path: Path) -> list[str]:
 
 # Reading the CPU clock takes time, so without decoding only every 16th sample is timed.
 TIMED_EVERY = 16
+# Samples that a store is asked for before they are probed, twice as many at most.
+STORED_AHEAD = 64
 
 
 def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
@@ -102,11 +75,23 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
     if task.kind == "dataset":
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
-        label = task.paths[0].partition(":")[2]
-        return _measure(source, chosen, options, lambda _: label)
+        label = task.paths[0].rpartition(":")[2]
+        named = getattr(source, "source_named", None)
+        mixture: Any = getattr(source, "dataset", source)
+
+        def source_at(index: int) -> str:
+            if isinstance(mixture, Mixture):
+                return mixture.source_of(mixture.key(index))
+            return named(index, options.source_field) if named is not None else label
+
+        try:
+            return _measure(source, chosen, options, source_at)
+        finally:
+            if isinstance(source, RecordDataset):
+                source.keep()
     chosen_by_shard = task.chosen or (None,) * len(task.paths)
     shards = zip(task.paths, chosen_by_shard, strict=True)
-    return merge(_measure_shard(Path(path), chosen, options) for path, chosen in shards)
+    return merge(_measure_shard(path, chosen, options) for path, chosen in shards)
 
 
 def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
@@ -118,25 +103,21 @@ def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
     counts = []
     for path in task.paths:
         try:
-            counts.append(len(open_shard(Path(path), options, ShardDataset)))
+            counts.append(len(open_shard(path, options, ShardDataset)))
         except ValueError:
             counts.append(-1)
     return tuple(counts)
 
 
-def _measure_shard(path: Path, chosen: Sequence[int] | None, options: ScanOptions) -> Rows:
+def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions) -> Rows:
     try:
         dataset = open_shard(path, options, ShardDataset)
     except ValueError as error:
-        return no_rows(broken_shard(path, str(error)))
-    series = shard_series(path)
-
-    def source_of(index: int) -> str:
-        return dataset.source_named(index, options.source_field) or series
-
+        return no_rows(broken_shard(Path(shown(path) if is_url(path) else path), str(error)))
     try:
         indexes = range(len(dataset)) if chosen is None else chosen
-        return _measure(dataset, indexes, options, source_of)
+        named = partial(dataset.source_named, field=options.source_field)
+        return _measure(dataset, indexes, options, named)
     finally:
         dataset.keep()
 
@@ -147,7 +128,11 @@ def _measure(
     """Measure samples of a source one after another; `source_of` returns a sample's source."""
     measured, failures = list[tuple[Probe, str]](), list[Failure]()
     times = list[tuple[int, int]]()
+    stored = reads_stores(source)
     for number, index in enumerate(indexes):
+        if stored and number % STORED_AHEAD == 0:
+            soon = indexes[number : number + 2 * STORED_AHEAD]
+            expect_samples(source, ((each, not options.decode) for each in soon))
         timed = options.decode or number % TIMED_EVERY == 0
         clock = time.process_time_ns if timed else lambda: 0
         try:

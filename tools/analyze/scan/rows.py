@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....workers.sources.cache_files import Arrays, read_or_remove, write_arrays
 from ....workers.sources.costs import MAX_COST, bad_cost
-from ....workers.tar.cache_files import Arrays, read_or_remove, write_arrays
 from ...inputs.files import Column, Table, open_table
 
 FailureKind = Literal["unreadable", "truncated", "shard"]

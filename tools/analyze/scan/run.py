@@ -1,38 +1,27 @@
-"""Runs a scan: the same function over tasks in this process, on all cores, or on a Ray cluster.
+"""Runs a scan: the tasks of a data set, and their rows merged.
 
 The rows of each finished task are saved in a file of their own, whose name is a hash of all that
 they depend on. A scan that was interrupted reads those files and scans only the rest.
 """
 
-import importlib
-import itertools
-import multiprocessing
-import signal
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.data_identity import KnownData
 from ....workers.sources.fingerprint import digest, library_versions
-from ...console.signals import stop_on_signal
+from ...runners import Runner
 from .measure import count_samples, measure_task
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
 from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_dataset
 
-T = TypeVar("T")
-TaskFunction = Callable[[ScanTask, ScanOptions], T]
-# Applies a function to tasks in any order, and yields (number of the task, result).
-Runner = Callable[[TaskFunction[Any], Sequence[ScanTask], ScanOptions], Iterator[tuple[int, Any]]]
 Progress = Callable[[int, int], object]
 # Changes whenever the saved rows change their form.
 FORMAT = 2
-CONNECT_TIMEOUT_S = 5.0
 # Looking up saved rows is fast; the progress bar need not follow every one.
 REPORT_EVERY = 64
 
@@ -57,7 +46,7 @@ def scan_all(
     if sample and not tables:
         pieces, total = _draw_pieces(others, options, run, sample, seed)
     else:
-        pieces, total = _whole_pieces(others, options), 0  # counted below
+        pieces, total = whole_pieces(others, options), 0  # counted below
     found = _scan_pieces(pieces, options, parts, run, progress)
     rows = merge(select_resources(part, options.resources) for part in (*found, *tables))
     if sample and not tables:
@@ -66,91 +55,6 @@ def scan_all(
     if sample and len(rows) > sample:
         rows = select_rows(rows, _draw(len(rows), sample, seed))
     return rows, total
-
-
-def in_this_process(
-    function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
-) -> Iterator[tuple[int, T]]:
-    """Apply the function to one task after the other."""
-    for number, task in enumerate(tasks):
-        yield number, function(task, options)
-
-
-def on_cores(cores: int) -> Runner:
-    """Return a runner over `cores` processes; a single task is done in this process.
-
-    After an interrupt it finishes and yields the tasks that have been started, then raises
-    KeyboardInterrupt.
-    """
-
-    def run(
-        function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
-    ) -> Iterator[tuple[int, T]]:
-        if cores < 2 or len(tasks) < 2:
-            yield from in_this_process(function, tasks, options)
-            return
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _ignore_interrupts)
-        with stop_on_signal() as interrupted:
-            try:
-                waiting, started = enumerate(tasks), dict[Future[T], int]()
-                # A started task cannot be taken back, so only one more than the cores is.
-                room = cores + 1
-                while room or started:
-                    for number, task in itertools.islice(waiting, 0 if interrupted() else room):
-                        started[pool.submit(function, task, options)] = number
-                    finished, _ = wait(started, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        yield started.pop(future), future.result()
-                    room = len(finished)
-            finally:
-                pool.shutdown(cancel_futures=True)
-            if interrupted():
-                raise KeyboardInterrupt
-
-    return run
-
-
-def on_ray(address: str) -> Runner:
-    """Return a runner over a Ray cluster; its nodes must see the same files under the same paths.
-
-    Raises ValueError if ray is not installed, ConnectionError if no cluster answers.
-    """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError:
-        raise ValueError("--ray needs Ray; pip install 'counterpoise[ray]'") from None
-
-    _check_reachable(address)
-
-    def run(
-        function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
-    ) -> Iterator[tuple[int, T]]:
-        if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
-        remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)
-        pending = {remote.remote(task, options): number for number, task in enumerate(tasks)}
-        while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1)
-            for reference in ready:
-                number = pending.pop(reference)
-                yield number, ray.get(reference)
-
-    return run
-
-
-def _check_reachable(address: str) -> None:
-    """Raise ConnectionError if nothing listens at host:port; Ray itself would retry for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise ConnectionError(
-            f"no Ray cluster at {address} ({error}); start one with `ray start --head`, and give "
-            "the address that it prints"
-        ) from None
 
 
 def _scan_pieces(
@@ -187,7 +91,7 @@ def _draw_pieces(
     sizes = np.array([max(0, count) for found in counts for count in found], np.int64)
     total = int(sizes.sum())
     if total <= sample:
-        return _whole_pieces(tasks, options), total
+        return whole_pieces(tasks, options), total
     drawn = _draw(total, sample, seed)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, drawn, side="right")
@@ -199,7 +103,8 @@ def _draw_pieces(
     return pieces, total
 
 
-def _whole_pieces(tasks: Sequence[ScanTask], options: ScanOptions) -> list[ScanTask]:
+def whole_pieces(tasks: Sequence[ScanTask], options: ScanOptions) -> list[ScanTask]:
+    """Return tasks with large data sets in ranges of rows, to scan all of them."""
     return [piece for task in tasks for piece in _ranges(task, options)]
 
 
@@ -230,8 +135,3 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
 def _draw(total: int, sample: int, seed: int) -> Int64:
     """Return `sample` of `total` numbers, drawn at random, ascending."""
     return np.sort(np.random.default_rng(seed).choice(total, sample, replace=False))
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; only the parent handles it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

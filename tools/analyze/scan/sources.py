@@ -6,7 +6,7 @@ A task is a piece of a data set that any process can scan.
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,15 +17,26 @@ import numpy as np
 
 from ....balancer.planning.problem.shuffle import permutation
 from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
+from ....workers.hf_processor.records import CHATS, DOCUMENTS, MEDIA_COLUMNS
+from ....workers.mixture.mixture import Mixture
+from ....workers.mixture.recipe_files import is_recipe
 from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
+from ....workers.sources.records import RecordDataset
+from ....workers.sources.registry import class_of
+from ....workers.sources.urls import is_url, shown
+from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
 from ....workers.vision_language.transform import VisionLanguage
-from ...inputs.files import SUFFIXES, is_table
+from ...inputs.files import SUFFIXES, first_row, is_table
+from .rows import DEFAULT_RESOURCES
 
 Shard = TypeVar("Shard", bound=TarDataset)
+Files = TypeVar("Files")
+# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
+WRITE_EVERY = 64
 # First samples that are held whatever their size: as many as a loader collates at batch size 4.
 LEAST_HELD = 16
 
@@ -66,25 +77,92 @@ def make_transform(options: ScanOptions) -> Any:
     return VisionLanguage(found, **arguments)
 
 
+@lru_cache(maxsize=16)
+def remembering(kind: type[Any]) -> type[Any]:
+    """Return a class like RecordDataset's that remembers the last sample read.
+
+    Its source is then known without a read.
+    """
+    known = issubclass(kind, RecordDataset)
+    return type(kind.__name__, (Remembering, kind), {"__doc__": kind.__doc__}) if known else kind
+
+
+class Remembering:
+    """What `remembering` adds to a class."""
+
+    keep_every = WRITE_EVERY
+    last: Mapping[str, Any] = {}
+
+    def raw(self: Any, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return a sample's members and remember them."""
+        found: dict[str, Any] = super().raw(index, headers)  # type: ignore[misc]
+        self.last = found
+        return found
+
+    def source_named(self: Any, index: int, field: str) -> str:
+        """Return the source that a sample's JSON names, else the name that its files share."""
+        raw = self.last
+        try:
+            # Costs that were kept are not read again, so another sample may have been the last.
+            if raw.get("__key__") != self.key(index):
+                raw = self.raw(index, headers=True)
+        except (ValueError, OSError):
+            return shard_series(Path(self.file_of(index)))
+        about = raw.get("json")
+        found = about.get(field) if isinstance(about, Mapping) else None
+        name = "" if found is None else str(found)
+        return name or shard_series(Path(self.file_of(index)))
+
+
+def shard_series(path: Path) -> str:
+    """Return the name that numbered shards share; the folder's name if there is only a number.
+
+    >>> shard_series(Path("web-00012.tar")), shard_series(Path("laion/00012.tar"))
+    ('web', 'laion')
+    """
+    stem = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_")
+    return stem or path.absolute().parent.name or path.name
+
+
 @lru_cache(maxsize=4)
 def open_dataset(path: str, options: ScanOptions) -> Source:
-    """Return the map-style dataset at package.module:name; a class or function is called first."""
-    found = import_object(path)
-    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
-    dataset = found if is_dataset else found()
+    """Return the data set at package.module:name, in a recipe, or in files of any format but tar.
+
+    A class or function is called first; files are opened with the options' transform.
+    """
+    if not (is_import_path(path) or is_recipe(path)):
+        opened: Source = _open_files(path, remembering(class_of(path)), options)
+        return opened
+    dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
     if options.found is None or says_costs(source):
         return source
     return FoundSource(dataset, options.found, None)
 
 
-def open_shard(path: Path, options: ScanOptions, kind: type[Shard]) -> Shard:
+def find_dataset(path: str) -> Any:
+    """Return the map-style dataset at package.module:name, or the mixture of a recipe's file.
+
+    A class or function is called first.
+    """
+    if is_recipe(path):
+        return Mixture.from_file(path)
+    found = import_object(path)
+    is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
+    return found if is_dataset else found()
+
+
+def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
     """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
+    return _open_files([str(path)], kind, options)
+
+
+def _open_files(pattern: Any, kind: Callable[..., Files], options: ScanOptions) -> Files:
     transform = make_transform(options)
     cost = cost_function(options)
     if cost is None and options.found is not None and not hasattr(transform, "probe"):
         cost = options.found.measure
-    return kind([path], transform, cache=options.cache or None, cost=cost)
+    return kind(pattern, transform=transform, cache=options.cache or None, cost=cost)
 
 
 def cost_function(options: ScanOptions) -> Any:
@@ -105,7 +183,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(Path(path), options, TarDataset))
+                    unknown.append(open_shard(path, options, TarDataset))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
@@ -159,7 +237,7 @@ Listed = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A piece of a data set: whole tar shards, one table, or rows start to stop of a dataset.
+    """A piece of a data set: whole tar shards, one table, or rows start to stop of any other.
 
     chosen: for each shard (or for the dataset) the rows to measure; None for all.
     """
@@ -174,20 +252,27 @@ class ScanTask:
         """Return a hash that changes with the files and the rows; OSError if a file is gone."""
         is_files = self.kind != "dataset"
         states = [_file_state(path) for path in self.paths] if is_files else []
-        paths = [os.path.abspath(path) for path in self.paths] if is_files else self.paths  # noqa: PTH100
+        paths = [_place(path) for path in self.paths] if is_files else self.paths
         return digest([self.kind, paths, states, self.start, self.stop, self.chosen])
 
 
 def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
-    A source is a tar shard, a folder of them, a glob or brace pattern, a table (npz, jsonl,
-    parquet), or a dataset as package.module:name. listed(count) is called with the number of files
-    of the current source as it grows. Raises FileNotFoundError and ValueError.
+    A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, records of
+    another format (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a
+    dataset as package.module:name. listed(count) is called with the number of files of the current
+    source as it grows. Raises FileNotFoundError and ValueError.
     """
     tasks = list[ScanTask]()
     for source in sources:
-        if is_import_path(source):
+        if is_import_path(source) or is_recipe(source):
+            tasks.append(ScanTask("dataset", (source,)))
+            continue
+        if is_url(source) and is_table(source):
+            raise ValueError(f"{shown(source)}: tables are read from local files; copy it")
+        if has_records(source):
+            listed(1)
             tasks.append(ScanTask("dataset", (source,)))
             continue
         if source.lower().endswith(NO_SOURCES):
@@ -212,23 +297,54 @@ def is_import_path(source: str) -> bool:
     return bool(colon) and dotted and name.isidentifier()
 
 
-def reads_shards(source: str) -> bool:
-    """Return True if a source is tar shards, or a folder that may hold some.
+def reads_samples(source: str) -> bool:
+    """Return True if a source is files of samples, or a folder that may hold some.
 
-    >>> reads_shards("a.tar"), reads_shards("costs.npz"), reads_shards("my_data:dataset")
+    >>> reads_samples("a.tar"), reads_samples("costs.npz"), reads_samples("my_data:dataset")
     (True, False, False)
     """
-    return not is_import_path(source) and not is_table(source)
+    if is_import_path(source) or is_recipe(source):
+        return False
+    return not is_table(source) or has_records(source)
+
+
+def has_records(source: str) -> bool:
+    """Return True if files are records of another format than tar, and no tables of costs."""
+    try:
+        kind = class_of(source)
+        files = find_shards(source, extensions=kind.EXTENSIONS) if kind.EXTENSIONS else ()
+    except (ValueError, FileNotFoundError):
+        return False
+    return kind is not TarDataset and not (files and _has_costs(files[0]))
+
+
+def _has_costs(path: Path) -> bool:
+    """Return True if a file's first row has costs, or at least numbers and no text or media."""
+    row = first_row(path) if is_table(path.name) or path.suffix.lower() == ".json" else {}
+    if row is None or any(name in row for name in DEFAULT_RESOURCES):
+        return True
+    is_record = any(name in row for name in (*CHATS, *DOCUMENTS, *MEDIA_COLUMNS))
+    return not is_record and any(isinstance(value, int | float) for value in row.values())
+
+
+def _place(path: str) -> str:
+    return shown(path) if is_url(path) else os.path.abspath(path)  # noqa: PTH100
 
 
 def _file_state(path: str) -> tuple[int, int]:
     """Return a file's size and modification time, without a Path: there may be a million files."""
+    if is_url(path):
+        return open_url(path).stamp
     state = os.stat(path)  # noqa: PTH116
     return state.st_size, state.st_mtime_ns
 
 
 def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
     """Return files and their sizes; a folder is walked entry by entry, to report progress."""
+    if is_url(source):
+        stored = [(each.url, each.size) for each in list_urls(source)]
+        listed(len(stored))
+        return stored
     if not Path(source).is_dir():
         files = [(str(path), path.stat().st_size) for path in find_shards(source)]
         listed(len(files))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-import transformers
 from torch import Tensor, nn
 from transformers import (
     CohereConfig,
@@ -346,17 +345,3 @@ def train_family(rank: int, family: str, tied: bool, name: str) -> float:
 @pytest.mark.parametrize("family", MADE)
 def test_two_ranks_train_as_the_models_own_forward_does(pool, family, tied, name) -> None:
     assert max(pool.run(train_family, family, tied, name)) <= 1e-5
-
-
-# Those that docs/runtime.md names.
-FAMILIES = "Llama Mistral Mixtral Qwen2 Qwen3 Qwen2Moe Qwen3Moe Gemma Olmo Olmo2 SmolLM3 Phi3"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("family", [*FAMILIES.split(), "StableLm", "Starcoder2"])
-def test_one_description_fits_many_families(family: str) -> None:
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(
-        getattr(transformers, f"{family}Config")(**SIZES)
-    )
-    assert len(split(model, split_of((1, 2)), **describe("llama", model).given())) == 2

@@ -15,6 +15,7 @@ import errno
 import hashlib
 import io
 import logging
+import math
 import os
 import stat
 import struct
@@ -23,34 +24,59 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-
-from .members import decode_member
+from numpy.lib.format import (
+    MAGIC_PREFIX,
+    read_array_header_1_0,
+    read_array_header_2_0,
+    read_magic,
+)
 
 FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
 
 
-def identity(shard: Path) -> Stamp:
+class Stored(Protocol):
+    """A file of a store (workers/stores): its text is its URL, without what is secret."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """What identifies its state."""
+
+
+def identity(shard: Path | Stored) -> Stamp:
     """Return what identifies a state of a file: its size, and its mtime in nanoseconds."""
+    if not isinstance(shard, Path):
+        return shard.stamp
     state = shard.stat()
     return state.st_size, state.st_mtime_ns
 
 
-def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
+def kept_path(shard: Path | Stored, suffix: str, cache: Path | None = None) -> Path:
     """Return where the file "SHARD.suffix" that describes a shard belongs.
 
     The first of: the folder `cache`, $COUNTERPOISE_CACHE, the shard's own folder where it may be
-    written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path.
+    written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path,
+    or URL.
     """
-    named = cache or os.environ.get("COUNTERPOISE_CACHE")
-    if not named and _may_write(shard.parent):
+    is_named = cache or os.environ.get("COUNTERPOISE_CACHE")
+    if isinstance(shard, Path) and not is_named and _may_write(shard.parent):
         return shard.with_name(f"{shard.name}.{suffix}")
-    folder = Path(named) if named else Path.home() / ".cache" / "counterpoise"
-    place = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=8).hexdigest()
-    return folder / f"{shard.name}.{place}.{suffix}"
+    where = os.fsencode(shard.resolve() if isinstance(shard, Path) else str(shard))
+    place = hashlib.blake2b(where, digest_size=8).hexdigest()
+    return (cache or cache_folder()) / f"{shard.name}.{place}.{suffix}"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is not kept beside data: $COUNTERPOISE_CACHE, or in ~/.cache."""
+    named = os.environ.get("COUNTERPOISE_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "counterpoise"
 
 
 def open_kept(path: Path) -> BinaryIO:
@@ -114,7 +140,7 @@ SEAL_BYTES = len(NAME) + DIGEST_BYTES
 class DamagedFileError(ValueError):
     """A kept file that cannot be used, whatever it describes: its path, and what is wrong."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(path, reason)
         self.path = path
         self.reason = reason
@@ -141,7 +167,7 @@ def read_arrays(path: Path, about: Stamp) -> Arrays | None:
         return None
     except OSError as error:
         raise DamagedFileError(path, f"cannot be read ({error.strerror or error})") from None
-    arrays = _opened(path, data)
+    arrays = opened_arrays(path, data)
     stamp = arrays.pop("stamp", np.empty(0)).tolist()
     return arrays if stamp == list(about) else None
 
@@ -175,7 +201,8 @@ def _sealed(data: bytes) -> bytes:
     return begun + _digest(begun)
 
 
-def _opened(path: Path, data: bytes) -> Arrays:
+def opened_arrays(path: object, data: bytes) -> Arrays:
+    """Return the arrays in the bytes of a file; DamagedFileError, which names it, for others."""
     begun, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if not begun.endswith(NAME):
         raise DamagedFileError(path, "is cut off, or of another version")
@@ -194,8 +221,23 @@ def _unzipped(data: bytes) -> Arrays:
             # A compressed member may be a thousand times as long as the file.
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
                 raise ValueError(f"{info.filename!r:.80} is compressed or longer than the file")
-            arrays[info.filename.removesuffix(".npy")] = decode_member("npy", archive.read(info))
+            arrays[info.filename.removesuffix(".npy")] = read_npy(archive.read(info))
     return arrays
+
+
+def read_npy(data: bytes) -> np.ndarray[Any, Any]:
+    """Return an array; ValueError for one larger than its file: numpy allocates before it reads."""
+    file = io.BytesIO(data)
+    if not data.startswith(MAGIC_PREFIX):
+        raise ValueError("no .npy file: it does not begin as one")
+    version = read_magic(file)
+    header = read_array_header_1_0 if version == (1, 0) else read_array_header_2_0
+    shape, _, dtype = header(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > len(data):
+        raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
+    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
 
 
 def _digest(data: bytes) -> bytes:

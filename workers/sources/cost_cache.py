@@ -1,11 +1,12 @@
-"""Keeps probed costs beside a shard (or in the cache folder): a second run need not probe.
+"""Keeps probed costs beside the data (or in the cache folder): a second run need not probe.
 
-There is one file per shard and transform; its name has a fingerprint of both. It is a log: a line
-of JSON with the format, the shard's identity, the names of the costs and a checksum, then rows of
-int64 (index, costs, bytes or -1, checksum). Rows are appended in one write, each as soon as it is
-known or some at a time: several workers may write one file, and no worker has to finish it. A row's
-checksum begins with the line's, so that rows count only under their own names. Rows with a wrong
-checksum are left out, as are those that no probe can have given, and the file is then rewritten.
+There is one file per file of the data and transform; its name has a fingerprint of both. It is a
+log: a line of JSON with the format, the file's stamp, the names of the costs and a checksum, then
+rows of int64 (index, costs, bytes or -1, checksum). Rows are appended in one write, each as soon as
+it is known or some at a time: several workers may write one file, and no worker has to finish it. A
+row's checksum begins with the line's, so that rows count only under their own names. Rows with a
+wrong checksum are left out, as are those that no probe can have given, and the file is then
+rewritten.
 """
 
 import json
@@ -17,16 +18,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..sources.costs import MAX_COST
 from .cache_files import (
     FORMAT,
+    Stamp,
     begin_file,
-    identity,
     kept_path,
     open_kept,
     remove_file,
     replace_file,
 )
+from .costs import MAX_COST
 
 logger = logging.getLogger(__name__)
 AGAIN = "the costs are measured again"
@@ -36,17 +37,24 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CostsCache:
-    """The known costs of one shard's `count` samples. A file that cannot be written is no error.
+    """The known costs of one file's `count` samples. A file that cannot be written is no error.
 
-    A row goes to the file as soon as it is put; with `every` rows are gathered and written at
-    once when there are `every` of them, and when `keep` is called.
+    `stamp` identifies the file's state, `fingerprint` all else that decides the costs. A row goes
+    to the file as soon as it is put; with `every` rows are gathered and written at once when there
+    are `every` of them, and when `keep` is called.
     """
 
     def __init__(
-        self, shard: Path, fingerprint: str, count: int, cache: Path | None = None, every: int = 1
+        self,
+        file: Path,
+        stamp: Stamp,
+        fingerprint: str,
+        count: int,
+        cache: Path | None = None,
+        every: int = 1,
     ) -> None:
-        self.path = kept_path(shard, f"{fingerprint}.costs", cache)
-        self.about = [FORMAT, *identity(shard), count]
+        self.path = kept_path(file, f"{fingerprint}.costs", cache)
+        self.about = [FORMAT, *stamp, count]
         self.every = every
         self.resources: tuple[str, ...] = ()
         self._known: dict[int, Row] = {}
@@ -88,7 +96,7 @@ class CostsCache:
                 os.close(handle)
 
     def _read(self) -> bool:
-        """Read the file; return whether it describes this shard in its present state."""
+        """Read the file; return whether it describes this file in its present state."""
         try:
             with open_kept(self.path) as file:
                 head, _, body = file.read().partition(b"\n")

@@ -1,0 +1,82 @@
+"""The samples that a run leaves out: those it is to, by their keys, and letters of the others."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...balancer.planning.problem.config import PlanConfig
+from ...workers.mixture.order import epoch_order
+from ...workers.sources.failures import SkippedSample, record_letter
+from ...workers.sources.interface import Source
+from ..resume.balanced_position import ResumePosition
+from .arrivals import Kept
+
+SHOWN = 3
+
+
+@dataclass(slots=True)
+class SkippedSamples:
+    """The ordinals of samples by their keys: holes of a plan that is otherwise as it was.
+
+    Keys are those of StepInfo.keys: of a mixture each names a sample of one pass.
+    """
+
+    source: Source
+    keys: frozenset[str]
+    seed: int
+    shuffle: bool
+    # Of so many samples, their indexes; of an epoch, their ordinals.
+    _indexes: tuple[int, list[int]] = field(default=(-1, []), init=False)
+    _found: tuple[int, int, tuple[int, ...]] = field(default=(-1, -1, ()), init=False)
+
+    def __call__(self, epoch: int) -> tuple[int, ...]:
+        """Return the ordinals of an epoch's, ascending; ValueError for a key that is nobody's."""
+        count = len(self.source)
+        if self._found[:2] != (epoch, count):
+            order = epoch_order(self.source, self.seed, epoch, self.shuffle)
+            places = np.flatnonzero(np.isin(order, self._indexes_among(count)))
+            self._found = epoch, count, tuple(places.tolist())
+        return self._found[2]
+
+    def _indexes_among(self, count: int) -> list[int]:
+        if self._indexes[0] != count:
+            names = {index: str(self.source.key(index)) for index in range(count)}
+            found = {index: name for index, name in names.items() if name in self.keys}
+            if missing := sorted(self.keys - {*found.values()}):
+                raise ValueError(
+                    f"skip_keys has {', '.join(map(repr, missing[:SHOWN]))}, and no sample has "
+                    "such a key: give those of StepInfo.keys, as counterpoise doctor --step names "
+                    "them"
+                )
+            self._indexes = count, list(found)
+        return self._indexes[1]
+
+
+def checked_keys(keys: Iterable[str] | None) -> frozenset[str]:
+    """Return the keys of samples to leave out; TypeError for what is no list of texts."""
+    found = frozenset(() if keys is None else keys)
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in found):
+        raise TypeError(f"skip_keys is {keys!r:.80}: give a list of samples' keys, as texts")
+    return found
+
+
+def refuse_late_skips(at: ResumePosition, skipped: tuple[int, ...], plan: PlanConfig) -> None:
+    """Raise ValueError where a step that was begun would lose samples: its weights are out."""
+    begin = at.place.start
+    step = range(begin, begin + plan.samples_per_step)
+    late = [each for each in skipped if each in step and each not in at.holes]
+    if at.is_inside_step and plan.mode == "exact" and late:
+        raise ValueError(
+            f"skip_keys names {len(late)} samples of step {at.place.step}, and the ledger was "
+            "saved inside of it: go on from one that was saved between steps"
+        )
+
+
+def record_holes(path: str, kept: Kept, skipped: tuple[int, ...], name: str) -> None:
+    """Append a dead letter, once, for each hole but those asked for; name: of the data."""
+    for hole in kept.arrival.batch.holes[kept.reported :]:
+        if hole.ordinal not in skipped:
+            letter = SkippedSample(hole.key, hole.reason, "data", hole.source or name)
+            record_letter(path, letter)
+        kept.reported += 1

@@ -1,0 +1,304 @@
+"""A Hugging Face model with what its forward does between its modules, ready for a pipeline."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...bubble_filling.filled_program import EncoderTimes, with_encoders
+from ...ir.program import Program
+from ...ir.registry import schedules
+from ...planners.stage_split import SplitPlan, read_split, split_of
+from ...simulation.costs import unit_costs
+from ..encoders.placement import is_encoder
+from ..job.start import generator_of, tokens_by
+from ..pipeline import Pipeline
+from ..stage.splitting import CallLayer, split
+from ..units.layout import Units
+from ..vocabulary.loss import LossOptions
+from ..vocabulary.shard import VocabParallel
+from ..vocabulary.step import algorithm_of
+from .images import Images
+from .layers import Layers
+
+# The check's microbatch: positions of two packed samples.
+_POSITIONS = (0, 1, 2, 3, 4, 0, 1, 2)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Adapted:
+    """A model, and how a pipeline calls its modules.
+
+    `list_name`: of its list of layers. `words`: the name of its embedding, `front`: of modules
+    behind it; `norm`, `head`: of those after the layers. `layers`: calls the layers. `images`: its
+    encoder, if it has one. `inside`: what the embedding multiplies by itself, `logits`: what the
+    logits are multiplied with; `softcap` of them.
+    """
+
+    model: nn.Module
+    list_name: str
+    words: str
+    front: tuple[str, ...]
+    norm: str
+    head: str
+    layers: Layers
+    images: Images | None = None
+    positions: str = ""
+    inside: float = 1.0
+    logits: float = 1.0
+    softcap: float | None = None
+
+    def modules(self, plan: SplitPlan, *, words: bool = True, head: bool = True) -> list[list[str]]:
+        """Return the names of the modules of each stage, by which its weights' names begin.
+
+        `words`, `head`: whether stages have the embedding and the head, which vocabulary passes
+        divide otherwise. An encoder's are `images.module`'s, behind `images.base`.
+        """
+        found = [[f"{self.list_name}.{number}" for number in one.numbers] for one in plan.stages]
+        found[0] = [*([self.words] if words else []), *self.front, *found[0]]
+        found[-1] += [self.norm, *([self.head] if head else [])]
+        return found
+
+    def split(
+        self,
+        plan: SplitPlan | str | Path,
+        *,
+        words: bool = True,
+        head: bool = True,
+        check: Mapping[str, Any] | Literal[False] | None = None,
+    ) -> list[nn.Module]:
+        """Return the stages by number, compared with the model's forward as `split` does.
+
+        `words`, `head`: as for `modules`. `check`: as for `split`; the images of a microbatch that
+        has some, as {"input_ids": ids, **cp.hf_kwargs(batch, model)}, are encoded and merged.
+        Raises ValueError as `split` does.
+        """
+        plan = _read(plan)
+        # an embedding that is divided over ranks is looked up without its own forward
+        layers = self.layers.cut(_sizes(plan), 1.0 if words else self.inside)
+        fields = self._tiny() if check is None else check
+        calls = self._calls(layers, head=head)
+        cut = partial(
+            split,
+            self.model,
+            plan,
+            layers=self.list_name,
+            first=(*([self.words] if words else []), *self.front),
+            last=(self.norm, *([self.head] if head else [])),
+            prepare=layers.prepare,
+            finish=None if head else lambda logits: _capped(logits, self.softcap),
+        )
+        if fields is not False and self.images is not None and words:
+            # a pipeline merges images by itself; for the check the words' call does
+            cut(calls=calls | self.images.merging(self.words, fields), check=fields)
+            fields = False
+        return cut(calls=calls, check=fields)
+
+    def _tiny(self) -> dict[str, Tensor]:
+        """Return a microbatch of two packed samples of text, as forward takes it."""
+        near: Tensor = self.model.get_submodule(self.words).get_parameter("weight")
+        count = len(_POSITIONS)
+        ids = torch.arange(1, count + 1, device=near.device) * len(near) // (count + 2)
+        positions = torch.tensor([_POSITIONS], device=near.device)
+        if self.layers.family.axes > 1:  # the text's, by which masks are made, and the axes'
+            positions = positions.expand(1 + self.layers.family.axes, *positions.shape)
+        return {"input_ids": ids[None], "position_ids": positions}
+
+    def pipeline(
+        self,
+        mesh: DeviceMesh | Units,
+        schedule: str | Callable[[int, int], Program],
+        *,
+        plan: SplitPlan | str | Path | None = None,
+        options: Mapping[str, Any] | None = None,
+        check: Mapping[str, Any] | Literal[False] | None = None,
+        vocabulary: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | Literal[False] | None = None,
+        **given: Any,
+    ) -> Pipeline:
+        """Return the pipeline that trains the model; all processes call it together.
+
+        Steps are packed microbatches, with position_ids (1, tokens) that restart with each sample
+        and labels at their own tokens' places, as the loader makes them. `plan`: of stages, even
+        ones by default. `vocabulary`: other arguments of VocabParallel, for a schedule with
+        vocabulary passes; `images`: of EncoderSpec, or False to train on text alone. A schedule by
+        name is filled with the encoder's passes, by numbers of parameters; give a function for one
+        that was planned with measured times. `given`: other arguments of Pipeline. Raises
+        ValueError as Pipeline and `split` do.
+        """
+        if images is False:
+            text = replace(self, images=None, layers=replace(self.layers, stacked=0))
+            more: dict[str, Any] = {"plan": plan, "options": options, "check": check}
+            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **more, **given)
+        ranks, seat = _seat(mesh)
+        pictures = self.images
+        options = self._with_inputs(schedule, options or {})
+        if pictures is not None and isinstance(schedule, str) and not isinstance(mesh, Units):
+            schedule, options = self._filled(generator_of(schedule, ranks, options), pictures), {}
+        program = generator_of(schedule, ranks, options)(2 * ranks)
+        kinds = {item.kind for row in program.ranks for item in row}
+        head, words = not kinds & {"S", "L"}, "IF" not in kinds
+        _refuse_without_encoder(program, pictures, mesh)
+        plan = self.plan(program.stages) if plan is None else _read(plan)
+        stages = self.split(plan, words=words, head=head, check=check)
+        if head:
+            given.setdefault("loss", summed_loss)
+        else:
+            given["vocabulary"] = self.vocabulary(program, **(vocabulary or {}))
+        if pictures is not None:
+            spec = pictures.spec(self.dtype, **(images or {}))
+            given |= {"encoders": [spec], "merge": pictures.merge}
+            given |= {"embedding": self.words} if words else {}
+        if self.layers.routers is not None:
+            given["auxiliary"] = self.layers.routers.take
+        shape = tokens_by(self.width)
+        return Pipeline(
+            mesh,
+            schedule=schedule,
+            options=options,
+            stages={n: stages[n] for n in (program.stages_of(seat) if seat < ranks else ())},
+            **{
+                "dtype": self.dtype,
+                "extras": self.extras,
+                "hidden": self.hidden(plan),
+                "ends": lambda info: (1, *shape(info)),
+                "shift_labels": True,
+                **given,
+            },
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the precision of the hidden states."""
+        return next(self.model.get_submodule(self.words).parameters()).dtype
+
+    @property
+    def width(self) -> int:
+        """Return the width of the hidden states."""
+        return int(self.layers.config.hidden_size)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Return the fields of a microbatch that every stage needs."""
+        mrope = ("mrope_position_ids",) if self.layers.family.axes > 1 else ()
+        return ("position_ids", *mrope)
+
+    def plan(self, stages: int) -> SplitPlan:
+        """Return the plan of so many stages with even numbers of layers, the first ones more."""
+        count = len(self.layers.kinds)
+        return split_of(tuple(count // stages + (one < count % stages) for one in range(stages)))
+
+    def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
+        """Return the function from a microbatch's info to the shape of what stages hand on."""
+        layers, shape = self.layers.cut(_sizes(plan)), tokens_by(self.width)
+        return lambda info: (1, layers.rows(shape(info)[0]), shape(info)[1])
+
+    def vocabulary(self, program: Program, **given: Any) -> VocabParallel:
+        """Return the words and the head for a program's vocabulary passes.
+
+        `given`: other arguments of VocabParallel.
+        """
+        inputs = any(item.kind == "IF" for row in program.ranks for item in row)
+        given = {
+            "loss": LossOptions(softcap=self.softcap),
+            "algorithm": algorithm_of(program),
+            "lm_head_name": self.head,
+            "embedding_name": self.words,
+            **given,
+        }
+        head: Any = self.model.get_submodule(self.head)
+        words: Any = self.model.get_submodule(self.words) if inputs else None
+        return VocabParallel(head, words, **given)
+
+    def _calls(self, layers: Layers, *, head: bool) -> dict[str, CallLayer]:
+        """Return how the modules of stages are called. `head`: whether it is one of them.
+
+        No function holds the model, of which a rank keeps its stages alone.
+        """
+        calls: dict[str, CallLayer] = {
+            f"{self.list_name}.{number}": partial(layers.call, number)
+            for number in range(len(layers.kinds))
+        }
+        if self.positions:
+            calls[self.positions] = _add_positions
+        # a head that is divided over ranks computes plain logits
+        scale = 1.0 if head else self.logits
+        calls[self.norm] = lambda norm, x, extras: layers.end(norm, x, extras) * scale
+        if head:
+            softcap, whole = self.softcap, self.logits
+            calls[self.head] = lambda module, x, _: _capped(module(x) * whole, softcap)
+        return calls
+
+    def _with_inputs(
+        self, schedule: str | Callable[[int, int], Program], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options of a schedule; words that are tied to the head are divided, too."""
+        known = next((one.options for one in schedules() if one.name == schedule), ())
+        ends = [self.model.get_submodule(name).weight for name in (self.words, self.head)]
+        tied = {"inputs": True} if "inputs" in known and ends[0] is ends[1] else {}
+        return {**tied, **options}
+
+    def _filled(
+        self, made: Callable[[int], Program], images: Images
+    ) -> Callable[[int, int], Program]:
+        """Return programs with the encoder's passes in their gaps, by numbers of parameters."""
+        parts = self.model.get_submodule(self.list_name), images.module
+        layer, encoder = (1 + sum(p.numel() for p in part.parameters()) for part in parts)
+
+        def make(ranks: int, microbatches: int) -> Program:
+            del ranks
+            program = made(microbatches)
+            each = layer // program.stages
+            costs = unit_costs(each, 2 * each)
+            return with_encoders(program, costs, [EncoderTimes((encoder,), (2 * encoder,))])
+
+        return make
+
+
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross entropy of a microbatch, summed, in single precision."""
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum")
+
+
+def _capped(logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else (logits / softcap).tanh() * softcap
+
+
+def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
+    found: Tensor = x + module(extras["position_ids"])
+    return found
+
+
+def _read(plan: SplitPlan | str | Path) -> SplitPlan:
+    return plan if isinstance(plan, SplitPlan) else read_split(plan)
+
+
+def _sizes(plan: SplitPlan) -> tuple[int, ...]:
+    return tuple(len(one.numbers) for one in plan.stages)
+
+
+def _seat(mesh: DeviceMesh | Units) -> tuple[int, int]:
+    """Return the ranks of a pipeline, and this process' place: beyond them without stages."""
+    if isinstance(mesh, Units):
+        return mesh.backbone.pp, mesh.seat(mesh.rank_of(dist.get_rank()))
+    return mesh["pp"].size(), mesh["pp"].get_local_rank()
+
+
+def _refuse_without_encoder(
+    program: Program, images: Images | None, mesh: DeviceMesh | Units
+) -> None:
+    """Raise ValueError for a program that would leave the images of microbatches out."""
+    passes = any(is_encoder(item) for row in program.ranks for item in row)
+    if images is not None and not passes and not isinstance(mesh, Units):
+        raise ValueError(
+            f"the model has an encoder of images, and the schedule {program.name!r} no passes of "
+            "it; fill it with with_encoders(), one layer an encoder, give a schedule by its name, "
+            "which is filled here, or images=False to train on text alone"
+        )

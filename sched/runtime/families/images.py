@@ -1,0 +1,92 @@
+"""The encoder of a model with images, as one layer, and the merging of its features."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..encoders.placement import EncoderSpec
+from ..stage.calling import Merge
+from ..stage.splitting import CallLayer
+from .description import Features, ImageFamily
+
+# What the encoder is called in a program's parts and in `merge`.
+IMAGES = "images"
+
+
+class ImageFeatures(nn.Module):
+    """The modules of a model that make features, under their names in it, called as it does."""
+
+    def __init__(self, base: Any, names: tuple[str, ...], features: Features) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, getattr(base, name))
+        # the model's own method makes features: it is called on a copy that has these modules alone
+        model = copy.copy(base)
+        model.__dict__ = {**base.__dict__, "_modules": self._modules, "_parameters": {}}
+        self._call = (features, model)
+
+    def forward(self, *fields: Tensor) -> Tensor:
+        """Return the features (tokens, width) of a microbatch."""
+        features, model = self._call
+        return features(model, *fields)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Images:
+    """The encoder of a model, and what its features become.
+
+    `config`: of the whole model. `base`: the name of the module that has the encoder. `width`: of
+    the hidden states.
+    """
+
+    family: ImageFamily
+    config: Any
+    module: ImageFeatures
+    base: str
+    width: int
+
+    @property
+    def stacked(self) -> int:
+        """Return how many features a token has beside its first."""
+        return int(self.family.stacked(self.config))
+
+    def spec(self, dtype: torch.dtype, **given: Any) -> EncoderSpec:
+        """Return the encoder as the pipeline runs it. `given`: other fields of EncoderSpec."""
+        given = {"tokens": self.family.tokens(self.config), "dtype": dtype, **given}
+        return EncoderSpec(
+            IMAGES,
+            [self.module],
+            width=self.width * (1 + self.stacked),
+            inputs=self.family.inputs,
+            layer_names=(self.base,),
+            **given,
+        )
+
+    def merging(self, words: str, fields: Mapping[str, Any]) -> dict[str, CallLayer]:
+        """Return the call of the embedding `words` that merges the images of one microbatch."""
+        if any(fields.get(name) is None for name in self.family.inputs):
+            return {}
+        with torch.no_grad():
+            features = {IMAGES: self.module(*(fields[name] for name in self.family.inputs))}
+        return {words: lambda module, ids, _: self.merge(module(ids), features, {"input_ids": ids})}
+
+    @property
+    def merge(self) -> Merge:
+        """Return what merges features into words; it holds no module."""
+        return partial(_merge, self.config.image_token_id)
+
+
+def _merge(
+    token: int, embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]
+) -> Tensor:
+    """Return words with images in their places; features that layers add follow as rows."""
+    found = features[IMAGES].to(embeddings.dtype)
+    places = (fields["input_ids"] == token)[..., None]
+    first, *more = torch.split(found, embeddings.shape[-1], -1)
+    rows = [torch.zeros_like(embeddings).masked_scatter(places, each) for each in more]
+    return torch.cat([embeddings.masked_scatter(places, first), *rows], 1)

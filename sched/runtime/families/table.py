@@ -1,0 +1,116 @@
+"""Find the description of a model, by its config's model_type, and adapt the model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import torch
+from torch import nn
+
+from .adapted import Adapted
+from .description import DecoderFamily, Family
+from .images import ImageFeatures, Images
+from .layers import Layers, kinds_of
+from .routers import routers_of
+
+
+def families() -> Mapping[str, Family]:
+    """Return the descriptions of all families by model_type: those of this folder's files."""
+    found: dict[str, Family] = {}
+    for module in iter_modules(import_module(__package__).__path__):
+        found |= getattr(import_module(f".{module.name}", __package__), "FAMILIES", {})
+    return found
+
+
+def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
+    """Return a Hugging Face model with what its forward does between its modules.
+
+    `model`: a causal language model, or one that takes images and text, of transformers; on the
+    meta device, too. `family`: its description, for one that is none of `families()`. The model is
+    not changed. Raises ValueError for a model without a description, and a description that names
+    what the model does not have.
+
+        pipe = adapt(model).pipeline(mesh, "1f1b")
+    """
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", "")
+    family = family or families().get(kind)
+    if family is None:
+        raise ValueError(_unknown(model, kind))
+    if isinstance(family, DecoderFamily):
+        return _adapted(model, family, config, family.base)
+    base: Any = _module(model, family.base, "base")
+    name = f"{family.base}.{family.language}"
+    text = _module(model, name, "language").config
+    decoder = family.decoder or families().get(text.model_type)
+    if not isinstance(decoder, DecoderFamily):
+        raise ValueError(_unknown(model, text.model_type))
+    # the whole model's forward has a head alone behind it
+    plain = DecoderFamily()
+    decoder = replace(decoder, base=name, head="lm_head", scale_logits=plain.scale_logits)
+    module = ImageFeatures(base, family.encoder, family.features)
+    images = Images(family, config, module, family.base, text.hidden_size)
+    return _adapted(model, replace(decoder, softcap=plain.softcap), text, name, images)
+
+
+def _adapted(
+    model: Any, family: DecoderFamily, config: Any, base: str, images: Images | None = None
+) -> Adapted:
+    inside = dict.fromkeys(("words", "positions", "dropout", "layers", "norm", "rotary"), "")
+    for field in inside:
+        if name := getattr(family, field):
+            inside[field] = f"{base}.{name}" if base else name
+            _module(model, inside[field], field)
+    _module(model, family.head, "head")
+    words: Any = model.get_submodule(inside["words"])
+    # Gemma's embedding scales by itself, in its weight's precision
+    scale = torch.tensor(getattr(words, "scalar_embed_scale", 1.0), dtype=words.weight.dtype)
+    count = len(model.get_submodule(inside["layers"]))
+    layers = Layers(
+        family,
+        config,
+        model.get_submodule(inside["rotary"]) if inside["rotary"] else None,
+        kinds_of(family, config, count),
+        routers=routers_of(model, config.hidden_size) if family.routers else None,
+        stacked=0 if images is None else images.stacked,
+        scale=float(family.scale_words(config)),
+    )
+    return Adapted(
+        model,
+        list_name=inside["layers"],
+        words=inside["words"],
+        front=tuple(inside[each] for each in ("positions", "dropout") if inside[each]),
+        norm=inside["norm"],
+        head=family.head,
+        layers=layers,
+        images=images,
+        positions=inside["positions"],
+        inside=float(scale),
+        logits=float(family.scale_logits(config)),
+        softcap=family.softcap(config),
+    )
+
+
+def _module(model: nn.Module, name: str, field: str) -> Any:
+    """Return a module of a model by name. Raises ValueError if it has none."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        inside = (name for name, _ in model.named_modules() if not any(map(str.isdigit, name)))
+        known = ", ".join(name for name in inside if name)
+        raise ValueError(
+            f"the description says {field}={name!r}, and {type(model).__name__} has no such "
+            f"module; it has {known}"
+        ) from None
+
+
+def _unknown(model: nn.Module, kind: str) -> str:
+    return (
+        f"adapt() has no description of {type(model).__name__} (model_type {kind!r}); known are "
+        f"{', '.join(sorted(families()))}. Give one: adapt(model, DecoderFamily(base='model', "
+        "words='embed_tokens', layers='layers', norm='norm', head='lm_head', ...)), or ImageFamily "
+        "for a model with images, with what its forward does between its modules; or cut any model "
+        "with split(model, plan, layers=..., first=..., last=..., call=...)"
+    )

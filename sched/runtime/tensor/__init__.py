@@ -1,0 +1,1 @@
+"""Tensor-parallel layers whose collectives run beside their products."""

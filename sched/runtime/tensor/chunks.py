@@ -1,0 +1,186 @@
+"""The rows of a sequence that ranks divide, gathered and scattered in chunks of tokens."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """How the tokens of a tensor (..., tokens, ..., features) are divided, and cut into chunks.
+
+    before, after: the dimensions around the tokens. tokens: of each chunk, of one rank.
+
+    In order, rows stand as in the tensor: (before, ranks, tokens of a rank, after). By chunk they
+    are (ranks, before, tokens of the chunk, after), one chunk after the other.
+    """
+
+    group: dist.ProcessGroup
+    ranks: int
+    before: tuple[int, ...]
+    tokens: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @classmethod
+    def of_part(cls, part: Tensor, mesh: DeviceMesh, dim: int, chunks: int) -> Self:
+        """Describe what all ranks have of which a part, of the same size on each, is here."""
+        return cls._of(part, mesh, dim, chunks, 1)
+
+    @classmethod
+    def of_whole(cls, whole: Tensor, mesh: DeviceMesh, dim: int, chunks: int) -> Self:
+        """Describe a tensor of all ranks' tokens; ValueError where they do not divide evenly."""
+        return cls._of(whole, mesh, dim, chunks, mesh.size())
+
+    @classmethod
+    def _of(cls, given: Tensor, mesh: DeviceMesh, dim: int, chunks: int, parts: int) -> Self:
+        shape = tuple(given.shape)
+        if isinstance(given, DTensor):
+            raise TypeError(
+                "a layer that overlaps takes and gives plain tensors, got a DTensor: have what is "
+                "before it return local ones (use_local_output=True)"
+            )
+        if not -len(shape) <= dim < len(shape) or dim % len(shape) == len(shape) - 1:
+            raise ValueError(f"sequence_dim={dim} has no tokens in a tensor of shape {shape}")
+        dim %= len(shape)
+        tokens, rest = divmod(shape[dim], parts)
+        if rest:
+            raise ValueError(
+                f"{shape[dim]} tokens (dimension {dim} of {shape}) do not divide by {parts} "
+                "processes: pad the sequence, as Balance(align=...) does"
+            )
+        used = max(1, min(chunks, tokens))
+        sizes = tuple(tokens * (n + 1) // used - tokens * n // used for n in range(used))
+        return cls(mesh.get_group(), mesh.size(), shape[:dim], sizes, shape[dim + 1 : -1])
+
+    def gather_product(
+        self, part: Tensor, matrix: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Gather a part's rows; return all of them by chunk, and their products in order.
+
+        matrix: (features, outputs), bias: (outputs,). Each chunk is multiplied when it is there.
+        """
+        width = part.shape[-1]
+        before, after = math.prod(self.before), math.prod(self.after)
+        parts = torch.split(part.reshape(before, -1, after, width), [*self.tokens], 1)
+        rows = part.new_empty(self.ranks * before * sum(self.tokens) * after, width)
+        chunks = self.chunks_of(rows)
+        works = [
+            dist.all_gather_into_tensor(
+                chunk, own.reshape(-1, width), group=self.group, async_op=True
+            )
+            for chunk, own in zip(chunks, parts, strict=True)
+        ]
+        products = (_product(chunk, matrix, bias) for chunk in _arriving(works, chunks))
+        return rows, self.in_order(products)
+
+    def scatter_product(self, whole: Tensor, matrix: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Multiply all rows, and begin to scatter the ranks' sum.
+
+        Return the rows by chunk, and what waits for this rank's part. Each chunk's collective is
+        under way while the next one is multiplied.
+        """
+        rows = self.by_chunk(whole)
+        works, sums = [], []
+        for chunk in self.chunks_of(rows):
+            product = _product(chunk, matrix)
+            found = product.new_empty(len(product) // self.ranks, product.shape[-1])
+            works.append(
+                dist.reduce_scatter_tensor(found, product, group=self.group, async_op=True)
+            )
+            sums.append(found)
+
+        def wait() -> Tensor:
+            for work in works:
+                work.wait()
+            before, after = math.prod(self.before), math.prod(self.after)
+            parts = [
+                each.view(before, size, after, -1)
+                for each, size in zip(sums, self.tokens, strict=True)
+            ]
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            return joined.view(*self.before, sum(self.tokens), *self.after, -1)
+
+        return rows, wait
+
+    def chunks_of(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the chunks of rows that are by chunk."""
+        around = self.ranks * math.prod(self.before) * math.prod(self.after)
+        return torch.split(rows, [around * size for size in self.tokens])
+
+    def by_chunk(self, whole: Tensor) -> Tensor:
+        """Return all rows of a tensor by chunk."""
+        width = whole.shape[-1]
+        if self._is_one:
+            return whole.reshape(-1, width)
+        before, after = math.prod(self.before), math.prod(self.after)
+        parts = torch.split(whole.reshape(before, self.ranks, -1, after, width), [*self.tokens], 2)
+        return torch.cat([each.transpose(0, 1).reshape(-1, width) for each in parts])
+
+    def in_order(self, products: Iterable[Tensor]) -> Tensor:
+        """Return rows that come by chunk as one tensor: each is copied to its place in turn."""
+        shape = *self.before, self.ranks * sum(self.tokens), *self.after, -1
+        if self._is_one:
+            (product,) = products
+            return product.view(shape)
+        before, after = math.prod(self.before), math.prod(self.after)
+        ordered, begin = None, 0
+        for product, size in zip(products, self.tokens, strict=True):
+            if ordered is None:
+                ordered = product.new_empty(
+                    before, self.ranks, sum(self.tokens), after, product.shape[-1]
+                )
+            placed = product.view(self.ranks, before, size, after, -1).transpose(0, 1)
+            ordered[:, :, begin : begin + size] = placed
+            begin += size
+        assert ordered is not None
+        return ordered.view(shape)
+
+    @property
+    def _is_one(self) -> bool:
+        """Whether rows by chunk are in order."""
+        return len(self.tokens) == 1 and math.prod(self.before) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRows(SequenceRows):
+    """Rows that torch's kernels over symmetric memory gather, multiply and scatter.
+
+    They cut the tokens themselves; rows by chunk are in order.
+    """
+
+    def gather_product(
+        self, part: Tensor, matrix: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Gather a part's rows; return all of them, and their products."""
+        rows, (found,) = torch.ops.symm_mem.fused_all_gather_matmul(
+            part, [matrix], len(self.before), self.group.group_name
+        )
+        return rows.reshape(-1, rows.shape[-1]), found if bias is None else found + bias
+
+    def scatter_product(self, whole: Tensor, matrix: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Multiply all rows, and scatter the ranks' sum; return the rows, and what waits."""
+        found = torch.ops.symm_mem.fused_matmul_reduce_scatter(
+            whole, matrix, "sum", len(self.before), self.group.group_name
+        )
+        return self.by_chunk(whole), lambda: found
+
+    def by_chunk(self, whole: Tensor) -> Tensor:
+        """Return all rows of a tensor, in order."""
+        return whole.reshape(-1, whole.shape[-1])
+
+
+def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    return rows @ matrix if bias is None else torch.addmm(bias, rows, matrix)
+
+
+def _arriving(works: Sequence[dist.Work], chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    for work, chunk in zip(works, chunks, strict=True):
+        work.wait()
+        yield chunk

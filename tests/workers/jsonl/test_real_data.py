@@ -1,0 +1,47 @@
+"""The real samples, repacked as JSON with images beside it, are those of the shards."""
+
+import numpy as np
+import pytest
+
+import counterpoise as cp
+from tests.workers.jsonl.repacked import FORMS
+
+pytestmark = pytest.mark.slow
+TRANSFORM = cp.VisionLanguage(tile_size=28, tokens_per_tile=16)
+
+
+@pytest.fixture(scope="module")
+def shards(data, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return cp.TarDataset(str(data / "shards" / "*.tar"), TRANSFORM, cache=cache)
+
+
+@pytest.fixture(scope="module", params=["lines", pytest.param("openai", marks=pytest.mark.long),
+                                        pytest.param("array", marks=pytest.mark.long)])  # fmt: skip
+def source(request, shards, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return cp.JsonlDataset(FORMS[request.param](shards, folder), TRANSFORM)
+
+
+def test_keys_and_costs_are_those_of_the_shards(source, shards):
+    for index in range(len(shards)):
+        assert source.probe(index) == shards.probe(index)
+    assert len(source) == len(shards)
+
+
+def test_pixels_and_ids_are_those_of_the_shards(source, shards):
+    for index in range(0, len(shards), 37):
+        ours, theirs = source[index], shards[index]
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_loop_has_the_order_and_the_batches_of_the_shards(source, shards):
+    def batches(dataset):
+        balance = cp.Balance(budgets={"tiles": 40, "tokens": 4_000}, accumulate="auto",
+                             samples_per_step=16, seed=5)  # fmt: skip
+        loader = cp.DataLoader(dataset, balance=balance, shuffle=True, collate_fn=list)
+        for step, _ in zip(loader.steps(), range(2), strict=False):
+            yield from (info.keys for info in step.infos)
+
+    assert list(batches(source)) == list(batches(shards))

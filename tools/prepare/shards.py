@@ -1,0 +1,206 @@
+"""Divides a source into shards, writes one, and compares what was written with the source.
+
+A shard is a range of the source's samples, decided before the first is written: so its bytes do not
+depend on how many processes write, or on what was there when they began.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...workers.sources.data_identity import part_at, spread
+from ...workers.sources.failures import (
+    RETRIES,
+    SkippedSample,
+    kind_of,
+    load_with_retries,
+    locate_error,
+)
+from ...workers.sources.interface import SampleError, Source, file_of, source_name
+from ...workers.sources.registry import source_of
+from ...workers.tar.dataset import TarDataset
+from ...workers.tar.headers import BLOCK
+from ...workers.tar.index import open_index
+from ...workers.tar.writing import ShardWriter, encode_sample, shard_key
+from ..analyze.scan.sources import ScanOptions, is_import_path, open_dataset
+
+# Samples whose sizes are looked at to divide a source by bytes.
+LOOKED_AT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A shard to write: its number and path, and the source's samples start to stop."""
+
+    number: int
+    path: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What all tasks share; values only, since it travels: SOURCE, the error policy, --cache."""
+
+    source: str
+    skips: bool
+    cache: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """A shard as it was written: its size, its hash, and by index what was left out of it."""
+
+    number: int
+    samples: int
+    size: int
+    digest: str
+    skipped: tuple[tuple[int, SkippedSample], ...] = ()
+
+
+@lru_cache(maxsize=2)
+def open_source(source: str, cache: str) -> Source:
+    """Open a SOURCE argument without a transform: what is written are raw samples."""
+    if is_import_path(source):
+        return open_dataset(source, ScanOptions())
+    opened: Source = source_of(source, cache=cache or None)
+    return opened
+
+
+def raw_sample(source: Source, index: int) -> dict[str, Any]:
+    """Return a sample as its files have it, or as a data set of the user's own gives it."""
+    part, inside = part_at(getattr(source, "dataset", source), index)
+    has_raw = callable(getattr(part, "raw", None))
+    found = part.raw(inside) if has_raw else source.load(index, 0, 0)
+    if not isinstance(found, Mapping):
+        raise SampleError(
+            source.key(index),
+            f"it is a {type(found).__name__}; prepare takes samples that are dicts of bytes, "
+            "images, arrays, texts and JSON by name",
+        )
+    return {"__key__": source.key(index), **found}
+
+
+def _encoded(source: Source, index: int) -> tuple[str, dict[str, bytes]]:
+    name = source_name(source)
+    raw = load_with_retries(
+        raw_sample, time.sleep, RETRIES, source=lambda: name, arguments=(source, index)
+    )
+    return shard_key(str(raw["__key__"])), encode_sample(raw)
+
+
+def check_keys(source: Source) -> None:
+    """Raise ValueError for a key that two samples have; no sample is read."""
+    dataset = getattr(source, "dataset", source)
+
+    def key(index: int) -> str:
+        part, inside = part_at(dataset, index)
+        has_raw = callable(getattr(part, "raw", None))
+        return shard_key(str(part.key(inside) if has_raw else source.key(index)))
+
+    seen = dict[str, int]()
+    for index in range(len(source)):
+        if (first := seen.setdefault(key(index), index)) != index:
+            raise ValueError(
+                f"samples {first} and {index} are both called {key(index)!r}; keys must differ"
+            )
+
+
+def plan_shards(source: Source, samples: int | None, size: int) -> list[int]:
+    """Return the first sample of each shard: of `samples` samples, or else of about `size` bytes.
+
+    Sizes are those of up to 1,024 samples spread evenly, and in between of what is between them.
+    """
+    count = len(source)
+    if samples is not None:
+        return list(range(0, count, samples))
+    known = {index: _size(source, index) for index in spread(count, LOOKED_AT)}
+    places = [index for index, found in known.items() if found]
+    sizes = [known[index] for index in places] or [0]
+    ends = np.cumsum(np.interp(np.arange(count), places or [0], sizes))
+    shards = ends // size
+    return [0, *(1 + np.flatnonzero(np.diff(shards))).tolist()]
+
+
+def _size(source: Source, index: int) -> int:
+    """Return the bytes that a sample takes in a shard; 0 for one that cannot be read."""
+    try:
+        _, members = _encoded(source, index)
+    except Exception as error:
+        if kind_of(error) == "io":
+            raise
+        return 0
+    return sum(BLOCK + -(-len(data) // BLOCK) * BLOCK for data in members.values())
+
+
+def write_shard(task: ShardTask, given: Given) -> WrittenShard:
+    """Write a shard and its index; the file has its name once it is whole, and on the disk."""
+    source, path = open_source(given.source, given.cache), Path(task.path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+            found = _write_samples(ShardWriter(file), source, task, given.skips)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        error.filename = error.filename or task.path
+        raise
+    finally:
+        Path(name).unlink(missing_ok=True)
+    open_index(path, Path(given.cache) if given.cache else None)
+    return found
+
+
+def _write_samples(
+    writer: ShardWriter, source: Source, task: ShardTask, skips: bool
+) -> WrittenShard:
+    skipped = list[tuple[int, SkippedSample]]()
+    for index in range(task.start, task.stop):
+        try:
+            writer.write(*_encoded(source, index))
+        except Exception as error:
+            if kind_of(error) == "io":
+                raise
+            place = file_of(source, index) or source_name(source)
+            reason = str(error) if isinstance(error, ValueError) else locate_error(error)
+            if isinstance(error, SampleError):
+                reason, place = error.reason, error.source or place
+            if not skips:
+                raise SampleError(source.key(index), reason, place) from error
+            skipped.append((index, SkippedSample(source.key(index), reason, "data", place)))
+    digest = writer.close()
+    samples = task.stop - task.start - len(skipped)
+    return WrittenShard(task.number, samples, writer.size, digest, tuple(skipped))
+
+
+def verify_shards(
+    written: TarDataset,
+    source: Source,
+    tasks: Sequence[ShardTask],
+    left_out: Collection[int],
+    count: int,
+) -> int:
+    """Compare `count` samples, drawn at random, with the source; return how many were compared.
+
+    ValueError for one that differs.
+    """
+    kept = [n for task in tasks for n in range(task.start, task.stop) if n not in left_out]
+    if len(kept) != len(written):
+        raise ValueError(f"{len(written)} samples were written, and not {len(kept)}")
+    for row in np.random.default_rng(0).permutation(len(kept))[:count].tolist():
+        if _encoded(written, row) != _encoded(source, kept[row]):
+            raise ValueError(
+                f"sample {written.key(row)!r} of {written.file_of(row)} is not what the source has "
+                f"as number {kept[row]}: it gives others each time, or has changed; remove this "
+                "shard and run prepare again"
+            )
+    return min(count, len(kept))

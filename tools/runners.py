@@ -1,0 +1,113 @@
+"""Runs a function over tasks: in this process, on all cores, or on a Ray cluster.
+
+A function of (task, options) and its result travel to other processes and machines, so all three
+are values.
+"""
+
+import importlib
+import itertools
+import multiprocessing
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any
+
+from ..workers.processes.parent_watch import end_with_parent
+from .console.signals import stop_on_signal
+
+TaskFunction = Callable[[Any, Any], Any]
+# Applies a function to tasks in any order, and yields (number of the task, result).
+Runner = Callable[[TaskFunction, Sequence[Any], Any], Iterator[tuple[int, Any]]]
+CONNECT_TIMEOUT_S = 5.0
+
+
+def in_this_process(
+    function: TaskFunction, tasks: Sequence[Any], options: Any
+) -> Iterator[tuple[int, Any]]:
+    """Apply the function to one task after the other."""
+    for number, task in enumerate(tasks):
+        yield number, function(task, options)
+
+
+def on_cores(cores: int) -> Runner:
+    """Return a runner over `cores` processes; a single task is done in this process.
+
+    After an interrupt it finishes and yields the tasks that have been started, then raises
+    KeyboardInterrupt.
+    """
+
+    def run(
+        function: TaskFunction, tasks: Sequence[Any], options: Any
+    ) -> Iterator[tuple[int, Any]]:
+        if cores < 2 or len(tasks) < 2:
+            yield from in_this_process(function, tasks, options)
+            return
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _begin_process)
+        with stop_on_signal() as interrupted:
+            try:
+                waiting, started = enumerate(tasks), dict[Future[Any], int]()
+                # A started task cannot be taken back, so only one more than the cores is.
+                room = cores + 1
+                while room or started:
+                    for number, task in itertools.islice(waiting, 0 if interrupted() else room):
+                        started[pool.submit(function, task, options)] = number
+                    finished, _ = wait(started, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        yield started.pop(future), future.result()
+                    room = len(finished)
+            finally:
+                pool.shutdown(cancel_futures=True)
+            if interrupted():
+                raise KeyboardInterrupt
+
+    return run
+
+
+def on_ray(address: str) -> Runner:
+    """Return a runner over a Ray cluster; its nodes must see the same files under the same paths.
+
+    Raises ValueError if ray is not installed, ConnectionError if no cluster answers.
+    """
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise ValueError("--ray needs Ray; pip install 'counterpoise[ray]'") from None
+
+    _check_reachable(address)
+
+    def run(
+        function: TaskFunction, tasks: Sequence[Any], options: Any
+    ) -> Iterator[tuple[int, Any]]:
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+        remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)
+        pending = {remote.remote(task, options): number for number, task in enumerate(tasks)}
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1)
+            for reference in ready:
+                number = pending.pop(reference)
+                yield number, ray.get(reference)
+
+    return run
+
+
+def _check_reachable(address: str) -> None:
+    """Raise ConnectionError if nothing listens at host:port; Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster at {address} ({error}); start one with `ray start --head`, and give "
+            "the address that it prints"
+        ) from None
+
+
+def _begin_process() -> None:
+    """Leave Ctrl-C, which goes to the whole group, to the parent, and end when that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()

@@ -1,0 +1,217 @@
+"""What parquet files and Hugging Face's data sets have in common: samples by rows and columns."""
+
+import importlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ..jsonl.media_folder import MediaFolder
+from ..jsonl.record_form import raw_form
+from ..sources.costs import checked_table
+from ..sources.file_patterns import Pattern
+from ..sources.interface import Cost, Probe, Sample, SampleError
+from ..sources.records import RecordDataset, Transform
+from .row_form import RowForm, row_form
+
+KEY = "__key__"
+Names = str | Sequence[str] | None
+
+
+class ColumnDataset(RecordDataset):
+    """Samples of a table's rows; see RecordDataset for what they have in common with others.
+
+    columns: the columns that are read, all by default. images: those that hold images. media: the
+    folder of the files that columns name by path. key: a column of names, no two alike, by default
+    `__key__` where it is there; with key="" rows are named by their number. lengths:
+    the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
+    is read to find costs but these columns.
+
+    A format is a subclass that has what is abstract here and in RecordDataset, and sets `form` when
+    it opens files.
+    """
+
+    form: RowForm
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        transform: Transform | None = None,
+        columns: Names = None,
+        images: Names = None,
+        key: str | None = None,
+        root: str | Path | None = None,
+        cache: str | Path | None = None,
+        cost: Callable[[Sample], Cost] | None = None,
+        lengths: Mapping[str, str] | None = None,
+        media: str | Path | None = None,
+    ) -> None:
+        if cost is not None and lengths:
+            raise ValueError("both cost= and lengths= say what samples cost; give one of them")
+        arrow()  # who lacks it is told so before any file is looked for
+        super().__init__(pattern, transform, root, cache, cost)
+        self._columns, self._images = _names(columns, "columns"), _names(images, "images")
+        self._key, self._lengths = key, dict(lengths or {})
+        if not isinstance(media, str | Path | None) or not isinstance(key, str | None):
+            raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
+        self._media = None if media is None else str(media)
+        self._folders = dict[str, MediaFolder]()
+        self.files = self.find_files()
+        self.open()
+
+    # What a format says.
+
+    @abstractmethod
+    def find_files(self) -> tuple[Path, ...]:
+        """Return the files of the pattern, which lie below the root."""
+
+    @abstractmethod
+    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Return a row's values as Python's; SampleError where they are damaged."""
+
+    @abstractmethod
+    def column(self, name: str) -> Iterable[Any]:
+        """Return a column of all samples, as Arrow arrays that follow each other."""
+
+    # What both have.
+
+    def fields(self) -> dict[str, Any]:
+        """Return the arguments that a description has beside pattern and transform."""
+        is_open = self._media is not None and self.root is None
+        media = str(Path(str(self._media)).absolute()) if is_open else self._media
+        found = {
+            "columns": self._columns,
+            "images": self._images,
+            "key": self._key,
+            "lengths": self._lengths,
+            "media": media,
+        }
+        return {name: value for name, value in found.items() if value not in (None, {})}
+
+    def key_in(self, schema: Any) -> str | None:
+        """Return the column of keys in an Arrow schema; None where rows are named by number."""
+        if self._key is not None:
+            return self._key or None
+        return KEY if KEY in schema.names else None
+
+    def form_of(self, schema: Any, where: str) -> RowForm:
+        """Return the form of rows of that Arrow schema; ValueError with the file's name."""
+        try:
+            for name in [*filter(None, [self.key_in(schema)]), *self._lengths.values()]:
+                if name not in schema.names:
+                    raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
+            return row_form(schema, self._columns, self._images)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+    def _folder(self, index: int) -> MediaFolder:
+        """Return the folder of the files that a sample names, by default that of its own file."""
+        media = self._media if self._media is not None else str(Path(self.file_of(index)).parent)
+        if media not in self._folders:
+            root = None if self.root is None else Path(self.root).resolve()
+            self._folders[media] = MediaFolder(Path(root or "", media), root)
+        return self._folders[media]
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return "__key__", the fields as "json" and the media by extension; or SampleError."""
+        key, folder = self.key(index), self._folder(index)
+        try:
+            record = self.form.record(self.row(index, self.form.columns))
+            return raw_form(key, record, folder.open if headers else folder.read, headers)
+        except ValueError as error:
+            raise SampleError(key, str(error), self.file_of(index)) from error
+
+    @cached_property
+    def _table(self) -> dict[str, Int64]:
+        """Return the costs of all samples that columns say, (n,) by resource."""
+        found = {
+            resource: np.concatenate([_costs(part, name) for part in self.column(name)])
+            for resource, name in self._lengths.items()
+        }
+        return checked_table(found, len(self))
+
+    @property
+    def resources(self) -> tuple[str, ...] | None:
+        """The names of what columns say that samples cost; None where they do not."""
+        return tuple(self._lengths) or None
+
+    def known_costs(self, resources: Sequence[str]) -> tuple[Int64, ...] | None:
+        """Return the columns' costs of all samples, each (n,); None unless they are all there."""
+        if not self._lengths or not {*resources} <= {*self._lengths}:
+            return None
+        return tuple(self._table[name] for name in resources)
+
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody says what samples cost."""
+        return bool(self._lengths) or super().knows_costs
+
+    def probe(self, index: int) -> Probe:
+        """Find a sample's cost, in columns where they say it; SampleError as in RecordDataset."""
+        if not self._lengths:
+            return super().probe(index)
+        costs = {name: int(found[index]) for name, found in self._table.items()}
+        return Probe(self.key(index), costs)
+
+    def known(self, index: int) -> Probe | None:
+        """Return a sample's cost if a column says it, or an earlier run has kept it."""
+        return self.probe(index) if self._lengths else super().known(index)
+
+    def open(self) -> None:
+        """Look at the files anew."""
+        self.__dict__.pop("_table", None)
+        super().open()
+
+
+def arrow() -> Any:
+    """Return pyarrow, which is imported only where its data are read."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError(
+            "parquet files and Hugging Face's data sets are read with pyarrow; "
+            "pip install 'counterpoise[parquet]'"
+        ) from error
+
+
+def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
+    """Return the keys of all rows as an Arrow array of texts, from (file, column)s.
+
+    Raises ValueError for a row without a key, and for a key that two rows have.
+    """
+    pa, compute = arrow(), importlib.import_module("pyarrow.compute")
+    for where, column in columns:
+        if column.null_count:
+            row = compute.index(column.is_null(), True).as_py()
+            raise ValueError(f"{where}: row {row} has no key; give another column as key=, or none")
+    texts = [compute.cast(column, pa.large_string()) for _, column in columns]
+    keys = pa.concat_arrays([chunk for text in texts for chunk in text.chunks])
+    if compute.count_distinct(keys).as_py() < len(keys):
+        counts = compute.value_counts(keys)
+        twice = counts.filter(compute.greater(counts.field("counts"), 1))[0]["values"]
+        raise ValueError(f"key {twice} stands in two rows; keys must differ over all files")
+    return keys
+
+
+def _costs(column: Any, name: str) -> Int64:
+    """Return integers, or the lengths of lists, as int64 (n,); 0 for null."""
+    compute = importlib.import_module("pyarrow.compute")
+    if hasattr(column.type, "value_type"):
+        column = compute.list_value_length(column)
+    if not str(column.type).startswith(("int", "uint")):
+        raise ValueError(f"lengths: column {name!r} has {column.type}, not integers or lists")
+    found: Int64 = compute.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _names(given: Names, argument: str) -> list[str] | None:
+    """Return names of columns as a list; ValueError where a description has something else."""
+    names = [given] if isinstance(given, str) else given
+    is_list = names is None or isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(name, str) for name in names or ()):
+        raise ValueError(f"{argument} names columns, got {given!r:.80}")
+    return None if names is None else list(names)

@@ -1,0 +1,142 @@
+"""Reads the folders that datasets.Dataset.save_to_disk makes, and lists of their rows."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from .row_groups import fault
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
+# A job's description is at most 4 MiB long; a run of rows is two numbers, whatever it stands for.
+MOST_ROWS, LONGEST_RUN = 300_000, 1 << 28
+# What a table in memory may have gone through and still have the rows of its file: columns that are
+# left out, or have another Feature, are compared by their types.
+SAME_ROWS = {"slice", "select", "drop", "remove_column", "cast", "replace_schema_metadata"}
+
+
+def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
+    """Return the Arrow files of a folder, in order; all of them below the root.
+
+    Raises FileNotFoundError for no folder, ValueError for one that save_to_disk has not made.
+    """
+    folder = folder.expanduser() if root is None else _below(root, folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no such folder: {folder}; check the path")
+    if (folder / SPLITS).is_file():
+        splits = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{STATE}")))
+        raise ValueError(f"{folder} has splits ({splits}): give the folder of one of them")
+    if not (folder / STATE).is_file():
+        raise ValueError(
+            f"{folder} has no {STATE}: needed is a folder that Dataset.save_to_disk made"
+        )
+    try:
+        names = [
+            each["filename"] for each in json.loads((folder / STATE).read_text())["_data_files"]
+        ]
+        if not names or any(name in ("", "..") or Path(name).name != name for name in names):
+            raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{folder / STATE} is damaged: {error!r:.200}") from None
+    paths = tuple(folder / name for name in names)
+    return paths if root is None else tuple(_below(root, path) for path in paths)
+
+
+def _below(root: str | Path, path: Path) -> Path:
+    found = (Path(root) / path).resolve()
+    if not found.is_relative_to(Path(root).resolve()):
+        raise ValueError(f"{str(path)!r} leaves the root {root}; name a folder below it")
+    return found
+
+
+def mapped(path: Path) -> Any:
+    """Return the table of an Arrow file, mapped into memory; ValueError where it is cut off."""
+    pa = importlib.import_module("pyarrow")
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - len(END)))
+        if file.read() != END:
+            raise ValueError(f"{path} is no stream of Arrow, or is cut off; write it again")
+    try:
+        alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads end where a process forks
+        return pa.ipc.open_stream(pa.memory_map(str(path)), options=alone).read_all()
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise fault(error, path, f"{path} is damaged") from error
+
+
+def rows_on_disk(dataset: Any) -> tuple[str, Int64] | None:
+    """Return the folder that a datasets.Dataset is from, and its table's rows there.
+
+    None for what is in memory, or is in files that save_to_disk has not made, or has other columns.
+    """
+    blocks = list(_blocks(dataset.data))
+    paths = [Path(getattr(block, "path", "")) for block in blocks]
+    folder = paths[0].parent if paths else Path()
+    if not all(path.name and path.parent == folder for path in paths):
+        return None
+    if not (folder / STATE).is_file():
+        return None
+    files = arrow_files(folder, None)
+    tables = [mapped(path) for path in files]
+    begins = dict(zip(files, np.cumsum([0, *map(len, tables)]), strict=False))
+    if any(path not in begins for path in paths) or not all(map(_has_same_rows, blocks)):
+        return None
+    types = {field.name: field.type for field in tables[0].schema}
+    if any(types.get(field.name) != field.type for field in dataset.data.schema):
+        return None
+    parts = [begins[p] + _begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)]
+    rows: Int64 = np.concatenate(parts)
+    return (str(folder), rows) if len(np.unique(rows)) == len(rows) else None
+
+
+def _blocks(table: Any) -> Iterator[Any]:
+    """Yield the tables, one below the other, that a table of datasets is made of."""
+    for beside in getattr(table, "blocks", [[table]]):
+        # Tables beside each other have columns of several files.
+        yield beside[0] if len(beside) == 1 else None
+
+
+def _has_same_rows(block: Any) -> bool:
+    return all(name in SAME_ROWS for name, _, _ in block.replays or ())
+
+
+def _begin(block: Any) -> int:
+    """Return the row of its file at which a table begins."""
+    slices = [(given, named) for name, given, named in block.replays or () if name == "slice"]
+    return sum(int(given[0] if given else named.get("offset", 0)) for given, named in slices)
+
+
+def packed(rows: Int64) -> list[int]:
+    """Return rows for a job's description, as [begin, -end] where they follow each other.
+
+    Raises ValueError for more than it has room for.
+
+    >>> packed(np.array([3, 1, 2])), packed(np.arange(5, 900)), unpacked([5, -900]).size
+    ([3, 1, 2], [5, -900], 895)
+    """
+    if len(rows) > 2 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+        return [int(rows[0]), -int(rows[-1]) - 1]
+    if len(rows) > MOST_ROWS:
+        raise ValueError(
+            f"a view of {len(rows)} rows in an order of its own is too long to be told to workers "
+            f"elsewhere (at most {MOST_ROWS}): save it with save_to_disk, and give that folder"
+        )
+    found: list[int] = rows.tolist()
+    return found
+
+
+def unpacked(rows: Any) -> Int64 | None:
+    """Return the rows that a list of integers names; ValueError where it names none."""
+    if rows is None:
+        return None
+    found = np.asarray(rows)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ValueError(f"rows are the numbers of a table's rows, got {rows!r:.80}")
+    if len(found) == 2 and 0 <= found[0] < -found[1] <= LONGEST_RUN:
+        return np.arange(found[0], -found[1], dtype=np.int64)
+    return found.astype(np.int64)

@@ -1,0 +1,121 @@
+"""Presents parquet files as a map-style dataset: any row, by its index."""
+
+import bisect
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..sources.file_patterns import find_shards
+from ..tar.shard_files import ShardFiles
+from .dataset import ColumnDataset, read_keys
+from .row_form import RowForm
+from .row_groups import Footer, RowGroups, open_file, read_columns, read_footer
+
+
+class ParquetDataset(ColumnDataset):
+    """Samples of parquet files, in order of files and rows; a torch dataset and a source.
+
+    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them; with
+    `root` all that is read lies below that folder. `transform(raw)` gets a row as a sample of a tar
+    would be: "__key__", "json" (a dict of the columns) and images, videos and sounds as members
+    (img0.jpg ...); if it accepts `rng` it also gets a numpy Generator made from (seed, epoch, key).
+
+    columns, images, media, key, lengths: see ColumnDataset; without keys the name of a row is
+    FILE:ROW. Costs come from `lengths`, `transform.probe(raw)`, `cost(sample)`, or, without a
+    transform, from headers of images: {"pixels", "bytes"}.
+
+    Raises FileNotFoundError, ImportError without pyarrow, and ValueError for damaged footers, files
+    of unlike columns, keys that occur twice, columns that are refused, and no rows.
+    """
+
+    FORMAT, EXTENSIONS = "parquet", (".parquet",)
+
+    def find_files(self) -> tuple[Path, ...]:
+        """Return the files of a pattern."""
+        return find_shards(self.pattern, self.root, self.EXTENSIONS)
+
+    def open_files(self) -> Sequence[int]:
+        """Read the footers, and the column of keys; ValueError as the class says."""
+        self._states, self._groups = ShardFiles(), RowGroups()
+        self._states.note(self.files)
+        folder = os.path.commonpath([path.parent for path in self.files])
+        self._names = [os.path.relpath(path, folder) for path in self.files]
+        self._footers, keys, forms = list[Footer](), list[tuple[str, Any]](), list[RowForm]()
+        for path in self.files:
+            try:
+                with open_file(path) as file:
+                    forms.append(self.form_of(file.schema_arrow, str(path)))
+                    self._footers.append(read_footer(path, file))
+                    key = self.key_in(file.schema_arrow)
+                    if key is not None:
+                        found = read_columns(path, "the key", file.read, [key])
+                        keys.append((str(path), found.column(0)))
+            except ValueError as error:
+                text = str(error)
+                raise ValueError(text if str(path) in text else f"{path}: {text}") from None
+        self.form = _same_form(forms, self.files)
+        if 0 < len(keys) < len(self.files):
+            raise ValueError(f"{keys[0][0]} has keys, and others have none; give key=, or key=''")
+        self._keys = read_keys(keys) if keys else None
+        counts = [footer.rows for footer in self._footers]
+        if not sum(counts):
+            raise ValueError(f"{', '.join(self.pattern)}: no rows in {len(self.files)} files")
+        return counts
+
+    def has_changed(self) -> bool:
+        """Return whether a file is not as it was when its footer was read."""
+        return any(map(self._states.has_changed, self.files))
+
+    def check(self, index: int) -> None:
+        """Raise DataChangedError where a sample's file has changed since its footer was read."""
+        self._states.check(self.files[self.place(index)[0]])
+
+    def file_digest(self, number: int) -> str:
+        """Return a hash of a file's footer: its columns, and where its pages are."""
+        return self._footers[number].digest
+
+    def key(self, index: int) -> str:
+        """Return a row's name; IndexError outside 0 <= index < len."""
+        number, row = self.place(index)
+        return f"{self._names[number]}:{row}" if self._keys is None else str(self._keys[index])
+
+    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Return a row's values; its row group is read unless it is held."""
+        number, row = self.place(index)
+        path, ends = self.files[number], self._footers[number].ends
+        group = bisect.bisect_right(ends, row)
+        table = self._groups.read(path, group, columns)
+        self._states.check(path)
+        row -= int(ends[group - 1]) if group else 0
+        return {name: table.column(name)[row].as_py() for name in columns}
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield a column of all samples, a row group at a time."""
+        compute = importlib.import_module("pyarrow.compute")
+        for path in self.files:
+            with open_file(path) as file:
+                for group in range(file.metadata.num_row_groups):
+                    what = f"{path}: row group {group}"
+                    table = read_columns(path, what, file.read_row_group, group, [name])
+                    for part in table.column(0).chunks:
+                        is_coded = hasattr(part.type, "index_type")
+                        yield compute.dictionary_decode(part) if is_coded else part
+
+
+def _same_form(forms: Sequence[RowForm], files: Sequence[Path]) -> RowForm:
+    """Return the form that all files have; ValueError names a column that is not alike."""
+    first = forms[0]
+    for form, path in zip(forms, files, strict=True):
+        if odd := sorted({*form.columns} ^ {*first.columns}):
+            what = f"only one of them has {', '.join(odd)}"
+        elif odd := sorted({*form.images} ^ {*first.images}):
+            what = f"types differ in {', '.join(odd)}"
+        else:
+            continue
+        raise ValueError(
+            f"{path} has not the columns of {files[0]}: {what}; name columns that all files have "
+            "alike with columns=[...], or write the files again"
+        )
+    return first

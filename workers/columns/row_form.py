@@ -1,0 +1,115 @@
+"""Makes a record of a table's row: what JSONL would have, with its media as bytes."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..hf_processor.records import CHATS, MEDIA_COLUMNS
+from ..images.decode import is_image
+from ..tar.members import PICKLED
+
+# In these a text is JSON: turns that are not alike have no type of Arrow's.
+JSON_TEXTS = ("json", *CHATS)
+IMAGES = ("images", "image")
+PICKLED_TYPE = b"arrow.py_extension_type"  # once unpickled by pyarrow when it read a file
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """The columns of a table: fields of the record, and those whose values are its images."""
+
+    fields: tuple[str, ...]
+    images: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return all columns that are read."""
+        return (*self.fields, *self.images)
+
+    def record(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record of a row; ValueError for a text that is no JSON.
+
+        A column "json" is the record itself, or its messages; other columns stand beside it.
+        """
+        record = {name: _value(name, row[name]) for name in self.fields}
+        own = record.pop("json", None)
+        record |= {"messages": own} if isinstance(own, list) else own or {}
+        if images := [each for name in self.images for each in _flat(row[name])]:
+            record["images"] = images
+        return record
+
+
+def row_form(
+    schema: Any, columns: Sequence[str] | None = None, images: Sequence[str] | None = None
+) -> RowForm:
+    """Return the form of a table's rows by its Arrow schema.
+
+    columns: those that are read; by default all whose names do not begin with "__". images: those
+    that hold images, in this order; by default `images`, `image`, those with an image's extension
+    as their name, and Hugging Face's structs of bytes and path. Raises ValueError for columns that
+    are not there or are pickled, and for bytes of which nobody says what they are.
+    """
+    names = list(schema.names)
+    wanted = [n for n in names if not n.startswith("__")] if columns is None else list(columns)
+    wanted += [name for name in images or () if name not in wanted]
+    for name in wanted:
+        if names.count(name) != 1:
+            raise ValueError(f"{names.count(name)} columns {name!r}; there are {', '.join(names)}")
+        _refuse_pickled(schema.field(name))
+    found = [name for name in wanted if _holds_images(name, schema.field(name).type)]
+    chosen = tuple(found if images is None else images)
+    if columns is None and images is None:
+        for name in wanted:
+            if name not in (*chosen, *MEDIA_COLUMNS) and _is_of_bytes(schema.field(name).type):
+                raise ValueError(
+                    f"column {name!r} holds bytes: name it in images=[...] if they are images, "
+                    "or name the columns that are read in columns=[...]"
+                )
+    return RowForm(tuple(name for name in wanted if name not in chosen), chosen)
+
+
+def _holds_images(name: str, kind: Any) -> bool:
+    inner = _innermost(kind)
+    is_file = {inner.field(n).name for n in range(inner.num_fields)} == {"bytes", "path"}
+    return name in IMAGES or is_image(name) or (is_file and name not in MEDIA_COLUMNS)
+
+
+def _is_of_bytes(kind: Any) -> bool:
+    return "binary" in str(_innermost(kind)).partition("<")[0]
+
+
+def _innermost(kind: Any) -> Any:
+    """Return the type of what lists and dictionaries hold."""
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return kind
+
+
+def _refuse_pickled(field: Any) -> None:
+    is_pickled = (field.metadata or {}).get(b"ARROW:extension:name") == PICKLED_TYPE
+    if is_pickled or field.name.rpartition(".")[2].lower() in PICKLED:
+        raise ValueError(
+            f"column {field.name!r} is pickled and refused, since unpickling runs code; leave it "
+            "out with columns=[...]"
+        )
+    for number in range(field.type.num_fields):
+        _refuse_pickled(field.type.field(number))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """Yield what is not None of a value, or of nested lists."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _flat(each)
+    elif value is not None:
+        yield value
+
+
+def _value(name: str, value: Any) -> Any:
+    if name not in JSON_TEXTS or not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"column {name!r} is no JSON ({error})") from None

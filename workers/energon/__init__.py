@@ -1,0 +1,1 @@
+"""Megatron-Energon's prepared folders of tar shards, and its metadatasets, which mix them."""

@@ -1,0 +1,86 @@
+"""Reads Energon's YAML and JSON files as plain data: nothing in them is imported or run.
+
+Their sizes, depths and scalars are bounded before anything is built of them, and aliases are
+refused: Energon does not follow them either, and a few lines of them can stand for gigabytes.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml  # comes with webdataset
+from braceexpand import braceexpand
+
+from ..sources.file_patterns import DEEPEST_BRACES, MAX_NAMES, depth, names_in
+
+MOST_BYTES = 64 << 20
+LONGEST_SCALAR = 4096
+DEEPEST = 32
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def wrong(path: Path, reason: str) -> ValueError:
+    """Return the error about a file of Energon's that is damaged, or cannot be read here."""
+    return ValueError(f"{path}: {reason}")
+
+
+def inside(folder: Path, name: object, root: Path | None, at: Path, leaves: bool = False) -> Path:
+    """Return the path of a name in a file, `at`, that is relative to a folder.
+
+    Raises ValueError where it is no name, leaves the folder (unless it `leaves`), or the root,
+    links followed.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise wrong(at, f"a path is {name!r:.80}, needed is a text")
+    if URL.match(name):
+        raise wrong(at, f"{name!r:.80} is no local path; copy the data, and write its path")
+    path = Path(os.path.normpath(folder / name))
+    if not leaves and not path.is_relative_to(folder):
+        raise wrong(at, f"{name!r:.80} leaves the folder {folder}; name files below it")
+    if root is not None and not path.resolve().is_relative_to(root.resolve()):
+        raise wrong(at, f"{name!r:.80} leaves the root {root}; name files below it")
+    return path
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping in a .yaml or .json file; ValueError where it has none."""
+    if path.stat().st_size > MOST_BYTES:
+        raise wrong(path, f"has {path.stat().st_size} bytes, allowed are {MOST_BYTES}")
+    data = path.read_bytes()
+    try:
+        found = json.loads(data) if path.suffix == ".json" else _of_yaml(data)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        # What the libraries say has several lines, with the place in the last one.
+        raise wrong(path, f"cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise wrong(path, "holds no mapping from names to values")
+    return found
+
+
+def _of_yaml(data: bytes) -> Any:
+    deep = 0
+    for event in yaml.parse(data, Loader=LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"*{event.anchor} is an alias: write what it stands for")
+        deep += isinstance(event, yaml.CollectionStartEvent)
+        deep -= isinstance(event, yaml.CollectionEndEvent)
+        is_long = isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_SCALAR
+        if deep > DEEPEST or is_long:
+            what = f"text of over {LONGEST_SCALAR} characters" if is_long else f"depth of {deep}"
+            raise ValueError(f"line {event.start_mark.line + 1} has a {what}")
+    return yaml.load(data, Loader=LOADER)
+
+
+def expanded(path: Path, what: str, found: object) -> list[str]:
+    """Return the names of a list of brace patterns, at most as many as one pattern may have."""
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise wrong(path, f"{what} is {found!r:.80}, needed is a list of texts")
+    if sum(map(names_in, found)) > MAX_NAMES or any(depth(x) > DEEPEST_BRACES for x in found):
+        raise wrong(path, f"{what} stands for over {MAX_NAMES} names, or has too many braces")
+    try:
+        return [name for pattern in found for name in braceexpand(pattern)]
+    except ValueError as error:
+        raise wrong(path, f"{what}: {error}") from None

@@ -1,0 +1,127 @@
+"""Reads what a prepared folder says of itself, in `.nv-meta`: shards, splits, fields.
+
+    dataset.yaml   sample_type, and either field_map or sample_loader (a function in a file, which
+                   is never run); or __class__: CrudeWebdataset, whose members are used as they are
+    split.yaml     split_parts: names of shards by split; exclude: SHARD, or SHARD/KEY
+    .info.json     shard_counts: the samples of each shard (.info.yaml in older folders)
+
+`index.sqlite` and the `.idx` files have places of samples; the tar source has its own index.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import expanded, inside, read_mapping, wrong
+
+META = ".nv-meta"
+INFO = (".info.json", ".info.yaml")
+DATASET, SPLIT = "dataset.yaml", "split.yaml"
+OPTION = re.compile(r"([^\[\],]+)((?:\[[^\[\]]+\])*)")
+Access = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A split of a prepared folder.
+
+    counts: the samples of its shards, by path, in its order. excluded: "SHARD/KEY" of samples that
+    are left out. fields: for each field the places of members that it may be, as ("json", "text").
+    code: the function that would make samples, "" where fields do.
+    """
+
+    counts: Mapping[Path, int]
+    excluded: frozenset[str]
+    fields: Mapping[str, tuple[Access, ...]]
+    code: str
+
+
+def read_folder(
+    folder: Path,
+    split: str,
+    root: Path | None = None,
+    dataset_config: str = DATASET,
+    split_config: str = SPLIT,
+) -> Folder:
+    """Return what the files in `.nv-meta` say of a split; ValueError names the file at fault."""
+    info = _existing(folder, root, *INFO)
+    counts = read_mapping(info).get("shard_counts")
+    if not isinstance(counts, dict) or not all(type(each) is int for each in counts.values()):
+        raise wrong(info, "has no shard_counts, samples by shard: run `energon prepare`")
+    path = _existing(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
+    names, excluded = _split(path, split)
+    shards = dict[Path, int]()
+    for name in names:
+        shard = inside(folder, name, root, path)
+        if name not in counts:
+            raise wrong(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
+        if not shard.is_file():
+            raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
+        shards[shard] = counts[name]
+    about = inside(folder / META, dataset_config, root, folder)
+    if not about.is_file() and dataset_config != DATASET:
+        raise FileNotFoundError(f"no such file: {about}; check dataset_config")
+    config = read_mapping(about) if about.is_file() else {}
+    fields, code = config.get("field_map") or {}, config.get("sample_loader") or ""
+    if not isinstance(fields, dict):
+        raise wrong(about, f"field_map is {fields!r:.80}, needed are members by field")
+    accesses = {str(name): _accesses(about, name, text) for name, text in fields.items()}
+    return Folder(shards, excluded, accesses, f"{code!s:.80}")
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return whether this is a folder that `energon prepare` has been through."""
+    return any((folder / META / name).is_file() for name in INFO)
+
+
+def _existing(folder: Path, root: Path | None, *names: str) -> Path:
+    found = [inside(folder / META, name, root, folder) for name in names]
+    for path in found:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"no such file: {found[0]}; run `energon prepare` there, or read tars with cp.TarDataset"
+    )
+
+
+def _split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
+    """Return the names of a split's shards, in order, and of the samples that are left out."""
+    found = read_mapping(path)
+    parts = found.get("split_parts")
+    if not isinstance(parts, dict) or split not in parts:
+        have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
+        raise wrong(path, f"there is no split {split!r:.80}, splits are: {have}")
+    excluded = frozenset(expanded(path, "exclude", found.get("exclude", [])))
+    named = dict.fromkeys(expanded(path, split, parts[split]))
+    names = [name for name in named if name not in excluded]
+    if not names:
+        raise wrong(path, f"the split {split!r} has no shards")
+    return names, excluded - named.keys()
+
+
+def _accesses(path: Path, name: object, text: object) -> tuple[Access, ...]:
+    matches = [OPTION.fullmatch(option) for option in str(text).split(",")]
+    if not all(matches):
+        raise wrong(
+            path, f"field {name!r:.80} is {text!r:.80}: write jpg, or jpg,png, or json[text][0]"
+        )
+    return tuple((m[1].lower(), *re.findall(r"\[([^\[\]]+)\]", m[2])) for m in matches if m)
+
+
+def field_value(raw: Mapping[str, Any], options: tuple[Access, ...]) -> Any:
+    """Return the first of the places that a sample has; KeyError where it has none.
+
+    >>> field_value({"json": {"turns": ["hi"]}}, (("txt",), ("json", "turns", "0")))
+    'hi'
+    """
+    for option in options:
+        value: Any = raw
+        try:
+            for step in option:
+                value = value[int(step) if isinstance(value, list) else step]
+            return value
+        except (KeyError, IndexError, ValueError, TypeError):
+            continue
+    raise KeyError(options)

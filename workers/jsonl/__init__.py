@@ -1,0 +1,1 @@
+"""JSONL and JSON files, with images and other media in files beside them, as a source."""

@@ -1,0 +1,276 @@
+"""Indexes a JSON file: where each record is, and what it is called; kept in a file beside it.
+
+A file of JSON lines has a record in each line that is not blank. A JSON file that is one array has
+one in each element, one that is an object of objects one in each value, which is called by its
+name. Records are looked into for nothing but their id: a line that is no JSON has its place, and is
+a broken sample when it is read. So a file that was cut off while it was written loses one sample.
+"""
+
+import codecs
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..sources.cache_files import (
+    Arrays,
+    DamagedFileError,
+    identity,
+    kept_path,
+    log_damaged,
+    read_or_remove,
+    remove_file,
+    write_arrays,
+)
+from ..sources.fingerprint import digest, digest_arrays
+from ..tar.index import are_between_characters, are_ends
+
+WORTH_KEEPING = 8  # records
+# A record is read as a whole: a longer one is a broken sample, whoever asked for it.
+MOST_BYTES = 1 << 28
+IDS = ("__key__", "id", "key")
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class RecordPlace(NamedTuple):
+    """The first byte and the bytes of a record, its line or its place in the array from 1."""
+
+    start: int
+    size: int
+    number: int
+
+
+@dataclass(frozen=True)
+class LineIndex:
+    """The records of one file: `places` int64 (n, 3), and their ids one after the other in UTF-8.
+
+    Id i ends at `name_ends[i]`; it is empty where a record has none. `checksum` is of all bytes.
+    """
+
+    places: Integers
+    names: bytes
+    name_ends: Integers
+    checksum: int
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def place(self, row: int) -> RecordPlace:
+        """Return where a record is."""
+        return RecordPlace(*self.places[row].tolist())
+
+    def key(self, row: int, file: str) -> str:
+        """Return a record's id; of one without FILE:LINE."""
+        start = self.name_ends[row - 1] if row else 0
+        name = self.names[start : self.name_ends[row]]
+        return name.decode() if name else f"{file}:{self.places[row, 2]}"
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of ids, places and content, the same for every copy."""
+        return digest_arrays(f"{self.checksum} ".encode() + self.names, self.places)
+
+
+def kept_index(path: Path, id_field: str | None, cache: Path | None) -> Path:
+    """Return where a file's index is kept."""
+    mark = "" if id_field is None else f"{digest(id_field)}."
+    return kept_path(path, f"{mark}index.npz", cache)
+
+
+def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> LineIndex:
+    """Return a file's index: the kept one while size and mtime are as they were, else a new one.
+
+    id_field: the field that names records; None: the first of IDS that a record has; "": none. A
+    kept file that is damaged, or no index of this file, is logged and made again; one that cannot
+    be kept is no error. Raises ValueError for what is no JSON file, and an id that occurs twice.
+    """
+    kept, about = kept_index(path, id_field, cache), identity(path)
+    arrays = read_or_remove(kept, about)
+    if arrays is not None:
+        index = _unpacked(arrays, about[0])
+        if index is not None:
+            return index
+        log_damaged(DamagedFileError(kept, "holds no index of this file"))
+        remove_file(kept)
+    index = scan(path, id_field)
+    if len(index) >= WORTH_KEEPING:
+        write_arrays(kept, about, _packed(index))
+    return index
+
+
+def scan(path: Path, id_field: str | None) -> LineIndex:
+    """Read a file once; ValueError names the file, and what is wrong with it."""
+    if path.suffix.lower() in PACKED:
+        raise ValueError(f"{path} is compressed, and records are read from their places: unpack it")
+    fields = IDS if id_field is None else (id_field,) if id_field else ()
+    places, names, seen, checksum = list[RecordPlace](), list[bytes](), dict[str, RecordPlace](), 0
+    with path.open("rb") as file:
+        try:
+            for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
+                checksum = zlib.crc32(data, checksum)
+                own = _id_of(data, fields) if name is None or id_field is not None else name
+                if own and seen.setdefault(own, place) is not place:
+                    raise ValueError(
+                        f"{own!r:.200} names record {seen[own].number} and record {place.number}; "
+                        'keys must differ: remove one, or give key="" to name samples by file and '
+                        "line"
+                    )
+                places.append(place)
+                names.append(own.encode("utf-8", "backslashreplace"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {error}") from None
+    return LineIndex(
+        places=np.asarray(places, np.int64).reshape(-1, 3),
+        names=b"".join(names),
+        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+        checksum=checksum,
+    )
+
+
+Found = tuple[
+    RecordPlace, bytes, str | None
+]  # a record's bytes, and its name where it stands apart
+
+
+def _lines(file: BinaryIO) -> Iterator[Found]:
+    """Yield the lines that are not blank; of one that is too long only its beginning."""
+    at = file.seek(_begin(file))
+    number = 0
+    while line := file.readline(MOST_BYTES + 1):
+        number, start, at = number + 1, at, at + len(line)
+        size, last = len(line.rstrip()), line
+        while not last.endswith(b"\n") and (last := file.readline(1 << 20)):
+            at += len(last)
+            size = at - start - len(last) + len(last.rstrip())
+        if size:
+            yield RecordPlace(start, size, number), line if size <= MOST_BYTES else b"", None
+
+
+def _begin(file: BinaryIO) -> int:
+    """Return where a file begins behind a byte order mark."""
+    file.seek(0)
+    return len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+
+
+def _is_whole(path: Path, file: BinaryIO) -> bool:
+    """Return whether a file is one JSON value, not one in each line: many name the latter .json."""
+    if path.suffix.lower() != ".json":
+        return False
+    file.seek(_begin(file))
+    line = next(
+        (each for each in iter(lambda: file.readline(MOST_BYTES), b"") if each.strip()), b""
+    )
+    if not line.lstrip().startswith(b"{"):
+        return bool(line)
+    try:
+        first = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return True
+    is_only = not any(rest.strip() for rest in iter(lambda: file.read(1 << 20), b""))
+    if not isinstance(first, dict) or not is_only:
+        return is_only
+    return bool(first) and all(isinstance(value, dict) for value in first.values())
+
+
+BLANK = re.compile(r"[ \t\n\r]*")
+
+
+def _whole(file: BinaryIO) -> Iterator[Found]:
+    """Yield the elements of an array, or the values of an object with their names."""
+    at = file.seek(_begin(file))
+    text = file.read().decode()
+    before = 0
+    for number, (start, end, name) in enumerate(_elements(text), start=1):
+        at += len(text[before:start].encode())
+        data = text[start:end].encode()
+        yield RecordPlace(at, len(data), number), data, name
+        at, before = at + len(data), end
+
+
+def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
+    """Yield the begin and end of each element in characters, and the name of an object's value."""
+    decode = json.JSONDecoder().raw_decode
+
+    def past(at: int) -> int:
+        found = BLANK.match(text, at)
+        return found.end() if found is not None else at
+
+    at = past(0)
+    closing = {"[": "]", "{": "}"}.get(text[at : at + 1])
+    if closing is None:
+        raise ValueError("it is no JSON array, no object, and not a record in each line")
+    at = past(at + 1)
+    while text[at : at + 1] != closing:
+        name = None
+        if closing == "}":
+            name, at = decode(text, at)
+            at = past(at)
+            if text[at : at + 1] != ":":
+                raise ValueError(f"it is no JSON: a colon is missing at character {at}")
+            at = past(at + 1)
+        start = at
+        value, at = decode(text, at)
+        if closing == "}" and not isinstance(value, dict):
+            raise ValueError(
+                f"it is one object, and its {name!r:.80} is none: needed is an array of records, "
+                "an object of records by id, or a record in each line"
+            )
+        yield start, at, name
+        at = past(at)
+        if text[at : at + 1] == ",":
+            at = past(at + 1)
+        elif text[at : at + 1] != closing:
+            raise ValueError(f"it is no JSON, or ends too early: at character {at}")
+    if past(at + 1) != len(text):
+        raise ValueError(f"it goes on after its JSON value, at character {at + 1}")
+
+
+def _id_of(data: bytes, fields: Sequence[str]) -> str:
+    """Return a record's name: the first of the fields that is a text or a whole number, or ""."""
+    try:
+        record = json.loads(data.decode()) if fields else None
+    except (ValueError, RecursionError):
+        return ""
+    for found in map(record.get, fields) if isinstance(record, dict) else ():
+        if isinstance(found, str | int) and not isinstance(found, bool) and found != "":
+            return str(found)
+    return ""
+
+
+TYPES = {
+    "names": np.dtype(np.uint8),
+    **dict.fromkeys(("places", "name_ends", "checksum"), np.dtype(np.int64)),
+}
+
+
+def _packed(index: LineIndex) -> Arrays:
+    return {
+        "names": np.frombuffer(index.names, np.uint8),
+        "name_ends": index.name_ends,
+        "places": index.places,
+        "checksum": np.array(index.checksum, np.int64),
+    }
+
+
+def _unpacked(arrays: Arrays, length: int) -> LineIndex | None:
+    """Return the index in a kept file, or None where it can be none of a file of `length` bytes."""
+    if {name: array.dtype for name, array in arrays.items()} != TYPES:
+        return None
+    places, ends, names = arrays["places"], arrays["name_ends"], arrays["names"].tobytes()
+    if places.ndim != 2 or places.shape[1] != 3 or arrays["checksum"].ndim:
+        return None
+    starts, sizes, _ = places.T
+    fits = (
+        ((starts >= 0) & (sizes >= 0) & (sizes <= length - starts)).all()
+        and len(ends) == len(places)
+        and are_ends(ends, len(names))
+        and are_between_characters(ends, names)
+    )
+    return LineIndex(places, names, ends, int(arrays["checksum"])) if fits else None

@@ -1,0 +1,161 @@
+"""Brings a record and its media into the form that samples of tar shards have.
+
+That is {"__key__", "json": the record, "jpg" or "img0.jpg", "img1.png"...: media}, so that a
+transform need not know which source a sample comes from. Media are what parts of messages name
+(OpenAI's `image_url`, Hugging Face's `image`, ...), and what columns hold (`images` or `image`,
+`videos` or `video`, `audios` or `audio`). Columns stay in the record, unless they hold bytes; parts
+that named a file name its member instead.
+"""
+
+import base64
+import binascii
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..hf_processor.records import CHATS, KINDS, NOTHING, MediaKind, media_of
+
+# Of each kind of media: its members' name where there are several, and the extension where a
+# reference does not tell.
+MEMBERS = {"image": ("img", "jpg"), "video": ("video", "mp4"), "audio": ("audio", "wav")}
+Record = Mapping[str, Any]
+# Gets a reference (a path or a URL), returns bytes or, to read headers from, a file.
+Read = Callable[[str], Any]
+
+
+def raw_form(key: str, record: Record, read: Read, headers: bool = False) -> dict[str, Any]:
+    """Return the raw sample of a record; ValueError says which of its media is wrong, and how.
+
+    With `headers` all media are files, as `read` gives them.
+
+    >>> raw_form("a", {"text": "hi", "images": ["x.png", "y.JPG"]}, str.upper)
+    {'__key__': 'a', 'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
+'img0.png': 'X.PNG', 'img1.jpg': 'Y.JPG'}
+    """
+    found: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
+    if not found:
+        return {"__key__": key, "json": record}
+    names, media = _names(found), dict[str, Any]()
+    for name, (_, value) in zip(names, found, strict=True):
+        held = _read(value, name, read)
+        media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
+    columns = len(names) - sum(1 for _ in _in_parts(record))
+    kept = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
+    return {"__key__": key, "json": _renamed(kept, iter(names[columns:])), **media}
+
+
+def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:
+    for kind in KINDS:
+        value = next((record[name] for name in kind.columns if record.get(name) is not None), None)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        for each in value if is_list and value is not None else (value,):
+            if each is not None:
+                yield kind, each
+
+
+def _in_parts(record: Record) -> Iterator[tuple[MediaKind, Any]]:
+    for turn in _turns(record)[1]:
+        for part in _parts(turn):
+            kind, value = _named(part)
+            if kind is not None:
+                yield kind, value
+
+
+def _turns(record: Record) -> tuple[str, list[Any]]:
+    """Return the column of a record's chat, and its turns."""
+    name = next((each for each in CHATS if record.get(each) is not None), CHATS[0])
+    found = record.get(name)
+    return name, found if isinstance(found, list) else []
+
+
+def _parts(turn: Any) -> Sequence[Any]:
+    content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
+    return content if isinstance(content, list | tuple) else ()
+
+
+def _named(part: Any) -> tuple[MediaKind | None, Any]:
+    """Return what a part of a message says that it is, and the kind; None for other parts."""
+    if isinstance(part, Mapping):
+        for kind in KINDS:
+            if part.get("type") in kind.parts and (value := media_of(part, kind)) is not NOTHING:
+                return kind, value
+    return None, None
+
+
+def _names(found: Sequence[tuple[MediaKind, Any]]) -> list[str]:
+    """Return the members' names: the extension alone where there is one of a kind."""
+    kinds = [kind.name for kind, _ in found]
+    seen, names = dict.fromkeys(kinds, 0), list[str]()
+    for kind, value in found:
+        stem, default = MEMBERS[kind.name]
+        extension = _extension(value)
+        own = extension if kind.is_member(extension) else default
+        names.append(f"{stem}{seen[kind.name]}.{own}" if kinds.count(kind.name) > 1 else own)
+        seen[kind.name] += 1
+    return names
+
+
+def _extension(value: Any) -> str:
+    """Return the extension in a reference, in lower case; empty where it tells none.
+
+    >>> _extension("a/b.JPEG"), _extension("data:image/png;base64,aGk="), _extension(b"")
+    ('jpeg', 'png', '')
+    """
+    text = _reference(value)
+    if text is None:
+        return ""
+    if text.startswith("data:"):
+        return text[5:100].partition(";")[0].rpartition("/")[2].lower()
+    return text.rpartition("/")[2].rpartition(".")[2].lower()
+
+
+def _reference(value: Any) -> str | None:
+    """Return the path or URL of what a column or a part says; None for what has none."""
+    if isinstance(value, Mapping):
+        value = value.get("path") or value.get("url")
+    return value if isinstance(value, str) else None
+
+
+def _read(value: Any, name: str, read: Read) -> Any:
+    held = value.get("bytes") if isinstance(value, Mapping) else value
+    if isinstance(held, bytes):
+        return held
+    reference = _reference(value)
+    if reference is None:
+        raise ValueError(
+            f"{name} is {value!r:.80}: needed is a path, a data: URL, or a mapping of path or url"
+        )
+    if not reference.startswith("data:"):
+        return read(reference)
+    head, _, body = reference.partition(",")
+    try:
+        return base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{name}: {head!r:.40} is no base64: {error}") from None
+
+
+def _holds_bytes(name: str, value: Any) -> bool:
+    """Return whether a column's media are bytes, which no JSON has."""
+    if not any(name in kind.columns for kind in KINDS):
+        return False
+    values = value if isinstance(value, list | tuple) else [value]
+    held = (each.get("bytes") if isinstance(each, Mapping) else each for each in values)
+    return any(isinstance(each, bytes) for each in held)
+
+
+def _renamed(record: dict[str, Any], names: Iterator[str]) -> dict[str, Any]:
+    """Return a record whose parts name members; the parts' order is that of `_in_parts`."""
+
+    def renamed(part: Any) -> Any:
+        kind, _ = _named(part)
+        return part if kind is None else {"type": kind.name, kind.name: next(names)}
+
+    name, turns = _turns(record)
+    if any(map(_parts, turns)):
+        record[name] = [
+            {**turn, "content": [renamed(part) for part in parts]}
+            if (parts := _parts(turn))
+            else turn
+            for turn in turns
+        ]
+    return record

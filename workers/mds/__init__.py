@@ -1,0 +1,1 @@
+"""MosaicML streaming's MDS shards as a map-style dataset."""

@@ -1,0 +1,207 @@
+"""Presents an MDS folder as a map-style dataset: a shard's first bytes say where its samples are.
+
+[samples u32] [where each sample begins, and the last one ends: u32] [settings] [samples]
+a sample: [length u32 of each value whose column has no fixed size] [values]
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..hf_processor.records import MEDIA_COLUMNS
+from ..images.decode import is_image
+from ..jsonl.record_form import raw_form
+from ..sources.file_patterns import Pattern
+from ..sources.fingerprint import digest, digest_arrays
+from ..sources.interface import Cost, Sample, SampleError
+from ..sources.records import RecordDataset, Transform
+from ..tar.shard_files import ShardFiles
+from .encodings import IMAGES, LISTS, decode_value, image_files
+from .index import INDEX, Column, Shard, read_index
+from .unpacking import unpacked
+
+
+class MDSDataset(RecordDataset):
+    """Samples of a folder that MosaicML streaming's MDSWriter wrote, in its order; a source.
+
+    `pattern` is the folder of index.json. `transform(raw)` gets a sample as one of a tar would be:
+    "__key__", "json" (a dict of the columns; a column of that name is the dict itself), and images
+    as files: "jpg", or img0.jpg, img1.jpg ... The key is SHARD:ROW. Shards that are compressed are
+    unpacked once, beside them or in `cache`. Pickled columns are refused.
+
+    images  the columns that hold images, in this order, others are left out; by default those
+            encoded as images, and those of bytes called `image`, `images`, or as an extension
+
+    transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
+    that is not there, ValueError for one that is damaged or of another format, and for bytes of
+    which nobody says what they are.
+    """
+
+    FORMAT, MARKERS = "mds", (INDEX,)
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        transform: Transform | None = None,
+        root: str | Path | None = None,
+        cache: str | Path | None = None,
+        cost: Callable[[Sample], Cost] | None = None,
+        *,
+        images: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(pattern, transform, root, cache, cost)
+        if len(self.pattern) != 1:
+            raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
+        if "://" in self.pattern[0]:
+            raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
+        name = Path(self.pattern[0])
+        self.folder = name.expanduser() if root is None else Path(root) / name
+        if not isinstance(images, list | tuple | None) or any(
+            type(x) is not str for x in images or ()
+        ):
+            raise ValueError(f"images is {images!r:.80}, needed is a list of columns")
+        self._images = None if images is None else list(images)
+        self._files = ShardFiles()
+        self.open()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the argument that a description has beside pattern and transform."""
+        return {} if self._images is None else {"images": self._images}
+
+    def open_files(self) -> Sequence[int]:
+        """Read index.json, and compare each shard's size and number of samples with it."""
+        self._below_root(self.folder / INDEX)
+        self._shards = [shard for shard in read_index(self.folder) if shard.samples]
+        if not self._shards:
+            raise ValueError(f"{self.folder} has no samples")
+        kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
+        self._image_names = [kinds[shard.columns] for shard in self._shards]
+        self.files = tuple(self._file(shard) for shard in self._shards)
+        self._files.note(self.files)
+        for path, shard in zip(self.files, self._shards, strict=True):
+            self._check_shard(path, shard)
+        return [shard.samples for shard in self._shards]
+
+    def _image_columns(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
+        encodings = {column.name: column.encoding for column in columns}
+        if self._images is not None:
+            if missing := [name for name in self._images if name not in encodings]:
+                have = ", ".join(encodings)
+                raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
+            return tuple(self._images)
+        found = list[str]()
+        for name, encoding in encodings.items():
+            is_named = name in ("image", "images") or is_image(name)
+            if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
+                found.append(name)
+            elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):
+                raise ValueError(
+                    f"{self.folder}: column {name!r} holds bytes: name it in images=[...] if they "
+                    "are images; with images=[] they stay bytes in raw['json']"
+                )
+        return tuple(found)
+
+    def _file(self, shard: Shard) -> Path:
+        path = self._below_root(self.folder / shard.name)
+        if path.is_file():
+            return path
+        if shard.packed is not None:
+            name, method = shard.packed
+            packed = self._below_root(self.folder / name)
+            if packed.is_file():
+                return unpacked(packed, method, shard.nbytes, self.cache)
+        raise FileNotFoundError(f"no such file: {path}; {INDEX} names it, copy the folder again")
+
+    def _below_root(self, path: Path) -> Path:
+        if self.root is not None and not path.resolve().is_relative_to(Path(self.root).resolve()):
+            raise ValueError(f"{path} leaves the root {self.root}; name files below it")
+        return path
+
+    def _check_shard(self, path: Path, shard: Shard) -> None:
+        size, table = path.stat().st_size, 4 * (shard.samples + 2)
+        if size != shard.nbytes or size < table:
+            raise ValueError(
+                f"{path} has {size} bytes, and {INDEX} says {shard.nbytes}: copy it again"
+            )
+        count = int.from_bytes(self._files.read_at(path, 0, 4), "little")
+        end = int.from_bytes(self._files.read_at(path, table - 4, 4), "little")
+        if (count, end) != (shard.samples, size):
+            raise ValueError(
+                f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
+                f"{shard.samples} in {size}: write it again"
+            )
+
+    def has_changed(self) -> bool:
+        """Return whether a shard is not as it was when it was opened."""
+        return any(self._files.has_changed(path) for path in self.files)
+
+    def check(self, index: int) -> None:
+        """Raise DataChangedError where a sample's shard has changed since it was opened."""
+        self._files.check(self.files[self.place(index)[0]])
+
+    def key(self, index: int) -> str:
+        """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""
+        number, row = self.place(index)
+        return f"{self._shards[number].name.removesuffix('.mds')}:{row}"
+
+    def file_digest(self, number: int) -> str:
+        """Return a hash of what index.json says of a shard, and of where its samples are."""
+        shard = self._shards[number]
+        table = self._files.read_at(self.files[number], 0, 4 * (shard.samples + 2))
+        places = digest_arrays(b"", np.frombuffer(table, np.uint32))
+        return digest([shard.name, shard.columns, self._image_names[number], places])
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return "__key__", the columns as "json" and images as files; or SampleError."""
+        number, row = self.place(index)
+        path, shard, key = self.files[number], self._shards[number], self.key(index)
+        places = self._files.read_at(path, 4 * (row + 1), 8)
+        begin, end = np.frombuffer(places, "<u4").tolist()
+        try:
+            if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
+                raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
+            data = self._files.read_at(path, begin, end - begin)
+            self._files.check(path)
+            record = _record(shard.columns, self._image_names[number], data)
+            return raw_form(key, record, _no_file, headers)
+        except ValueError as error:
+            raise SampleError(key, str(error), str(path)) from error
+
+
+def _no_file(name: str) -> bytes:
+    raise ValueError(f"{name!r:.200} is named by a column, and MDS has the bytes themselves")
+
+
+def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -> dict[str, Any]:
+    """Return a sample's values by column, and the files of its images as `images`."""
+    varying = sum(not column.size for column in columns)
+    lengths = iter(np.frombuffer(data[: 4 * varying], "<u4").tolist())
+    record, files, at = dict[str, Any](), dict[str, list[bytes]](), 4 * varying
+    for name, encoding, fixed in columns:
+        size = fixed or next(lengths, 0)
+        value = data[at : at + size]
+        at += size
+        try:
+            if len(value) < size:
+                raise ValueError(f"it ends {size - len(value)} bytes too late")
+            if name in images:
+                files[name] = image_files(encoding, value)
+            elif encoding in (*IMAGES, *LISTS):
+                continue  # others are wanted
+            elif name == "json" and encoding in ("bytes", "str"):
+                record[name] = decode_value("json", value)
+            else:
+                record[name] = decode_value(encoding, value)
+        except ValueError as error:
+            raise ValueError(f"column {name!r}: {error}") from None
+    if at != len(data):
+        raise ValueError(f"its columns have {at} bytes, and it has {len(data)}")
+    own = record.pop("json", None) or {}
+    if not isinstance(own, dict | list):
+        raise ValueError(f"column 'json' is a {type(own).__name__}, not an object or a list")
+    record |= {"messages": own} if isinstance(own, list) else own
+    if files:
+        record["images"] = [file for name in images for file in files[name]]
+    return record

@@ -1,0 +1,1 @@
+"""Selections: some of a source's samples, by rule, as a source."""

@@ -1,0 +1,368 @@
+"""`Selection`: some of a source's samples, by rule; `split_by_key`: parts of a source by its keys.
+
+Rules look at keys, costs and raw forms, so that nothing is decoded. What was chosen is a list of
+indexes: costs that are known, tables among them, stay known, and workers elsewhere get the list.
+"""
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
+from ..sources.data_identity import KnownData
+from ..sources.fingerprint import digest, digest_arrays
+from ..sources.interface import (
+    Probe,
+    Sample,
+    SampleError,
+    Source,
+    as_source,
+    data_of,
+    file_of,
+    source_name,
+)
+from ..sources.registry import build, is_spec, open_source, registered
+
+FORMAT = "selection"  # its name in the registry of sources
+Limits = Mapping[str, Sequence[int | None]]
+
+
+class Candidate:
+    """A sample that `where` is asked about; what it does not look at is not read."""
+
+    def __init__(self, source: Any, index: int) -> None:
+        self._source = source
+        self._index = index
+
+    @property
+    def key(self) -> str:
+        """The sample's name."""
+        return str(self._source.key(self._index))
+
+    @cached_property
+    def cost(self) -> Mapping[str, int]:
+        """What the sample costs, by resource: kept costs, or those of probing it."""
+        _check_costs(self._source)
+        kept = getattr(self._source, "known", lambda _: None)(self._index)
+        found: Mapping[str, int] = (kept or self._source.probe(self._index)).cost
+        return found
+
+    @cached_property
+    def raw(self) -> Mapping[str, Any]:
+        """The sample before any transform, by extension: texts, JSON, media as files."""
+        if not hasattr(self._source, "raw"):
+            raise ValueError(
+                f"samples of {source_name(self._source)} have no raw form: let where= look at key "
+                "and cost, or give a source of files, such as a TarDataset"
+            )
+        found: Mapping[str, Any] = self._source.raw(self._index, headers=True)
+        return found
+
+
+Where = Callable[[Candidate], bool] | Limits
+
+
+class Selection:
+    """Some of a source's samples, in its order: a data set, and a source, of its own.
+
+        data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
+
+    source  a data set, as DataLoader takes it
+    where   which samples are chosen: a function of one that has `key`, `cost` and `raw` (each read
+            only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)}, least
+            and most, None for no limit. Samples that cannot be read stay in: the loader names them
+    split   {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key
+    limit   the most samples: the first that the other rules leave
+
+    To a ledger another selection is other data: DataLoader(skip_keys=) leaves samples out of a run.
+    Raises ValueError where rules cannot be applied, or leave nothing.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        where: Where | None = None,
+        split: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit is {limit!r}: give the number of samples, 1 or more")
+        if not (where is None or callable(where) or isinstance(where, Mapping)):
+            raise ValueError(f"where is {where!r:.80}: give a function of a sample, or limits")
+        split = None if split is None else _checked_split(split)
+        self._take(source, lambda: self._chosen(where, split, limit))
+
+    def _take(self, source: Any, choose: Callable[[], Int64] | None) -> None:
+        self.dataset = source  # as of torch's Subset
+        self.source: Any = as_source(source)
+        self.decode_first = bool(getattr(self.source, "decode_first", False))
+        self.knows_costs = bool(getattr(self.source, "knows_costs", True))
+        self.thread_safe = bool(getattr(self.source, "thread_safe", False))
+        self.pattern = f"selection of {source_name(self.source)}"
+        self._choose = choose
+        if choose is not None:
+            self.indices = choose()
+        self._known = KnownData(data_of(self.source), len(self.source), self.source.key).looked_at()
+
+    def _chosen(
+        self, where: Where | None, split: Mapping[str, Any] | None, limit: int | None
+    ) -> Int64:
+        """Return the indexes of the samples that the rules leave, ascending (n,)."""
+        found: Iterable[int] = range(len(self.source))
+        if split is not None:
+            part_of = _part_of(split["shares"], split["seed"])
+            found = [i for i in found if part_of(self.source.key(i)) == split["part"]]
+        if where is not None:
+            fits = (
+                partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
+            )
+            found = self._fitting(fits, found)
+        chosen = np.fromiter(islice(found, limit), np.int64)
+        getattr(self.source, "keep", lambda: None)()
+        if not len(chosen):
+            raise ValueError(
+                f"no sample of {source_name(self.source)} is left: loosen where=, "
+                + (f"or give part {split['part']!r} a larger share" if split else "or leave it")
+            )
+        return chosen
+
+    def _fitting(self, where: Callable[[Candidate], bool], found: Iterable[int]) -> Iterator[int]:
+        for index in found:
+            try:
+                fits = where(Candidate(self.source, index))
+            except SampleError:
+                fits = True
+            except Exception as error:
+                error.add_note(f"where= was asked about sample {self.source.key(index)!r}")
+                raise
+            if fits:
+                yield index
+
+    # --- a source
+
+    def _at(self, index: int) -> int:
+        if not 0 <= index < len(self.indices):
+            raise IndexError(f"sample {index} of {len(self.indices)}")
+        return int(self.indices[index])
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return the source's sample."""
+        return self.source[self._at(index)]
+
+    def key(self, index: int) -> str:
+        """Return the sample's name, which is the source's."""
+        return str(self.source.key(self._at(index)))
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return the sample before any transform, of a source that has such a form."""
+        found: dict[str, Any] = self.source.raw(self._at(index), headers=headers)
+        return found
+
+    def probe(self, index: int) -> Probe:
+        """Find the sample's cost."""
+        found: Probe = self.source.probe(self._at(index))
+        return found
+
+    def load(self, index: int, epoch: int, seed: int) -> Sample:
+        """Load the sample."""
+        return self.source.load(self._at(index), epoch, seed)
+
+    def known(self, index: int) -> Probe | None:
+        """Return the sample's cost if it has been kept."""
+        offered = getattr(self.source, "known", None)
+        found: Probe | None = None if offered is None else offered(self._at(index))
+        return found
+
+    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return the costs of all samples, a column a resource; None where not all are known."""
+        offered = getattr(self.source, "known_costs", None)
+        columns = None if offered is None else offered(resources)
+        return None if columns is None else tuple(column[self.indices] for column in columns)
+
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost; only where probing loads it (decode_first)."""
+        found: dict[str, int] = self.source.measure(sample)
+        return found
+
+    def keep(self) -> None:
+        """Write the gathered costs."""
+        getattr(self.source, "keep", lambda: None)()
+
+    def file_of(self, index: int) -> str:
+        """Return the file that the sample is in, empty where its source does not say."""
+        return file_of(self.source, self._at(index))
+
+    def fingerprint(self) -> str:
+        """Return a hash of the source's fingerprint and of what was chosen."""
+        return digest([self.source.fingerprint(), digest_arrays(b"", self.indices)])
+
+    def data_digest(self, samples: int | None = None) -> str:
+        """Return a hash of the source's data and of what was chosen; "" of first samples."""
+        if samples is not None:
+            return ""
+        return digest([self._known.identity, digest_arrays(b"", self.indices)])
+
+    def reopen_if_changed(self) -> bool:
+        """Choose again if the source's files have changed; return whether they had."""
+        reopen = getattr(self.source, "reopen_if_changed", None)
+        if reopen is None or not reopen():
+            return False
+        if self._choose is None:
+            raise ValueError(f"the files of the {self.pattern} have changed: make it anew")
+        self.indices = self._choose()
+        return True
+
+    def spec(self) -> dict[str, Any]:
+        """Return the description for workers elsewhere; ValueError where the source has none."""
+        if not hasattr(self.source, "spec"):
+            raise ValueError(
+                f"workers elsewhere cannot read the {self.pattern}: give a source of files, such "
+                "as a TarDataset, or leave balancer="
+            )
+        chosen = np.zeros(len(self.source), np.bool_)
+        chosen[self.indices] = True
+        packed = base64.b64encode(zlib.compress(np.packbits(chosen).tobytes())).decode()
+        of = self.source.spec()
+        return {"source": FORMAT, "of": of, "samples": len(self.source), "chosen": packed}
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        root: str | Path | None,
+        allowed: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> Self:
+        """Open what spec() describes, or a recipe says: `of`, and where, split, limit.
+
+        A recipe's `where` is limits, or the name and arguments of an allowed function.
+        """
+        about = {name: each for name, each in spec.items() if name != "source"}
+        of, names = about.pop("of", None), tuple(allowed)
+        known = {"samples", "chosen"} if "chosen" in about else {"where", "split", "limit"}
+        if not isinstance(of, Mapping) or (unknown := sorted(about.keys() - known)):
+            what = f", not {unknown[0]}" if isinstance(of, Mapping) else ""
+            raise ValueError(
+                f"a selection is described by of, a source, and where, split, limit{what}"
+            )
+        source = open_source(of, root, names, cache)
+        if "chosen" not in about:
+            if is_spec(about.get("where")):
+                about["where"] = build(about["where"], registered(names))
+            return cls(source, **about)
+        made = cls.__new__(cls)
+        made.indices = _unpacked(about, len(source))
+        made._take(source, None)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the rules behind, which may have no name; what they chose goes along."""
+        return {**self.__dict__, "_choose": None}
+
+
+def split_by_key(source: Any, shares: Mapping[str, float], seed: int = 0) -> dict[str, Selection]:
+    """Return parts of a source by a hash of each sample's key.
+
+        parts = cp.split_by_key(data, {"train": 0.98, "val": 0.02})
+
+    shares: the part of the samples that each gets, on average; they add up to 1. A sample stays in
+    its part when others are added, taken away or reordered; other shares move the fewest samples if
+    their order stays. Raises ValueError for shares that are none, and a part without any sample.
+
+    >>> parts = split_by_key(list(range(100)), {"train": 0.75, "val": 0.25})
+    >>> [len(part) for part in parts.values()], parts["val"].key(0)
+    ([79, 21], '8')
+    """
+    whole = as_source(source)
+    split = {"shares": shares, "seed": seed}
+    return {name: Selection(whole, split={"part": name, **split}) for name in shares}
+
+
+def _checked_limits(limits: Limits) -> Limits:
+    for name, pair in limits.items():
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or not all(type(each) in (int, type(None)) for each in pair):
+            raise ValueError(
+                f"where= has {pair!r} of {name!r}: give the least and the most, None for none"
+            )
+    return limits
+
+
+def _is_within(limits: Limits, sample: Candidate) -> bool:
+    """Return whether a sample costs what the limits allow."""
+    if lacks := [name for name in limits if name not in sample.cost]:
+        has = ", ".join(sample.cost)
+        raise ValueError(f"where= limits {lacks[0]!r}, and samples cost {has}")
+    return all(
+        (least or 0) <= sample.cost[name] and (most is None or sample.cost[name] <= most)
+        for name, (least, most) in limits.items()
+    )
+
+
+def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:
+    part, shares, seed = (split.get(name, 0) for name in ("part", "shares", "seed"))
+    is_split = {*split, "seed"} == {"part", "shares", "seed"} and isinstance(shares, Mapping)
+    if not is_split or type(seed) is not int or not 0 <= seed < 1 << 63:
+        raise ValueError(f"split is {split!r:.200}: give part, shares, and a whole seed if need be")
+    if not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()) or (
+        abs(sum(shares.values()) - 1) > 1e-6
+    ):
+        raise ValueError(f"the shares are {dict(shares)}: give parts of 1 that add up to it")
+    if part not in shares:
+        raise ValueError(f"part is {part!r}, and the shares are of {', '.join(shares)}")
+    return {"part": part, "shares": shares, "seed": seed}
+
+
+def _part_of(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
+    """Return what says which part a key is in."""
+    names, ends = [*shares], np.cumsum([*shares.values()]) * 2.0**64
+    salt = seed.to_bytes(8, "little")
+
+    def part_of(key: str) -> str:
+        mark = hashlib.blake2b(key.encode(), digest_size=8, salt=salt).digest()
+        at = int(np.searchsorted(ends, float(int.from_bytes(mark, "little")), side="right"))
+        return names[min(at, len(names) - 1)]
+
+    return part_of
+
+
+def _check_costs(source: Source) -> None:
+    if getattr(source, "decode_first", False) or not getattr(source, "knows_costs", True):
+        raise ValueError(
+            f"where= asks what samples of {source_name(source)} cost, and only loading them would "
+            "show it: give PlainSource(data, cost={...}), a table, or a transform with a probe"
+        )
+
+
+def _unpacked(about: Mapping[str, Any], count: int) -> Int64:
+    """Return the indexes in a description; ValueError where they are not of `count` samples."""
+    if about.get("samples") != count:
+        raise ValueError(
+            f"the selection is of {about.get('samples')!r:.20} samples, and its source has {count} "
+            "here: give the workers the same files"
+        )
+    size = -(-count // 8)
+    try:
+        packed = zlib.decompressobj().decompress(base64.b64decode(about["chosen"]), size)
+    except (TypeError, ValueError, binascii.Error, zlib.error) as error:
+        raise ValueError(f"the selection's description is none: {error!r:.200}") from None
+    if len(packed) != size:
+        raise ValueError(f"the selection's description is of {len(packed)} bytes, needed: {size}")
+    chosen = np.unpackbits(np.frombuffer(packed, np.uint8), count=count)
+    found = np.flatnonzero(chosen).astype(np.int64)
+    if not len(found):
+        raise ValueError("the selection's description chooses no sample")
+    return found

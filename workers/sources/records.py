@@ -1,0 +1,399 @@
+"""Makes a data set of records: what all sources have in common that read samples from files.
+
+A format (tar shards, JSONL, parquet) says which files there are, how many samples each has, what a
+sample is called, and how its raw form is read. Transform, costs and where they are kept, random
+numbers, errors that name sample and file, identity, and the description for workers elsewhere are
+the same for all of them, and are here. Nothing here imports torch.
+"""
+
+import bisect
+import inspect
+import io
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from PIL import features
+
+from ..images.decode import ImageError, image_size, is_image, look_at, open_image
+from ..media.files import MediaError, is_media
+from .cache_files import Stamp, identity
+from .cost_cache import CostsCache
+from .costs import checked_measure, sample_nbytes
+from .file_patterns import Pattern, named
+from .fingerprint import digest, library_versions
+from .interface import (
+    DEFAULT_COST,
+    Cost,
+    Probe,
+    Sample,
+    SampleError,
+    accepts,
+    checked_probe,
+)
+from .labels import with_label_tokens
+from .randomness import generator, run_seeded
+from .registry import build, name_of, registered, spec_of
+from .urls import is_url
+
+Transform = Callable[..., Sample]
+
+
+class RecordDataset(ABC):
+    """Samples of files, in order of files and rows; a torch dataset and a source.
+
+    `pattern` names the files; with `root` all that is read lies below that folder.
+    `transform(raw)` gets what `raw` returns; if it accepts `rng` it also gets a numpy Generator
+    made from (seed, epoch, key). Without a transform images become uint8 (height, width, 3) arrays.
+    Costs come from `transform.probe(raw)` (without decoding), else from `cost(sample)` (decode
+    first), else, without a transform, from the headers: {"pixels", "bytes"}. Probed costs are kept
+    in `cache`, $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise.
+
+    A format is a subclass that has `open_files`, `key`, `raw` and `file_digest`. Its
+    constructor takes these arguments by name, and those that `fields` returns; it sets `files` and
+    calls `open`.
+    """
+
+    FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
+    # By what `source_of` knows its files, and its folders.
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ()
+    MARKERS: ClassVar[tuple[str, ...]] = ()
+    keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
+    files: tuple[Path, ...] = ()
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        transform: Transform | None = None,
+        root: str | Path | None = None,
+        cache: str | Path | None = None,
+        cost: Callable[[Sample], Cost] | None = None,
+    ) -> None:
+        self.pattern = named(pattern)
+        self.transform = transform
+        self.root = root
+        self.cache = Path(cache) if cache is not None else None
+        self._cost = cost
+        self._probe = getattr(transform, "probe", None) if cost is None else None
+
+    # What a format says.
+
+    @abstractmethod
+    def open_files(self) -> Sequence[int]:
+        """Index the files as they are now; return how many samples each has, one or more in all."""
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """Return the sample's permanent name; IndexError outside 0 <= index < len."""
+
+    @abstractmethod
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return "__key__" and the parts of a sample by extension; SampleError for a broken one.
+
+        Texts and JSON are decoded, media are bytes. With `headers` media are files to read from
+        instead, so that a probe reads little.
+        """
+
+    @abstractmethod
+    def file_digest(self, number: int) -> str:
+        """Return a hash of what the file with that number holds: keys and places, at least."""
+
+    def stamp(self, number: int) -> Stamp:
+        """Return what identifies a file's state: costs kept of another one are forgotten."""
+        return identity(self.files[number])
+
+    def fields(self) -> dict[str, Any]:
+        """Return the arguments, JSON-able, that `spec` has beside pattern and transform."""
+        return {}
+
+    def has_changed(self) -> bool:
+        """Return whether a file is not as it was when it was indexed."""
+        return False
+
+    def check(self, index: int) -> None:  # noqa: B027 a format may have nothing to compare
+        """Raise DataChangedError where a sample's file has changed since it was indexed."""
+
+    # What all formats have.
+
+    def open(self) -> None:
+        """Index the files, and forget what is known of others."""
+        self._ends = tuple(itertools.accumulate(self.open_files()))
+        self._costs: dict[int, CostsCache] = {}
+        self._data_digest = ""  # made when it is first asked for: every index is read for it
+
+    def reopen_if_changed(self) -> bool:
+        """Index the files again if one has changed since; return whether one had.
+
+        Loaders call this when an iteration begins. A file that changes later is an error.
+        """
+        changed = self.has_changed()
+        if changed:
+            self.open()
+        return changed
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether a sample has to be decoded to learn its cost."""
+        return self._cost is not None
+
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody says what samples cost: cost=, the transform's probe, or headers.
+
+        A transform without a probe may make anything of a sample: then each counts as 1.
+        """
+        return self.transform is None or self._cost is not None or self._probe is not None
+
+    @property
+    def thread_safe(self) -> bool:
+        """Return whether threads may load samples at once: if the transform says so of itself.
+
+        It must not draw from the generators of the process either, which threads share.
+        """
+        said = self._takes_rng or getattr(self.transform, "deterministic", False)
+        safe = said and getattr(self.transform, "thread_safe", False)
+        return self.transform is None or bool(safe)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return the sample as of epoch 0 and seed 0."""
+        return self.load(index)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return a sample's file, by its number in `files`, and its row there; or IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        number = bisect.bisect_right(self._ends, index)
+        return number, int(index) - (self._ends[number - 1] if number else 0)
+
+    def file_of(self, index: int) -> str:
+        """Return the path of the file that a sample is in; IndexError as in `key`."""
+        return str(self.files[self.place(index)[0]])
+
+    def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
+        """Read, decode and transform a sample; the bytes do not depend on process or time."""
+        raw = self.raw(index)
+        key, transform = raw["__key__"], self.transform
+        try:
+            if transform is None:
+                return decoded(raw)
+            if self._takes_rng:
+                return transform(raw, rng=generator(seed, epoch, key))
+            if getattr(transform, "deterministic", False):
+                return transform(raw)
+            # A copy: what is done twice may have taken fields out.
+            return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
+        except (ImageError, MediaError, SampleError) as error:
+            raise self._located(index, error) from error
+
+    def _located(self, index: int, error: Exception) -> SampleError:
+        """Return the error of a sample with its key, unless it names one, and its file."""
+        if isinstance(error, SampleError):
+            return SampleError(error.key, error.reason, error.source or self.file_of(index))
+        return SampleError(self.key(index), str(error), self.file_of(index))
+
+    def probe(self, index: int) -> Probe:
+        """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
+        number, row = self.place(index)
+        costs = self._kept_costs(number)
+        if costs is None:
+            return self._measured(index)
+        known = costs.get(row)
+        if known is not None:
+            return Probe(self.key(index), *known)
+        found = self._measured(index)
+        costs.put(row, found.cost, found.nbytes)
+        return found
+
+    def known(self, index: int) -> Probe | None:
+        """Return a sample's cost if an earlier run or worker has kept it, reading no sample."""
+        number, row = self.place(index)
+        costs = self._kept_costs(number)
+        kept = costs.get(row) if costs is not None else None
+        return Probe(self.key(index), *kept) if kept is not None else None
+
+    def keep(self) -> None:
+        """Write the gathered costs; needed only with keep_every above 1."""
+        for costs in self._costs.values():
+            costs.keep()
+
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost, unchecked; only where probing decodes (decode_first)."""
+        if self._cost is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return with_label_tokens(checked_measure(self._cost(sample)), sample)
+
+    def _measured(self, index: int) -> Probe:
+        if self._cost is not None:
+            sample = self.load(index)
+            found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+            return checked_probe(found)
+        if self.transform is not None and self._probe is None:
+            return Probe(self.key(index), dict(DEFAULT_COST))
+        raw = self.raw(index, headers=True)
+        try:
+            return checked_probe((self._probe or probed)(raw), self.key(index))
+        except (ImageError, MediaError, SampleError) as error:
+            raise self._located(index, error) from error
+        finally:
+            check_reads(raw.values())
+            self.check(index)
+
+    def _kept_costs(self, number: int) -> CostsCache | None:
+        """Return the file's table; None where a transform has no fingerprint to keep it under."""
+        if number not in self._costs:
+            if self._probe is None or not hasattr(self.transform, "fingerprint"):
+                return None
+            facts = [self._transform_fingerprint(), library_versions(), self.file_digest(number)]
+            self._costs[number] = CostsCache(
+                self.files[number],
+                self.stamp(number),
+                digest(facts),
+                self._ends[number] - (self._ends[number - 1] if number else 0),
+                self.cache,
+                self.keep_every,
+            )
+        return self._costs[number]
+
+    def data_digest(self, samples: int | None = None) -> str:
+        """Return a hash of keys and places of the samples; of the first ones, if given.
+
+        Empty where the first `samples` are not all of some files.
+        """
+        if samples is None:
+            self._data_digest = self._data_digest or self._digest_of(len(self._ends))
+            return self._data_digest
+        count = 1 + bisect.bisect_left(self._ends, samples)
+        if count > len(self._ends) or self._ends[count - 1] != samples:
+            return ""
+        return self._digest_of(count)
+
+    def _digest_of(self, count: int) -> str:
+        return digest([self.file_digest(number) for number in range(count)])
+
+    def fingerprint(self) -> str:
+        """Return a hash of versions, decoders, transform and data."""
+        decoders = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "webp")}
+        held = [self.file_digest(number) for number in range(len(self._ends))]
+        return digest([library_versions(), decoders, self._transform_fingerprint(), held])
+
+    def _transform_fingerprint(self) -> str:
+        offered = getattr(self.transform, "fingerprint", None)
+        if self.transform is None or offered is not None:
+            return str(offered()) if offered is not None else "none"
+        try:
+            return digest(spec_of(self.transform))
+        except (ValueError, TypeError):
+            # It has no importable name; two transforms may share this one.
+            is_function = inspect.isfunction(self.transform)
+            kind: Any = self.transform if is_function else type(self.transform)
+            return f"{kind.__module__}:{kind.__qualname__}"
+
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
+        paths = [self._absolute(each) for each in self.pattern]
+        transform = None if self.transform is None else spec_of(self.transform)
+        name = self.FORMAT or name_of(type(self))
+        about = {"source": name, "pattern": list(paths), "transform": transform}
+        return {**about, **self.fields()}
+
+    def _absolute(self, pattern: str) -> str:
+        if not is_url(pattern):
+            return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
+        if pattern.endswith("?..."):
+            raise ValueError(
+                f"{pattern!r} is signed, and is not given to workers elsewhere: name the object "
+                "without its signature, and let the workers have credentials"
+            )
+        return pattern
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        root: str | Path | None,
+        allowed: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> Self:
+        """Open what `spec` describes: below `root`, with built-in, registered or `allowed` names.
+
+        Raises ValueError for a spec that is malformed, a path outside the root, and a transform
+        that nobody registered.
+        """
+        name = cls.FORMAT or name_of(cls)
+        about = {"source": name, "pattern": None, "transform": None, **spec}
+        pattern, chosen = about.pop("pattern"), about.pop("transform")
+        if about.pop("source") != name or not isinstance(pattern, str | list | tuple):
+            raise ValueError(
+                f"a {name} source is given as source, pattern, transform; got {spec!r:.200}"
+            )
+        if not all(isinstance(text, str) for text in pattern):
+            raise ValueError(f"a pattern is a text or a list of texts, got {pattern!r:.200}")
+        known = inspect.signature(cls).parameters
+        if unknown := sorted(set(about) - set(known) | set(about) & {"root", "cache", "cost"}):
+            raise ValueError(f"a {name} source is not described by {', '.join(unknown)}")
+        transform = None if chosen is None else build(chosen, registered(allowed))
+        return cls(pattern, transform=transform, root=root, cache=cache, **about)
+
+    @cached_property
+    def _takes_rng(self) -> bool:
+        return accepts(self.transform, "rng")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_costs": {}}
+
+
+def refuse_repeated(files: Sequence[Path], keys: Iterable[Iterable[str]], what: str = "") -> None:
+    """Raise ValueError for a key that occurs in two files; keys: of each file, one after the other.
+
+    what: what else can be done.
+    """
+    seen: dict[str, Path] = {}
+    for path, own in zip(files, keys, strict=True):
+        for key in own:
+            other = seen.setdefault(key, path)
+            if other is not path:
+                raise ValueError(
+                    f"key {key!r} stands in {other} and in {path}; keys must differ over all "
+                    f"files, so name one of the two files only or write them again{what}"
+                )
+
+
+def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
+    return {
+        name: np.array(look_at(name, look_at(name, open_image, value).decode))
+        if is_image(name)
+        else value
+        for name, value in raw.items()
+    }
+
+
+def probed(raw: Mapping[str, Any]) -> Probe:
+    """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
+    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
+    rest = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
+    pixels = sum(width * height for width, height in sizes)
+    nbytes = 3 * pixels + sum(played) + sample_nbytes(rest)
+    return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
+
+
+def check_reads(values: Iterable[object]) -> None:
+    """Raise the OSError with which reading a file among the values failed, if one did.
+
+    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
+    A file that has failed says so: `failed` of the raw file below its buffer.
+    """
+    for value in values:
+        failed = getattr(getattr(value, "raw", None), "failed", None)
+        if isinstance(failed, OSError):
+            raise failed

@@ -1,0 +1,109 @@
+"""Says what is a URL of a store, and shows one without the secrets that it may hold.
+
+Credentials come from the environment, never with a URL: one with a password is refused. A signed
+https URL has its secret in the query, so nobody is shown a query.
+"""
+
+import re
+from urllib.parse import quote, unquote, urlsplit
+
+from .visible_text import visible
+
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
+HTTP = ("http", "https")
+AZURE = ("az", "abfs", "abfss")
+SCHEMES = ("s3", "gs", "gcs", *AZURE, *HTTP, "hf", "msc")
+LONGEST_URL = 8192
+# a bucket, a container and its account, a host, or an address
+PLACE = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?"
+)
+
+
+def is_url(text: object) -> bool:
+    """Return whether a text is a URL, or a command for webdataset's `pipe:`, and not a path.
+
+    >>> is_url("s3://bucket/a.tar"), is_url("pipe:cat a.tar"), is_url("/data/a.tar")
+    (True, True, False)
+    """
+    return isinstance(text, str) and SCHEME.match(text) is not None
+
+
+def scheme_of(url: str) -> str:
+    """Return a URL's scheme in lower case."""
+    return url.partition(":")[0].lower()
+
+
+def shown(url: str) -> str:
+    """Return a URL as errors, logs and ledgers have it: without user, password, query, fragment.
+
+    >>> shown("https://me:secret@host/a.tar?X-Amz-Signature=1"), shown("s3://bucket/a?.tar")
+    ('https://host/a.tar?...', 's3://bucket/a?.tar')
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return visible(scheme.partition(" ")[0])[:80]
+    rest, has_query = (rest, False)
+    if scheme.lower() in HTTP:
+        rest, *more = re.split("[?#]", rest, maxsplit=1)
+        has_query = bool(more)
+    place, slash, path = rest.partition("/")
+    if scheme.lower() not in AZURE or ":" in place.partition("@")[0]:
+        place = place.rpartition("@")[2]
+    return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if has_query else "")
+
+
+def has_query(url: str) -> bool:
+    """Return whether a URL has a query, which may be its signature."""
+    return scheme_of(url) in HTTP and ("?" in url or "#" in url)
+
+
+def checked_url(text: str) -> str:
+    """Return a URL in its plain form; ValueError for what is none that can be read.
+
+    >>> checked_url("S3://bucket//a.tar")
+    's3://bucket/a.tar'
+    """
+    scheme, _, rest = text.partition("://")
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        raise ValueError(
+            f"{shown(text)!r} is no local path, and no URL of {', '.join(SCHEMES)}: other URLs and "
+            "pipes are not read; copy or mount the shards and give their path"
+        )
+    place, _, path = rest.partition("/")
+    path, mark, query = path.partition("?") if scheme in HTTP else (path, "", "")
+    if "@" in place and (scheme not in AZURE or ":" in place.partition("@")[0]):
+        raise ValueError(
+            f"{shown(text)!r} was given with a user or password: put credentials into the "
+            "environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say) and leave them out"
+        )
+    parts = [part for part in unquote(path).split("/") if part]
+    if (
+        not PLACE.fullmatch(place)
+        or {".", ".."} & {*parts}
+        or len(text) > LONGEST_URL
+        or not text.isprintable()
+    ):
+        raise ValueError(
+            f"{shown(text)[:200]!r} is malformed: write scheme://bucket-or-host/folder/name.tar, "
+            "without . and .."
+        )
+    if scheme in HTTP:
+        place, path = place.lower(), quote(path, "/%{}*[]~!$&'()+,;=:@")
+    else:
+        path = re.sub("/+", "/", path).lstrip("/")
+    return f"{scheme}://{place}/{path}{mark}{query.partition('#')[0]}"
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """Return (scheme, bucket or host, key or path) of a checked URL."""
+    scheme, _, rest = url.partition("://")
+    place, _, key = rest.partition("/")
+    return scheme, place, key
+
+
+def host_of(url: str) -> tuple[str, int]:
+    """Return the host and port of an http(s) URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

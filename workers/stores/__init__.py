@@ -1,0 +1,17 @@
+"""Reads objects of stores by URL: ranges, many at a time, ahead of need, with a bounded cache.
+
+`files.open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`;
+`files.list_urls(pattern)` gives the files of a pattern. Both work in every process, also after a
+fork.
+
+| module | what is in it |
+| -- | -- |
+| allowed | which URLs and addresses a worker for jobs of others may read |
+| options | $COUNTERPOISE_STORE |
+| ranges | neighbouring ranges as one request, long ones as several |
+| http_store, fsspec_store, obstore_store | one request each |
+| repeating | what an error means, and when a request is made again |
+| block_cache | blocks on the local disk |
+| read_ahead | what is read next, within a bound of memory |
+| files | the public half |
+"""

@@ -1,0 +1,203 @@
+"""Reads ranges over http and https, with connections that are kept, one for each thread.
+
+The standard library's client, for its caller sees what matters here: each redirect and each address
+before it is used, whether the server has understood the range, and whether all of it came.
+"""
+
+import contextlib
+import functools
+import http.client
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from urllib.parse import urljoin
+
+from ..sources.failures import DataChangedError
+from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
+from .allowed import check_address, check_allowed
+from .options import StoreOptions
+from .repeating import NoAnswerError, RefusedError
+
+MOST_REDIRECTS = 5
+REDIRECTS = (301, 302, 303, 307, 308)
+PASSING = (408, 425, 429, 500, 502, 503, 504)
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
+# A server that sends a little of a range from time to time is as good as none.
+LEAST_BYTES_S = 100_000
+
+
+class HttpStore:
+    """Objects behind http(s) URLs; servers list nothing."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._threads = threading.local()
+
+    def state(self, url: str) -> tuple[int, str]:
+        """Return the size and version of an object; by a range, as a signed URL allows no HEAD."""
+        with self._answer(url, 0, 1, "") as answer:
+            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != 206 or found is None:
+                raise _refuses()
+            return int(found[3]), _version(answer)
+
+    def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
+        """Return the bytes from start to end of an object that has this size and version."""
+        with self._answer(url, start, end, version) as answer:
+            if answer.status != 206:
+                raise _refuses()
+            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
+                raise NoAnswerError("it sent another range than was asked for")
+            if int(found[3]) != size or _version(answer) != version:
+                raise DataChangedError.at(shown(url))
+            return self._body(answer, end - start)
+
+    def list(self, url: str) -> list[tuple[str, int, str]]:  # noqa: ARG002
+        """Raise RefusedError: http has no listing."""
+        raise RefusedError(
+            "an http server lists nothing: name each shard, as https://host/train-{000..099}.tar"
+        )
+
+    def _body(self, answer: http.client.HTTPResponse, size: int) -> bytes:
+        deadline = time.monotonic() + self._options.timeout + size / LEAST_BYTES_S
+        data = bytearray()
+        while len(data) < size:
+            part = answer.read1(size - len(data))
+            if not part:
+                raise NoAnswerError(f"it sent {len(data)} bytes of {size}")
+            data += part
+            if time.monotonic() > deadline:
+                raise NoAnswerError(f"it sent {len(data)} bytes of {size} within its time")
+        return bytes(data)
+
+    @contextlib.contextmanager
+    def _answer(
+        self, url: str, start: int, end: int, version: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Ask for a range; the connection is kept only where all was read."""
+        at = url
+        for _ in range(MOST_REDIRECTS + 1):
+            place = (scheme_of(at), *host_of(at))
+            connection, is_read = self._connection(place), False
+            try:
+                answer = _ask(connection, at, start, end, version)
+                if answer.status not in REDIRECTS:
+                    _refuse(answer)
+                    yield answer
+                    is_read = answer.isclosed()
+                    return
+                at = _target(at, answer)
+            except http.client.HTTPException:
+                raise NoAnswerError("its answer was cut off, or is none of http") from None
+            except TimeoutError:
+                raise NoAnswerError(f"no answer within {self._options.timeout:g} s") from None
+            finally:
+                # What has not been read would be taken for the next answer.
+                if not is_read:
+                    connection.close()
+        raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
+
+    def _connection(self, place: tuple[str, str, int]) -> http.client.HTTPConnection:
+        known = self._threads.__dict__.setdefault("connections", {})
+        if place not in known:
+            scheme, host, port = place
+            kind = _Encrypted if scheme == "https" else _Plain
+            known[place] = kind(host, port, timeout=self._options.timeout)
+        found: http.client.HTTPConnection = known[place]
+        return found
+
+
+class _Plain(http.client.HTTPConnection):
+    def connect(self) -> None:
+        self.sock = _connected(self.host, self.port, self.timeout)
+
+
+class _Encrypted(http.client.HTTPSConnection):
+    def connect(self) -> None:
+        plain = _connected(self.host, self.port, self.timeout)
+        self.sock = _tls().wrap_socket(plain, server_hostname=self.host)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _connected(host: str, port: int, timeout: float | None) -> socket.socket:
+    """Connect to one of a host's addresses; each was checked, and is not looked up again."""
+    failed: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        check_address(host, str(address[0]))
+        connection = socket.socket(family, kind, protocol)
+        connection.settimeout(timeout)
+        try:
+            connection.connect(address)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        except OSError as error:
+            connection.close()
+            failed = error
+    raise failed or NoAnswerError("the host has no address")
+
+
+def _ask(
+    connection: http.client.HTTPConnection, url: str, start: int, end: int, version: str
+) -> http.client.HTTPResponse:
+    path = "/" + url.partition("://")[2].partition("/")[2]
+    headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+    if version.startswith('"'):
+        headers["If-Match"] = version
+    was_open = connection.sock is not None
+    try:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
+    except (ConnectionError, http.client.RemoteDisconnected):
+        connection.close()
+        # The server may have closed a connection that nothing came by for a while.
+        if not was_open:
+            raise
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+def _version(answer: http.client.HTTPResponse) -> str:
+    return str(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
+
+
+def _refuse(answer: http.client.HTTPResponse) -> None:
+    """Raise the error that a status stands for, if it does."""
+    status = answer.status
+    if status in (200, 206):
+        return
+    if status in PASSING:
+        raise NoAnswerError(f"http status {status}")
+    if status in (401, 403, 407):
+        raise PermissionError
+    if status in (404, 410):
+        raise FileNotFoundError
+    if status in (412, 416):
+        raise DataChangedError.at("")
+    raise RefusedError(f"http status {status} for a range of it")
+
+
+def _target(url: str, answer: http.client.HTTPResponse) -> str:
+    """Return where a redirect leads to, which must be allowed as the first URL must."""
+    try:
+        target = checked_url(urljoin(url, answer.headers.get("Location", "")))
+        if scheme_of(target) not in HTTP or (scheme_of(url), scheme_of(target)) == HTTP[::-1]:
+            raise ValueError(f"{shown(target)!r} is no https URL")
+        check_allowed(target)
+    except ValueError as error:
+        raise RefusedError(f"it redirects: {error}") from None
+    return target
+
+
+def _refuses() -> RefusedError:
+    return RefusedError(
+        "the server answers no range requests, it gives whole files only: copy the shards, or "
+        "serve them by one that does"
+    )

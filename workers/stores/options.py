@@ -1,0 +1,56 @@
+"""Reads $COUNTERPOISE_STORE, by which all processes of a host read stores in the same way.
+
+COUNTERPOISE_STORE="cache=50GB,requests=32"
+"""
+
+import os
+import re
+from dataclasses import dataclass, fields
+from typing import Self
+
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+VARIABLE = "COUNTERPOISE_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a process reads stores.
+
+    requests: at the same time. ahead: bytes that are being read or wait to be taken. cache: bytes
+    on disk for all processes of a host, 0 for no cache. timeout: seconds without an answer after
+    which a request is made again. tries: of a request.
+
+    >>> StoreOptions.parse("cache=2GB, tries=3")
+    StoreOptions(requests=16, ahead=64000000, cache=2000000000, timeout=20, tries=3)
+    """
+
+    requests: int = 16
+    ahead: int = 64 * 10**6
+    cache: int = 0
+    timeout: float = 20
+    tries: int = 6
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the options that a text gives; ValueError says what can be given."""
+        given = dict[str, float]()
+        allowed = {field.name for field in fields(cls)}
+        for part in filter(None, re.split(r"[,\s]+", text)):
+            name, _, value = part.partition("=")
+            found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?)(|[KMGT]B)", value)
+            if name not in allowed or found is None:
+                raise ValueError(
+                    f"{VARIABLE} has {part!r:.80}: write name=number, as "
+                    f'"cache=50GB,requests=32", with {", ".join(sorted(allowed))}'
+                )
+            number = float(found[1]) * UNITS[found[2]]
+            given[name] = number if name == "timeout" else int(number)
+        options = cls(**given)  # type: ignore[arg-type]
+        if options.requests < 1 or options.tries < 1 or options.timeout <= 0:
+            raise ValueError(f"{VARIABLE}: requests and tries are at least 1, timeout above 0")
+        return options
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return the options of this process."""
+        return cls.parse(os.environ.get(VARIABLE, ""))
