@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from benchmarks.__main__ import group
 from benchmarks.encoder import pipelined, travelling
@@ -33,6 +34,8 @@ from benchmarks.runtime import sleeping
 from benchmarks.runtime.rank_processes import RankProcesses
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.sched import PlanChange, check, simulate
+from counterpoise.sched.runtime import EncoderSpec
+from counterpoise.sched.runtime.encoders.spread import part_specs, parts_of
 from counterpoise.tools.cli import main
 
 CASE = CASES[-1]
@@ -215,6 +218,23 @@ def test_by_real_costs_pipelines_wait_less_than_half(data: Path, stages: int) ->
     whole, images = (pipelined.modelled(cases, name, stages) for name in pipelined.CONTENDERS)
     for part in PARTS:
         assert 0 < images[part] < LEFT * whole[part]
+
+
+def test_by_real_costs_units_encode_evenly(data: Path) -> None:
+    # Three encoders for two replicas, which deal whole microbatches in the order of need.
+    waits = {"samples": 0.0, "images": 0.0}
+    spec = EncoderSpec("vision", [nn.Identity()], {"tiles": 1}, width=1, images={"tiles": 1})
+    for case in pipelined.pipelined_cases(data / "metadata" / "calibrated_1200k.npz", 4, 2):
+        tiles = case.samples[..., 0].T.ravel()
+        infos = [SimpleNamespace(costs={"tiles": n}) for n in case.images[..., 0].ravel().tolist()]
+        parts = part_specs(parts_of([spec], 3), infos, replicas=2)
+        loads = {
+            "samples": [int(tiles[at::3].sum()) for at in range(3)],
+            "images": [sum(each[at].shape[0] for each in parts) for at in range(3)],
+        }
+        for name, each in loads.items():
+            waits[name] += 1 - sum(each) / (3 * max(each))
+    assert 0 < waits["images"] < LEFT * waits["samples"]
 
 
 def test_waiting_of_pipelines_is_modelled_by_the_simulator() -> None:

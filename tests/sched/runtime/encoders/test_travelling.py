@@ -31,6 +31,7 @@ SOME = (
     TravelSetting("1f1b-alg2", 2),
     TravelSetting("zb-h1", 2, frozen="stages", stage_merges=True),
     TravelSetting("1f1b", 4, frozen="encoder"),
+    TravelSetting("1f1b", 2, sized=True),
 )
 EVERY = [
     TravelSetting(name, ranks, frozen)

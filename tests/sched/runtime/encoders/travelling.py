@@ -33,7 +33,7 @@ class TravelSetting:
     """A schedule on `ranks` processes, and as many replicas as there are processes for.
 
     `frozen`: "encoder", or "stages" for all of the language model. `stage_merges`: whether the
-    first stage gets the features, and no function.
+    first stage gets the features, and no function. `sized`: whether images have sizes.
     """
 
     name: str
@@ -42,10 +42,20 @@ class TravelSetting:
     stage_merges: bool = False
     dtype: torch.dtype = torch.float64
     layers: int = 2
+    sized: bool = False
 
     @property
     def microbatches(self) -> int:
         return max(4, 2 * self.ranks)
+
+
+class Sized(nn.Sequential):
+    """An encoder that is called with sizes, which are those of its rows."""
+
+    def forward(self, rows: Tensor, sizes: list[tuple[int, int]]) -> Tensor:  # type: ignore[override]
+        assert sum(height * width for height, width in sizes) == len(rows)
+        found: Tensor = super().forward(rows)
+        return found
 
 
 def make_travelling(
@@ -66,12 +76,15 @@ def make_travelling(
     mine = {s: model.stages[s] for s in base.stages_of(mesh["pp"].get_local_rank())}
     blank = torch.zeros(1, INPUTS, dtype=setting.dtype)
     encoder = nn.Sequential(*model.encoders[0])
-    dispatch = ImageDispatch(encoder, blank, topology=mesh, reduction="sum", deadline_s=40)
+    dispatch = ImageDispatch(
+        Sized(*model.encoders[0]) if setting.sized else encoder, blank, topology=mesh,
+        blank_size=(1, 1) if setting.sized else None, reduction="sum", deadline_s=40,
+    )  # fmt: skip
     pipe = Pipeline(
         mesh,
         schedule=setting.name,
         stages=mine,
-        images=TravellingImages("vision", dispatch),
+        images=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
         hidden=HIDDEN,
         dtype=setting.dtype,
         deadline_s=40,
@@ -105,9 +118,16 @@ def run_travelling(rank: int, setting: TravelSetting, steps: int = 1) -> dict[st
 
 
 def without_pixels(step: Any, *, keep: bool) -> Any:
-    """Leave the pixels to the ranks that need them, as `DataLoader(fields=...)` does."""
-    for batch in () if keep else step.microbatches:
-        del batch["pixel_values"], batch["waveforms"]
+    """Leave the pixels to the ranks that need them, as `DataLoader(fields=...)` does.
+
+    There, images have sizes, too: two rows are one, and a last one may be one row.
+    """
+    for batch in step.microbatches:
+        pixels = batch.pop("pixel_values")
+        if keep:
+            rows = [2] * (len(pixels) // 2) + [1] * (len(pixels) % 2)
+            grids = torch.tensor([[1, n] for n in rows], dtype=torch.int64).view(-1, 2)
+            batch |= {"pixel_values": pixels, "grids": grids}
     return step
 
 
