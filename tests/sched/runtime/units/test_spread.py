@@ -1,7 +1,7 @@
 """Encoders whose replicas share the images of each microbatch, beside one process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -23,8 +23,8 @@ TOLERANCE = 1e-6
 
 def setting(
     name: str,
-    backbone: tuple[int, int],
-    encoder: tuple[int, int],
+    backbone: tuple[int, ...],
+    encoder: tuple[int, ...],
     layers: tuple[int, ...] = (2,),
     frozen: tuple[int, ...] = (),
 ) -> UnitSetting:
@@ -36,12 +36,37 @@ SOME = (
     setting("zbv", (2, 1), (2, 1)),
     setting("1f1b-alg2", (1, 2), (2, 1), (1,)),
     setting("1f1b", (1, 1), (3, 1), (2,), (0,)),
+    setting("1f1b", (1, 1, 2), (2, 1)),
 )
 
 
 @pytest.mark.parametrize("case", SOME, ids=str)
 def test_a_step_trains_what_one_process_trains(pool: Pool, case: UnitSetting) -> None:
     for rank, found in enumerate(pool.run(run_units, case, 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
+# Of five processes.
+UNEVEN = (
+    setting("1f1b", (2, 1), (3, 1)),
+    setting("1f1b", (1, 4), (1, 1)),
+    setting("interleaved", (1, 2), (3, 1)),
+    setting("zbv", (2, 2), (1, 1)),
+    setting("gpipe", (1, 1), (4, 1)),
+)
+
+
+@pytest.fixture(scope="module")
+def five() -> Iterator[Pool]:
+    made = Pool(5)
+    yield made
+    made.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", UNEVEN, ids=str)
+def test_so_do_units_that_do_not_divide_each_other(five: Pool, case: UnitSetting) -> None:
+    for rank, found in enumerate(five.run(run_units, case, 2)):
         assert max(found.values()) <= TOLERANCE, (rank, found)
 
 
