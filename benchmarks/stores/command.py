@@ -22,12 +22,13 @@ LITDATA = """
 import sys, pickle
 import litdata
 
-def same(image):
-    return image
+def as_bytes(images):
+    # litData takes the form of all samples from the first, and they have several images, or none.
+    return pickle.dumps(images)
 
 if __name__ == "__main__":
     images = pickle.load(open(sys.argv[1], "rb"))
-    litdata.optimize(same, images, sys.argv[2], num_workers=1, chunk_size=64)
+    litdata.optimize(as_bytes, images, sys.argv[2], num_workers=1, chunk_size=64)
 """
 
 

@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -69,10 +70,13 @@ def over_s3fs(url: str, workers: int, transform: Transform) -> Iterable[list[int
 def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:
     """Return litData's loader over its own chunks of the same images."""
     found: Any = importlib.import_module("litdata")
+    # Without, its obstore refuses an endpoint of http, and it has no setting for that.
+    downloader: Any = importlib.import_module("litdata.streaming.downloader")
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
     class Sized(found.StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> int:
-            return transform(dict(super().__getitem__(index)))
+            return transform(pickle.loads(super().__getitem__(index)))
 
     options = {
         "endpoint_url": os.environ["AWS_ENDPOINT_URL"],

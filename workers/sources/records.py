@@ -39,7 +39,7 @@ from .interface import (
 from .labels import with_label_tokens
 from .randomness import generator, run_seeded
 from .registry import build, name_of, registered, spec_of
-from .urls import is_url
+from .urls import checked_to_tell, is_url
 
 Transform = Callable[..., Sample]
 
@@ -308,12 +308,7 @@ class RecordDataset(ABC):
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):
             return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
-        if pattern.endswith("?..."):
-            raise ValueError(
-                f"{pattern!r} is signed, and is not given to workers elsewhere: name the object "
-                "without its signature, and let the workers have credentials"
-            )
-        return pattern
+        return checked_to_tell(pattern)
 
     @classmethod
     def from_spec(

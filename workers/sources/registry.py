@@ -30,6 +30,7 @@ from typing import Any
 
 from .file_patterns import Pattern, find_shards, named
 from .interface import Source, as_source
+from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"
 TRANSFORMS = (
@@ -262,6 +263,8 @@ def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str
                 return name
     else:
         names = [path.name]
+        if is_url(text) and not any(_is_named(path.name, kind) for kind in kinds.values()):
+            return "tar"  # shards are all that is read from stores
         if not any(_is_named(path.name, kind) for kind in kinds.values()):
             names = [file.name for file in find_shards(text, root)]
     fitting = (n for n, kind in kinds.items() if any(_is_named(each, kind) for each in names))
