@@ -1,4 +1,4 @@
-"""A balancer, a worker and a trainer over shards in S3: the same samples, and no secret anywhere."""
+"""A balancer, a worker and a trainer over shards in S3: the same samples, and no secret told."""
 
 import logging
 from pathlib import Path
@@ -102,7 +102,8 @@ def test_what_was_not_allowed_is_refused_in_one_line(url: str, reason: str, serv
 
 
 @pytest.mark.parametrize(
-    "url", [f"s3://{':'.join(SECRETS)}@shards/train/", f"https://host/a.tar?X-Amz-Signature={SECRET}"]
+    "url",
+    [f"s3://{':'.join(SECRETS)}@shards/train/", f"https://host/a.tar?X-Amz-Signature={SECRET}"],
 )
 def test_no_worker_is_told_a_secret(url: str) -> None:
     with pytest.raises(ValueError, match="credentials") as raised:
