@@ -5,6 +5,7 @@ request for a batch to the last batch. All systems make the same of a sample, in
 and shuffle.
 """
 
+import functools
 import importlib
 import io
 import json
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 BATCH = 16
+AHEAD = "counterpoise, further ahead"
 # Samples that webdataset shuffles among.
 BUFFER = 256
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -42,13 +44,13 @@ class Transform:
         return sum(map(decoded if self.decodes else len, images))
 
 
-def ours(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:
+def ours(url: str, workers: int, transform: Transform, **options: int) -> Iterable[list[int]]:
     """Return counterpoise's loader over the shards' samples, in any order."""
     import counterpoise
 
     dataset = counterpoise.TarDataset(url, transform)
     return counterpoise.DataLoader(
-        dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list
+        dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list, **options
     )
 
 
@@ -94,6 +96,7 @@ def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]
 
 SYSTEMS: dict[str, Callable[[str, int, Transform], Iterable[list[int]]]] = {
     "counterpoise": ours,
+    AHEAD: functools.partial(ours, prefetch_factor=8),
     "webdataset over s3fs": over_s3fs,
     "litData": litdata,
 }

@@ -108,8 +108,9 @@ class HFDataset(ColumnDataset):
 
     def open_files(self) -> Sequence[int]:
         """Map the files into memory, and read the column of keys."""
-        self._states = ShardFiles()
-        self._states.note(self.files)
+        self._files = ShardFiles() if self.files else None
+        if self._files is not None:
+            self._files.note(self.files)
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
@@ -150,19 +151,10 @@ class HFDataset(ColumnDataset):
         """Return the ends of the record batches of all tables, and the batches."""
         if self._parts is None:
             for path in self.files:
-                self._states.check(path)
+                self._files.check(path)
             found = [batch for table in self._tables() for batch in table.to_batches()]
             self._parts = list(itertools.accumulate(map(len, found))), found
         return self._parts
-
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when it was opened."""
-        return any(map(self._states.has_changed, self.files))
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's file has changed since."""
-        if self.files:
-            self._states.check(self.files[self.place(index)[0]])
 
     def __len__(self) -> int:
         """Return the number of samples."""

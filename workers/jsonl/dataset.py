@@ -81,14 +81,6 @@ class JsonlDataset(RecordDataset):
             refuse_repeated(self.files, keys, ', or give key="" to name samples by file and line')
         return counts
 
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when it was indexed."""
-        return any(self._files.has_changed(path) for path in self.files)
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a record's file has changed since it was indexed."""
-        self._files.check(self.files[self.place(index)[0]])
-
     def key(self, index: int) -> str:
         """Return the record's id, or FILE:LINE; IndexError outside 0 <= index < len."""
         number, row = self.place(index)

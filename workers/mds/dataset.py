@@ -133,14 +133,6 @@ class MDSDataset(RecordDataset):
                 f"{shard.samples} in {size}: write it again"
             )
 
-    def has_changed(self) -> bool:
-        """Return whether a shard is not as it was when it was opened."""
-        return any(self._files.has_changed(path) for path in self.files)
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's shard has changed since it was opened."""
-        self._files.check(self.files[self.place(index)[0]])
-
     def key(self, index: int) -> str:
         """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""
         number, row = self.place(index)

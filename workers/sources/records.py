@@ -65,6 +65,7 @@ class RecordDataset(ABC):
     MARKERS: ClassVar[tuple[str, ...]] = ()
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...] = ()
+    _files: Any = None  # the ShardFiles with their states; None where there is none to compare
 
     def __init__(
         self,
@@ -111,14 +112,16 @@ class RecordDataset(ABC):
         """Return the arguments, JSON-able, that `spec` has beside pattern and transform."""
         return {}
 
+    # What all formats have.
+
     def has_changed(self) -> bool:
         """Return whether a file is not as it was when it was indexed."""
-        return False
+        return self._files is not None and any(map(self._files.has_changed, self.files))
 
-    def check(self, index: int) -> None:  # noqa: B027 a format may have nothing to compare
+    def check(self, index: int) -> None:
         """Raise DataChangedError where a sample's file has changed since it was indexed."""
-
-    # What all formats have.
+        if self._files is not None:
+            self._files.check(self.files[self.place(index)[0]])
 
     def open(self) -> None:
         """Index the files, and forget what is known of others."""
