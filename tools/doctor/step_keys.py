@@ -5,11 +5,9 @@ from typing import Any
 
 from ...loader.resume.ledger import BalancedLedger, check_same_data
 from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
-from ...workers.mixture.recipe_files import is_recipe
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.interface import as_source
-from ...workers.sources.registry import source_of
-from ..analyze.scan.sources import find_dataset, is_import_path
+from ..analyze.scan.sources import find_dataset
 from .figures import judge
 from .files import read_ledger_file
 from .job import Examination
@@ -28,8 +26,7 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
             f"the plan's mode is {ledger.mode!r}, which moves samples between steps by what they "
             "cost: log StepInfo.keys in the loop; with mode 'exact' a ledger says which they are"
         )
-    is_dataset = is_import_path(data) or is_recipe(data)
-    dataset: Any = rows_of(find_dataset(data) if is_dataset else source_of(data))
+    dataset: Any = rows_of(find_dataset(data))
     source = as_source(dataset)
     count = epoch_samples(source)
     check_same_data(ledger, KnownData(dataset, count, source.key).looked_at())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
+from ..sources.file_patterns import resolved
 from .row_groups import fault
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -25,7 +26,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
 
     Raises FileNotFoundError for no folder, ValueError for one that save_to_disk has not made.
     """
-    folder = folder.expanduser() if root is None else _below(root, folder)
+    folder = resolved(folder, root)
     if not folder.is_dir():
         raise FileNotFoundError(f"no such folder: {folder}; check the path")
     if (folder / SPLITS).is_file():
@@ -43,15 +44,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / STATE} is damaged: {error!r:.200}") from None
-    paths = tuple(folder / name for name in names)
-    return paths if root is None else tuple(_below(root, path) for path in paths)
-
-
-def _below(root: str | Path, path: Path) -> Path:
-    found = (Path(root) / path).resolve()
-    if not found.is_relative_to(Path(root).resolve()):
-        raise ValueError(f"{str(path)!r} leaves the root {root}; name a folder below it")
-    return found
+    return tuple(resolved(folder / name, root) for name in names)
 
 
 def mapped(path: Path) -> Any:
