@@ -36,8 +36,7 @@ PROBE_WORKER_S = 1.0
 KEEPALIVE_S = 10.0
 # Those that share a rank wait for each other: that one can be reached is found out this often.
 PROBE_SHARER_S = 1.0
-# Seconds between ticks. A tick looks at all peers, leases and requests; no message has its own.
-# Without ranks there are only heartbeats to look after.
+# Seconds between ticks, which look at all peers, leases and requests; without ranks at workers.
 TICK_S, IDLE_TICK_S = 0.1, 1.0
 # Microbatches that were lost on their way can be made again after some time: looked at so often.
 LOOK_AGAIN_S = 1.0
@@ -111,9 +110,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
 
     def next_deadline(self) -> float:
         """Return when `tick` must be called next: soon, while there is anybody to look after."""
-        if self.ranks or self.postponed:
-            return self._ticked_at + TICK_S
-        return self._ticked_at + IDLE_TICK_S if self.workers else math.inf
+        idle_s = IDLE_TICK_S if self.workers else math.inf
+        return self._ticked_at + (TICK_S if self.ranks or self.postponed else idle_s)
 
     # --- time
 

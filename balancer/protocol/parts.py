@@ -13,8 +13,9 @@ from .records import MAX_INTEGER, ArrayRecord, Integer
 
 # No honest worker sends another: checked_cost made an error of it. The message is malformed.
 Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
-
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+# Why a sample is a hole of which no more is known.
+KNOWN_BEFORE = "is to be left out (skip_keys), or could not be used before the run was resumed"
 
 
 class Ready(ArrayRecord, frozen=True):
@@ -29,10 +30,6 @@ class SampleRef(ArrayRecord, frozen=True):
 
     ordinal: Integer
     index: Integer
-
-
-# Why a sample is a hole of which no more is known.
-KNOWN_BEFORE = "is to be left out (skip_keys), or could not be used before the run was resumed"
 
 
 class BatchItem(ArrayRecord, frozen=True):

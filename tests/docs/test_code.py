@@ -23,6 +23,7 @@ from PIL import Image
 
 from benchmarks.__main__ import group as benches
 from counterpoise.tools.cli import group, main
+from counterpoise.workers.stores.options import VARIABLE, StoreOptions
 from tests.docs.pages import Block, blocks, commands
 from tests.forking.popen import run
 from tests.imports import ROOT, imported
@@ -190,6 +191,10 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
             assert importlib.util.find_spec(module) is not None
         case ["python", script, *_]:
             assert (root / script).is_file()
+        case ["export", setting]:
+            name, _, value = setting.partition("=")
+            assert name == VARIABLE
+            StoreOptions.parse(value)
         case ["torchrun", "train.py"]:
             pass  # the reader's own
         case ["torchrun", *_]:

@@ -200,7 +200,7 @@ def _parquet(path: Path) -> Table:
 def first_row(path: Path) -> dict[str, Any] | None:
     """Return the first row of JSONL, parquet, or a JSON array; empty where that is not clear.
 
-    None where it is none of them.
+    None where it is none of them. What cannot be read is an error of whoever reads all of it.
     """
     try:
         if path.suffix.lower() == ".parquet":
@@ -212,7 +212,7 @@ def first_row(path: Path) -> dict[str, Any] | None:
             return None if text else {}
         row, _ = json.JSONDecoder().raw_decode(text.removeprefix("[").lstrip())
         return row if isinstance(row, dict) else {}
-    except (StopIteration, IndexError, ImportError, ValueError, RecursionError):
+    except (StopIteration, IndexError, ImportError, OSError, ValueError, RecursionError):
         return {}
 
 

@@ -179,8 +179,7 @@ class SampleWork:
         self.holes += 1
         self.last_holes.append(Hole(sample.ordinal, sample.key, reason, source))
         self.feed.store_failure(sample, key)
-        is_skipped = sample.ordinal in self.begin.holes
-        ends_run = io or (self.job.on_error == "raise" and not is_skipped)
+        ends_run = io or (self.job.on_error == "raise" and sample.ordinal not in self.begin.holes)
         self.delivery.fail(sample, SampleFailure(reason, source, ends_run))
 
     def count_crash(self, suspect: SuspectedSample) -> None:
