@@ -54,10 +54,8 @@ class ColumnDataset(RecordDataset):
             raise ValueError("both cost= and lengths= say what samples cost; give one of them")
         arrow()  # who lacks it is told so before any file is looked for
         super().__init__(pattern, transform, root, cache, cost)
-        self._columns, self._images = (
-            column_names(columns, "columns"),
-            column_names(images, "images"),
-        )
+        self._columns = column_names(columns, "columns")
+        self._images = column_names(images, "images")
         self._key, self._lengths = key, dict(lengths or {})
         if not isinstance(media, str | Path | None) or not isinstance(key, str | None):
             raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
@@ -118,8 +116,9 @@ class ColumnDataset(RecordDataset):
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return "__key__", the fields as "json" and the media by extension; or SampleError."""
-        key, folder = self.key(index), self._folder(index)
+        key = self.key(index)
         try:
+            folder = self._folder(index)
             record = self.form.record(self.row(index, self.form.columns))
             return raw_form(key, record, folder.open if headers else folder.read, headers)
         except ValueError as error:
@@ -213,5 +212,5 @@ def column_names(given: Names, argument: str) -> list[str] | None:
     names = [given] if isinstance(given, str) else given
     is_list = names is None or isinstance(names, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in names or ()):
-        raise ValueError(f"{argument} names columns, got {given!r:.80}")
+        raise ValueError(f"{argument} is {given!r:.80}, needed is a list of columns")
     return None if names is None else list(names)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns.dataset import column_names
+from ..columns.dataset import Names, column_names
 from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..jsonl.record_form import raw_form
@@ -50,7 +50,7 @@ class MDSDataset(RecordDataset):
         cache: str | Path | None = None,
         cost: Callable[[Sample], Cost] | None = None,
         *,
-        images: Sequence[str] | None = None,
+        images: Names = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
         if len(self.pattern) != 1:

@@ -365,7 +365,7 @@ def test_workers_elsewhere_open_the_same_below_their_root(
     for pattern, why in ((["../x"], "leaves the root"), (["mds", "x"], "give one folder")):
         with pytest.raises(ValueError, match=why):
             open_source({**spec, "pattern": pattern}, root, (f"{__name__}:given",))
-    for images in (5, [5], "image"):
+    for images in (5, [5], {"image": 1}):
         with pytest.raises(ValueError, match="needed is a list of columns"):
             open_source({**spec, "images": images}, root, (f"{__name__}:given",))
     outside = tmp_path_factory.mktemp("outside")
