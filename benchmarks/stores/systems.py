@@ -44,13 +44,20 @@ class Transform:
         return sum(map(decoded if self.decodes else len, images))
 
 
-def ours(url: str, workers: int, transform: Transform, **options: int) -> Iterable[list[int]]:
+def ours(
+    url: str, workers: int, transform: Transform, prefetch: int | None = None
+) -> Iterable[list[int]]:
     """Return counterpoise's loader over the shards' samples, in any order."""
     import counterpoise
 
     dataset = counterpoise.TarDataset(url, transform)
     return counterpoise.DataLoader(
-        dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list, **options
+        dataset,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        collate_fn=list,
+        prefetch_factor=prefetch,
     )
 
 
@@ -96,7 +103,7 @@ def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]
 
 SYSTEMS: dict[str, Callable[[str, int, Transform], Iterable[list[int]]]] = {
     "counterpoise": ours,
-    AHEAD: functools.partial(ours, prefetch_factor=8),
+    AHEAD: functools.partial(ours, prefetch=8),
     "webdataset over s3fs": over_s3fs,
     "litData": litdata,
 }

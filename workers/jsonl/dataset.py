@@ -94,7 +94,7 @@ class JsonlDataset(RecordDataset):
                 f"record {place.number} has {place.size:,} bytes, {MOST_BYTES:,} are read at most"
             )
         try:
-            data = self._files.read_at(path, place.start, place.size)
+            data: bytes = self._files.read_at(path, place.start, place.size)
             self._files.check(path)
         except DataChangedError:
             # It may look as it did when the index was kept: the next run is to index it anew.

@@ -146,7 +146,8 @@ class _Process:
         scheme = scheme_of(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, *span, file.size, file.version)
-        return repeated(read, file.url, self.options)
+        found: bytes = repeated(read, file.url, self.options)
+        return found
 
     def _store(self, name: str) -> Any:
         with self._lock:
