@@ -2,6 +2,7 @@
 
 from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders.placement import EncoderSpec
+from .encoders.travelling import TravellingImages
 from .execution.drive import PipelineStalledError
 from .families.adapted import Adapted
 from .families.description import DecoderFamily, ImageFamily
@@ -28,6 +29,7 @@ __all__ = [
     "Pipeline",
     "PipelineStalledError",
     "StepResult",
+    "TravellingImages",
     "UnitSize",
     "Units",
     "VocabParallel",
