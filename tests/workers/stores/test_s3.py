@@ -206,6 +206,14 @@ def test_shards_are_prepared_from_a_url(local, capsys, tmp_path):
     assert digests(TarDataset(tmp_path / "out")) == digests(TarDataset(local))
 
 
+def test_costs_of_shards_at_a_url_are_kept_before_a_run(local, capsys):
+    transform = "counterpoise:VisionLanguage"
+    report = ran(capsys, "prepare", "s3://shards/train/", "--index-only", "--transform", transform)
+    assert (report["costs_kept"], report["without_cost"]) == (20, 0)
+    stored = TarDataset("s3://shards/train/", counterpoise.VisionLanguage())
+    assert all(stored.known(index) for index in range(20))
+
+
 def test_the_doctor_names_the_samples_of_a_step(local, capsys, tmp_path):
     balance = counterpoise.Balance("fixed", samples_per_step=4, accumulate="auto")
     stored = TarDataset("s3://shards/train")
