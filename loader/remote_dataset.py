@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..workers.sources.urls import checked_to_tell, is_url
+
 VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
 
@@ -13,7 +15,7 @@ class RemoteDataset:
     name that their operator registered, or "package.module:function" that they allow; arguments:
     JSON values for it. source: the format, a name in workers/sources/registry.py, by default that
     of the files; options: JSON values of the arguments that its class takes beside. The trainer
-    needs neither the files nor the transform.
+    needs neither the files nor the transform. Raises ValueError for a URL with a secret.
     """
 
     def __init__(
@@ -24,7 +26,8 @@ class RemoteDataset:
         source: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.pattern = [pattern] if isinstance(pattern, str) else list(pattern)
+        named = [pattern] if isinstance(pattern, str) else list(pattern)
+        self.pattern = [checked_to_tell(each) if is_url(each) else each for each in named]
         self._transform = transform
         self._arguments = dict(arguments or {})
         self._source = source

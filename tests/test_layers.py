@@ -49,6 +49,8 @@ ORDER = (
     "sched.runtime.units",
     "sched.runtime.job",
     "sched.runtime.pipeline",
+    "sched.runtime.files",
+    "sched.runtime.pretrained",
     "sched.runtime.families",
     "sched.runtime",
     "sched",

@@ -110,8 +110,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
 
     def next_deadline(self) -> float:
         """Return when `tick` must be called next: soon, while there is anybody to look after."""
-        idle_s = IDLE_TICK_S if self.workers else math.inf
-        return self._ticked_at + (TICK_S if self.ranks or self.postponed else idle_s)
+        idle = self._ticked_at + IDLE_TICK_S if self.workers else math.inf
+        return self._ticked_at + TICK_S if self.ranks or self.postponed else idle
 
     # --- time
 

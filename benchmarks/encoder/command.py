@@ -13,6 +13,7 @@ from counterpoise.tools.console.reporting import emit, progress_console
 from ..runtime.rank_processes import RankProcesses
 from .cases import CASES, RANKS, EncoderCase
 from .drift import DRIFT, measure_drift
+from .pipelined import measure_pipelined
 from .ranks import EncoderRank, SleptStep
 from .travelling import CONTENDERS, PARTS, measure_travelling
 
@@ -35,9 +36,20 @@ _DRAWS = 4
     type=click.Path(path_type=Path),
     help="Only: images travel, in steps drawn from this npz.",
 )
+@click.option(
+    "--stages",
+    type=click.Choice(["1", "2", "4"]),
+    default="1",
+    help="Pipeline ranks, with --dispatch.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
 def command(
-    rounds: int, microbatches: tuple[int, ...], drift: bool, dispatch: Path | None, as_json: bool
+    rounds: int,
+    microbatches: tuple[int, ...],
+    drift: bool,
+    dispatch: Path | None,
+    stages: str,
+    as_json: bool,
 ) -> None:
     """Run Optimus' three cases, scaled to 4 ranks, with passes that sleep, on gloo.
 
@@ -50,13 +62,16 @@ def command(
 
     With --dispatch four steps of samples from a file of costs, on 4 ranks with 4 microbatches each,
     whose encoder and language model sleep: what both wait, if whole samples are balanced and if
-    images travel.
+    images travel. With --stages the ranks are pipelines of so many.
 
     Example: make bench NAME=encoder ARGS='--microbatches 8 --rounds 3'
     """
     if (dispatch is not None) + drift + bool(microbatches) > 1:
         raise ValueError("--dispatch, --drift and --microbatches are cases apart; give one of them")
-    if dispatch is not None:
+    if dispatch is not None and stages != "1":
+        report = measure_pipelined(dispatch, _DRAWS, rounds, int(stages))
+        emit(report, as_json, pipelined_table(report))
+    elif dispatch is not None:
         report = measure_travelling(dispatch, _DRAWS, rounds)
         emit(report, as_json, travelling_table(report))
     elif drift:
@@ -113,6 +128,21 @@ def travelling_table(report: Report) -> Table:
         table.add_row("  left, if images travel", *left)
     steps = (f"{report['waiting'][name]['step_ms'][0]:.0f}" for name in CONTENDERS)
     table.add_row("step, ms", *steps)
+    return table
+
+
+def pipelined_table(report: Report) -> Table:
+    """Return what encoder and language model wait in pipelines, and what is left of it."""
+    caption = "below half is left of both" if report["agrees"] else "more than half is left"
+    table = Table(f"waiting, pp {report['stages']}", "samples", "images", "left", caption=caption)
+    for part, title in (("encoder", "encoder"), ("llm", "language model, beyond equal ones")):
+        model = (f"{report['modelled'][name][part]:.1%}" for name in ("samples", "images"))
+        table.add_row(f"{title}, by costs alone", *model, "")
+        shares = (report["waiting"][name][part] for name in ("samples", "images"))
+        measured = ("{:.1%} ({:.1%}-{:.1%})".format(*s) for s in shares)
+        table.add_row(f"{title}, measured", *measured, f"{report['left'][part][0]:.0%}")
+    steps = (f"{report['waiting'][name]['step_ms'][0]:.0f}" for name in ("samples", "images"))
+    table.add_row("step, ms", *steps, "")
     return table
 
 

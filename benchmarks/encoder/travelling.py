@@ -64,19 +64,25 @@ class Phases(NamedTuple):
     llm: int
 
 
-def draw_cases(path: Path, draws: int, seed: int = 0) -> list[TravelCase]:
+def draw_cases(
+    path: Path, draws: int, seed: int = 0, ranks: int = RANKS, microbatches: int = MICROBATCHES
+) -> list[TravelCase]:
     """Return steps of samples that are drawn from a file of costs, planned both ways."""
     table = read_costs(path, _RESOURCES, 0, seed).costs
-    size = RANKS * MICROBATCHES * SAMPLES
+    size = ranks * microbatches * SAMPLES
     chosen = table[permutation(len(table), seed, 0)[: draws * size]]
     steps = [np.ascontiguousarray(chosen[at * size :][:size]) for at in range(draws)]
-    return [TravelCase(_planned(step, "samples"), _planned(step, "images")) for step in steps]
+    shape = ranks, microbatches
+    return [
+        TravelCase(_planned(step, "samples", *shape), _planned(step, "images", *shape))
+        for step in steps
+    ]
 
 
-def _planned(costs: Int64, dispatch: Dispatch) -> Int64:
+def _planned(costs: Int64, dispatch: Dispatch, ranks: int, microbatches: int) -> Int64:
     config = PlanConfig.from_balance(
-        Balance(accumulate=MICROBATCHES, dispatch=dispatch),
-        ranks=RANKS, resources=_RESOURCES, samples_per_step=len(costs),
+        Balance(accumulate=microbatches, dispatch=dispatch),
+        ranks=ranks, resources=_RESOURCES, samples_per_step=len(costs),
     )  # fmt: skip
     (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
     rows = [[costs[list(one.ordinals)].sum(axis=0) for one in rank] for rank in batch.ranks]

@@ -16,18 +16,19 @@ from rich.table import Table
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.workers.tar.dataset import TarDataset
 
-from .systems import BATCH, IMAGES
+from .systems import AHEAD, BATCH, IMAGES
 
 LITDATA = """
 import sys, pickle
 import litdata
 
-def same(image):
-    return image
+def as_bytes(images):
+    # litData takes the form of all samples from the first, and they have several images, or none.
+    return pickle.dumps(images)
 
 if __name__ == "__main__":
     images = pickle.load(open(sys.argv[1], "rb"))
-    litdata.optimize(same, images, sys.argv[2], num_workers=1, chunk_size=64)
+    litdata.optimize(as_bytes, images, sys.argv[2], num_workers=1, chunk_size=64)
 """
 
 
@@ -62,7 +63,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as name:
         folder = Path(name)
         shutil.copytree(shards, folder / "bench" / "train", ignore=_not_tars)
-        systems = ["counterpoise", "webdataset over s3fs"]
+        systems = ["counterpoise", AHEAD, "webdataset over s3fs"]
         if litdata is not None:
             _write_chunks(folder, litdata)
             systems.append("litData")
@@ -140,6 +141,7 @@ def _measured(
             python = (litdata or "") if is_lit else sys.executable
             url = f"s3://bench/{'lit' if is_lit else 'train'}/"
             words = ["-P", "-m", "benchmarks.stores.systems", system, url, str(workers)]
+            environment["COUNTERPOISE_STORE"] = "requests=64" if system == AHEAD else ""
             done = subprocess.run(
                 [python, *words, str(int(decode))],
                 env=environment,

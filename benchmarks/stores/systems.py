@@ -5,16 +5,19 @@ request for a batch to the last batch. All systems make the same of a sample, in
 and shuffle.
 """
 
+import functools
 import importlib
 import io
 import json
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 BATCH = 16
+AHEAD = "counterpoise, further ahead"
 # Samples that webdataset shuffles among.
 BUFFER = 256
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -41,13 +44,20 @@ class Transform:
         return sum(map(decoded if self.decodes else len, images))
 
 
-def ours(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:
+def ours(
+    url: str, workers: int, transform: Transform, prefetch: int | None = None
+) -> Iterable[list[int]]:
     """Return counterpoise's loader over the shards' samples, in any order."""
     import counterpoise
 
     dataset = counterpoise.TarDataset(url, transform)
     return counterpoise.DataLoader(
-        dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list
+        dataset,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        collate_fn=list,
+        prefetch_factor=prefetch,
     )
 
 
@@ -69,10 +79,13 @@ def over_s3fs(url: str, workers: int, transform: Transform) -> Iterable[list[int
 def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]:
     """Return litData's loader over its own chunks of the same images."""
     found: Any = importlib.import_module("litdata")
+    # Without, its obstore refuses an endpoint of http, and it has no setting for that.
+    downloader: Any = importlib.import_module("litdata.streaming.downloader")
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
     class Sized(found.StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> int:
-            return transform(dict(super().__getitem__(index)))
+            return transform(pickle.loads(super().__getitem__(index)))
 
     options = {
         "endpoint_url": os.environ["AWS_ENDPOINT_URL"],
@@ -90,6 +103,7 @@ def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]
 
 SYSTEMS: dict[str, Callable[[str, int, Transform], Iterable[list[int]]]] = {
     "counterpoise": ours,
+    AHEAD: functools.partial(ours, prefetch=8),
     "webdataset over s3fs": over_s3fs,
     "litData": litdata,
 }

@@ -113,24 +113,16 @@ class Topology:
             )
         return tuple(names)
 
-    def check_dispatch(self) -> None:
-        """Raise ValueError for pipelines, where images cannot travel as `ImageDispatch` has them.
-
-        Features of microbatches that are still to come would be needed by first stages only, at
-        times that the schedule decides.
-        """
+    @property
+    def stages(self) -> int:
+        """The number of pipeline ranks, 1 without such a dimension."""
         dims = self.dims
         sizes = dims.values() if isinstance(dims, Mapping) else dims.mesh.shape
-        stages = math.prod(
-            size for name, size in zip(self.names, sizes, strict=True) if name in PIPELINE_DIMS
-        )
-        if stages > 1:
-            raise ValueError(
-                f"dispatch is 'images', and the topology has {stages} pipeline stages: images "
-                "travel between data-parallel ranks only. Use dispatch 'samples', and "
-                "Pipeline(encoders=[EncoderSpec(...)], merge=...), which encodes on all ranks of "
-                "the pipeline"
-            )
+        each = zip(self.names, sizes, strict=True)
+        return math.prod(size for name, size in each if name in PIPELINE_DIMS)
+
+    def check_dispatch(self) -> None:
+        """Images travel between all ranks of a mesh: nothing is refused."""
 
     def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank, of `world`; ValueError if it has none."""
@@ -193,11 +185,12 @@ class UnitTopology:
     units: ProcessUnits
 
     def check_dispatch(self) -> None:
-        """Raise ValueError: units have ranks for the encoder already."""
-        raise ValueError(
-            "dispatch is 'images', and the topology is units, whose encoders have ranks of their "
-            "own and get the images of all: use dispatch 'samples'"
-        )
+        """Raise ValueError for units whose encoders are given whole microbatches."""
+        if not getattr(self.units, "spread", False):
+            raise ValueError(
+                "dispatch is 'images', and the topology is units whose encoders get whole "
+                "microbatches: give Units spread=True, or use dispatch 'samples'"
+            )
 
     def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank; ValueError where the job has another size."""

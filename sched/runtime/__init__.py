@@ -2,6 +2,7 @@
 
 from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders.placement import EncoderSpec
+from .encoders.travelling import TravellingImages
 from .execution.drive import PipelineStalledError
 from .execution.inside import offer
 from .families.adapted import Adapted
@@ -29,6 +30,7 @@ __all__ = [
     "Pipeline",
     "PipelineStalledError",
     "StepResult",
+    "TravellingImages",
     "UnitSize",
     "Units",
     "VocabParallel",

@@ -20,15 +20,15 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed as dist
 
 from ..ir.program import Program, parse_program
+from .files import on_all_ranks, sync_folder
 from .job.arrangement import ResumedSchedule
 from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
@@ -36,7 +36,6 @@ from .pipeline import Pipeline
 _PROGRAMS, _STATE, _UNITS, _EXTRA = "programs.json", "plan.json", "units.json", "extra.json"
 _CHECKSUMS = "checksums.json"
 _PARTIAL = ".partial"
-_T = TypeVar("_T")
 
 
 def save_checkpoint(
@@ -85,46 +84,21 @@ def save_checkpoint(
     def end() -> None:
         if first:
             _write_text(making / _CHECKSUMS, json.dumps(sums, sort_keys=True, indent=0))
-            _sync_folder(making)
+            sync_folder(making)
             making.replace(folder)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     sums: dict[str, str] = {}
     what = f"save {folder}"
     try:
         for part in (begin, write_state):
-            for found in _on_all_ranks(pipe, what, deadline_s, part):
+            for found in on_all_ranks(pipe, what, deadline_s, part):
                 sums |= found
-        _on_all_ranks(pipe, what, deadline_s, end)
+        on_all_ranks(pipe, what, deadline_s, end)
     except (OSError, ValueError, RuntimeError):
         if first:  # the room is needed where the disk is full
             shutil.rmtree(making, ignore_errors=True)
         raise
-
-
-def _on_all_ranks(
-    pipe: Pipeline, what: str, deadline_s: float | None, work: Callable[[], _T]
-) -> list[_T]:
-    """Do a part of what all ranks do together, and return what each found.
-
-    Raises on every rank if any fails: there its own error, and elsewhere one that names it.
-    """
-    result: Any = None
-    failed: Exception | None = None
-    try:
-        result = work()
-    except Exception as error:
-        failed = error
-    kind = next((k for k in (ValueError, OSError) if isinstance(failed, k)), RuntimeError)
-    text = "" if failed is None else f"{type(failed).__name__}: {failed}"
-    rows = pipe.exchange((kind, text, result), what, deadline_s)
-    if failed is not None:
-        raise failed
-    bad = [(rank, kind, text) for rank, (kind, text, _) in enumerate(rows) if text]
-    if bad:
-        found = "; ".join(f"rank {rank}: {text}" for rank, _, text in bad)
-        raise bad[0][1](f"could not {what}: {found}")
-    return [result for _, _, result in rows]
 
 
 class _Hashing:
@@ -158,16 +132,6 @@ def _write(path: Path, write: Callable[[Any], object]) -> str:
 
 def _write_text(path: Path, text: str) -> str:
     return _write(path, lambda file: file.write(text.encode()))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the names of a folder's files on the disk, where the file system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
@@ -222,15 +186,15 @@ def load_checkpoint(
             pipe.replanner.load(_read_text(folder, _STATE, sums))
 
     extra: dict[str, Any] = json.loads(_read_text(folder, _EXTRA, sums))
-    _on_all_ranks(pipe, what, deadline_s, verify)
-    known = frozenset[str]().union(*_on_all_ranks(pipe, what, deadline_s, read))
+    on_all_ranks(pipe, what, deadline_s, verify)
+    known = frozenset[str]().union(*on_all_ranks(pipe, what, deadline_s, read))
     if others := sorted(set(loaded[0].model) - known):
         raise ValueError(
             f"{folder} has {', '.join(others[:3])}{' ...' if others[3:] else ''} "
             f"({len(others)} tensors), which no rank's modules have; it is another model's: make "
             "the model that was saved"
         )
-    _on_all_ranks(pipe, what, deadline_s, take)
+    on_all_ranks(pipe, what, deadline_s, take)
     return extra
 
 

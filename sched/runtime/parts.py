@@ -89,7 +89,8 @@ class StepData:
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
     the precision of what the barriers of these names bring. `training`: whether there are backward
     passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
-    generator makes a loss of, each with what that counts in the step's.
+    generator makes a loss of, each with what that counts in the step's. `features`: of microbatches
+    whose images were encoded before the passes, leaves whose gradients are taken after them.
     """
 
     microbatches: tuple[MicrobatchData, ...]
@@ -98,6 +99,7 @@ class StepData:
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
     training: bool = True
     generated: Mapping[int, float] = field(default_factory=dict)
+    features: Mapping[int, Tensor] = field(default_factory=dict)
 
     def spec(self, value: Value) -> TensorSpec:
         """Return the size of a value that one rank sends to another, or that a barrier brings."""
@@ -141,19 +143,26 @@ class Joint(NamedTuple):
     """The features of one F, by encoder.
 
     `names`: the encoders. `takes`: for each the name of what an edge brings. `returned`: whether
-    its gradient is wanted.
+    its gradient is wanted. `order`: of parts of one encoder's, each one's place in
+    what edges bring; () without parts.
     """
 
     names: tuple[str, ...]
     takes: tuple[str, ...]
     returned: tuple[bool, ...]
+    order: tuple[int, ...] = ()
 
     def features(self, given: Given) -> list[Tensor]:
         """Return the features of all encoders as leaves of the stage's graph."""
+        each = zip(self.takes, self.returned, strict=True)
         return [
-            given[name][0].detach().requires_grad_(wanted)
-            for name, wanted in zip(self.takes, self.returned, strict=True)
+            given[name][self.order[at] if self.order else 0].detach().requires_grad_(wanted)
+            for at, (name, wanted) in enumerate(each)
         ]
+
+    def joined(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Return features by encoder, from those of parts."""
+        return [torch.cat([*features])] if self.order else [*features]
 
 
 # By stage and microbatch of the F.

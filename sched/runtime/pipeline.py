@@ -14,8 +14,8 @@ from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .encoders.part import rank_encoders
 from .encoders.placement import EncoderSpec
+from .encoders.travelling import TravellingImages, rank_images
 from .execution.board import Board
 from .execution.drive import T, drive, explain, meet, timelines_folder, write_step
 from .execution.waiting import Pipelines
@@ -68,17 +68,17 @@ class Pipeline:
     fields `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its
     own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes; the
     copies of their layers start with the first rank's values, and get the sum of all copies'
-    gradients. `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
-    counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's
-    tokens, or a function from its info to their whole shape; `dtype`: their precision.
-    `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
-    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`, `merge`,
-    `embedding`). `generator`: a second head behind the last stage, the same on every rank.
-    `shared`: this rank's copies of parameters that other pipeline ranks hold, too (replicated
-    layers; ties of stages made by `split` are found), by the same names there; they start with the
-    first rank's values, get the sum of all copies' gradients, and count once in the norm.
-    `timelines`: a folder to which every step's times are written, for `counterpoise profile`.
-    `replan`: how the plan is made again when steps take other times than simulated.
+    gradients. `images`: those that all ranks of a mesh encode before the passes. `weigh`: "token",
+    "sample", or a function of a microbatch's info: what its loss counts. `hidden`: the last
+    dimension of the hidden states, whose others are the microbatch's tokens, or a function from its
+    info to their whole shape; `dtype`: their precision. `deadline_s`: how long a rank waits for
+    another one. `running`: the fields of StageOptions (`inputs`, `extras`, `labels`, `recompute`,
+    `autocast`, `split`, `shift_labels`, `merge`, `embedding`). `generator`: a second head behind
+    the last stage, the same on every rank. `shared`: this rank's copies of parameters that other
+    pipeline ranks hold, too (replicated layers; ties of stages made by `split` are found), by the
+    same names there; they start with the first rank's values, get the sum of all copies' gradients,
+    and count once in the norm. `timelines`: a folder to which every step's times are written, for
+    `counterpoise profile`. `replan`: how the plan is made again when steps take other times.
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -96,6 +96,7 @@ class Pipeline:
         vocabulary: VocabParallel | None = None,
         encoders: Sequence[EncoderSpec] = (),
         generator: GeneratorSpec | None = None,
+        images: TravellingImages | None = None,
         weigh: str | Callable[[Any], float] = "token",
         dtype: torch.dtype = torch.float32,
         deadline_s: float = 300.0,
@@ -111,9 +112,11 @@ class Pipeline:
         with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, program = self._arranged.place, self._arranged.first_program
-        self._encoders = rank_encoders(encoders, program, self._place.seat)
+        self._encoders = self._arranged.encoders(encoders)
         self._generator = rank_generator(generator, program, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
+        seat = self._place if self._arranged.here is None else None
+        self._images = rank_images(images, seat, encoders, self._options.calling)
         self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
         shared = with_ties(shared, self._modules, program.placement)
@@ -134,7 +137,7 @@ class Pipeline:
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values(start_deadline(self.deadline_s))
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        others = self.modules()[len(self._modules) :]
+        others = [m for _, m in self._layers] + ([] if self._shard is None else [self._shard])
         lanes, own = self._place.lanes, shared.parameters.values()
         return shared, SummedParameters(self._modules, others, lanes, late, own)
 
@@ -167,7 +170,9 @@ class Pipeline:
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
         shard = () if self._shard is None else (self._shard,)
-        return (*self._modules.values(), *shard, *(module for _, module in self._layers))
+        images = self._images.named_modules().values()
+        layers = (module for _, module in self._layers)
+        return (*self._modules.values(), *shard, *layers, *images)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -205,24 +210,24 @@ class Pipeline:
         count = self._programs.count_microbatches(step)
         compiled = self._programs.compiled(count, training)
         data = self._programs.read_step(compiled, self._reading, step, training)
+        data = self._images.encode(data, count, is_first=0 in self._modules)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin_step(data)
         reduction = Reduction(self._place.replicas)
         walker = Walker(
-            compiled.parts,
-            self._groups,
-            compiled.pipelines.collectives,
+            compiled.parts, self._groups, compiled.pipelines.collectives,
             reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),
             took=compiled.took,
-        )
+        )  # fmt: skip
         replicas = self._place.replicas is not None and self._place.replicas.size() > 1
         with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):
             self._run(compiled, data, walker)
             if training:
                 reduction.start(self._summed.after_passes())
             loss = self._finish(parts, reduction, training)
+        self._images.finish()
         self._board.end_step()
         self._measured, self._name = (count, walker.measured), compiled.program.name
         if self._timelines is not None:
@@ -241,12 +246,9 @@ class Pipeline:
         """
         with self._explained():
             return clip_gradients(
-                self.parameters(),
-                max_norm,
-                pipelines=self._place.groups,
-                shared=self._shared.counted_elsewhere(),
-                deadline_s=self.deadline_s,
-            )
+                self.parameters(), max_norm, pipelines=self._place.groups,
+                shared=[*self._shared.counted_elsewhere(), *self._images.counted_elsewhere()],
+                deadline_s=self.deadline_s)  # fmt: skip
 
     def programs(self) -> dict[int, Program]:
         """Return the programs that the schedule has made so far, by number of microbatches."""
@@ -297,7 +299,8 @@ class Pipeline:
     def held(self) -> HeldModules:
         """Return this rank's modules, as their tensors are named in a checkpoint."""
         elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
-        return HeldModules(self._modules, self._shard, self._layers, elsewhere)
+        layers, elsewhere = self._images.held(self._layers, elsewhere)
+        return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
@@ -338,7 +341,8 @@ class Pipeline:
         lanes.agree()
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
-        facts = facts_of(self._modules, embedding, shared, trained, copies, self._generator.name)
+        names = self._generator.name, self._images.is_trained()
+        facts = facts_of(self._modules, embedding, shared, trained, copies, *names)
         return self._arranged.agree(facts, self.deadline_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
@@ -352,17 +356,13 @@ class Pipeline:
         """Compile a first program, and connect to the other ranks by its channels."""
         embedded = self._shard is not None and self._shard.embedding is not None
         stages, options = self._modules, self._options
+        merging = merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded)
+        program = self._arranged.first_program
         programs = self._arranged.programs(
-            modules=self._modules,
-            options=self._options,
-            vocabulary=self._vocabulary,
-            encoders=self._encoders,
-            generator=self._generator,
-            merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
-            capture=self._generator.capture(stages.get(self._arranged.first_program.stages - 1)),
-            facts=self._facts,
-            placement=self._arranged.first_program.placement,
-        )
+            modules=stages, options=options, vocabulary=self._vocabulary, encoders=self._encoders,
+            generator=self._generator, merging=merging, facts=self._facts, images=self._images,
+            capture=self._generator.capture(stages.get(program.stages - 1)),
+            placement=program.placement)  # fmt: skip
         first = programs.compiled(self._arranged.first_count)
         place, sharers = self._place, sorted(set(self._facts.shared.values()))
         groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)

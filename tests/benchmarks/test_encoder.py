@@ -5,13 +5,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from benchmarks.__main__ import group
-from benchmarks.encoder import travelling
+from benchmarks.encoder import pipelined, travelling
 from benchmarks.encoder.cases import CASES, INSIDE, WHOLE, EncoderCase
 from benchmarks.encoder.command import (
     drift_table,
     encoder_table,
+    pipelined_table,
     travelling_table,
     verdict,
 )
@@ -29,8 +31,11 @@ from benchmarks.encoder.travelling import (
 )
 from benchmarks.encoder.travelling import verdict as travel_verdict
 from benchmarks.runtime import sleeping
+from benchmarks.runtime.rank_processes import RankProcesses
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.sched import PlanChange, check, simulate
+from counterpoise.sched.runtime import EncoderSpec
+from counterpoise.sched.runtime.encoders.spread import part_specs, parts_of
 from counterpoise.tools.cli import main
 
 CASE = WHOLE[-1]
@@ -212,3 +217,64 @@ def test_dispatch_is_a_case_of_its_own(capsys: pytest.CaptureFixture[str]) -> No
         main(["encoder", "--dispatch", "costs.npz", "--drift"], group=group)
     assert end.value.code == 2
     assert "are cases apart; give one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_by_real_costs_pipelines_wait_less_than_half(data: Path, stages: int) -> None:
+    path = data / "metadata" / "calibrated_1200k.npz"
+    cases = pipelined.pipelined_cases(path, 4, stages)
+    whole, images = (pipelined.modelled(cases, name, stages) for name in pipelined.CONTENDERS)
+    for part in PARTS:
+        assert 0 < images[part] < LEFT * whole[part]
+
+
+def test_by_real_costs_units_encode_evenly(data: Path) -> None:
+    # Three encoders for two replicas, which deal whole microbatches in the order of need.
+    waits = {"samples": 0.0, "images": 0.0}
+    spec = EncoderSpec("vision", [nn.Identity()], {"tiles": 1}, width=1, images={"tiles": 1})
+    for case in pipelined.pipelined_cases(data / "metadata" / "calibrated_1200k.npz", 4, 2):
+        tiles = case.samples[..., 0].T.ravel()
+        infos = [SimpleNamespace(costs={"tiles": n}) for n in case.images[..., 0].ravel().tolist()]
+        parts = part_specs(parts_of([spec], 3), infos, replicas=2)
+        loads = {
+            "samples": [int(tiles[at::3].sum()) for at in range(3)],
+            "images": [sum(each[at].shape[0] for each in parts) for at in range(3)],
+        }
+        for name, each in loads.items():
+            waits[name] += 1 - sum(each) / (3 * max(each))
+    assert 0 < waits["images"] < LEFT * waits["samples"]
+
+
+def test_waiting_of_pipelines_is_modelled_by_the_simulator() -> None:
+    # Two pipelines of two stages with eight microbatches each; one of the first is twice as large.
+    loads = np.ones((2, 8, 2), np.int64)
+    loads[0, 0] = 2
+    found = {n: pipelined.modelled([TravelCase(loads, loads)], n, 2) for n in pipelined.CONTENDERS}
+    # A rank encodes 4 or 5 of 17 whole, and 5 at most of them one by one.
+    assert {one["encoder"] for one in found.values()} == {round(1 - 17 / 20, 4)}
+    # Nine places of three for eight microbatches; the large one takes three more in both stages.
+    assert found["images"]["llm"] == round(1 - (9 / 8) * 3 * 17 / 2 / (9 * 3 + 2 * 3), 4)
+
+
+@pytest.mark.parametrize(("llm", "agrees"), [(0.05, True), (0.09, False)])
+def test_pipelines_leave_less_than_half_of_both(llm: float, agrees: bool) -> None:
+    even = np.ones((2, 8, 2), np.int64)
+    # With two stages and eight microbatches an eighth of the passes' time is the schedule's own.
+    waits = {"samples": (0.4, 1 - 0.84 * 8 / 9), "images": (0.1, 1 - (1 - llm) * 8 / 9)}
+    report = pipelined.verdict([TravelCase(even, even)], [travel_round(waits)] * 3, stages=2)
+    assert report["agrees"] is agrees
+    assert report["bubble"] == round(1 / 9, 4)
+    assert report["waiting"]["samples"]["llm"][0] == pytest.approx(0.16, abs=0.001)
+    said = str(pipelined_table(report).caption)
+    assert said == ("below half is left of both" if agrees else "more than half is left")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stages", [2, 4])
+def test_pipelines_run_both_ways(stages: int) -> None:
+    even = np.ones((4 // stages, 4 * stages, 2), np.int64)
+    with RankProcesses(4, pipelined.PipelinedRank, stages) as ranks:
+        found = ranks.call("measure", TravelCase(even, even))
+    for name in pipelined.CONTENDERS:
+        assert all(0 < of[name].encoder_slept <= of[name].encoder for of in found)
+        assert all(0 < of[name].llm_slept <= of[name].llm for of in found)

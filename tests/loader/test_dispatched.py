@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from counterpoise.sched.runtime import Units, UnitSize
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -67,13 +68,12 @@ def test_a_loader_resumed_inside_a_step_keeps_the_plan_and_no_other_takes_its_le
     other.close()
 
 
-def test_pipelines_are_told_what_to_use() -> None:
+def test_pipelines_take_images_that_travel() -> None:
     stages = {"virtual_ranks": None, "topology": {"pp": 2, "dp": 1}}
-    with pytest.raises(ValueError, match=r"2 pipeline stages.*Pipeline\(encoders=") as caught:
-        make("images", **stages)
-    assert "Use dispatch 'samples'" in str(caught.value)
-    make("samples", **stages).close()
+    make("images", **stages).close()
     columns = {"tiles": np.ones(8, int), "tokens": np.ones(8, int)}
-    with pytest.raises(ValueError, match="2 pipeline stages"):
-        BalancedBatchSampler(columns, Balance(dispatch="images"), topology=stages["topology"])
-    make("images", virtual_ranks=None, topology={"pp": 1, "dp": 1, "tp": 1}).close()
+    balance = Balance(dispatch="images", samples_per_step=4)
+    BalancedBatchSampler(columns, balance, topology=stages["topology"])
+    whole = Units(backbone=UnitSize(1, 1), encoder=UnitSize(1, 1))
+    with pytest.raises(ValueError, match="give Units spread=True, or use dispatch 'samples'"):
+        make("images", virtual_ranks=None, topology=whole)

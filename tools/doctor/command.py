@@ -11,10 +11,9 @@ from rich.table import Table
 from ...workers.sources.urls import SCHEMES, scheme_of
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
-from .files import examine_dead_letters, examine_ledger
+from .files import examine_dead_letters, examine_ledger, examine_step
 from .installation import examine_installation
 from .job import Examination, examine_job
-from .step_keys import examine_step
 from .stores import examine_store
 
 

@@ -1,4 +1,4 @@
-"""Explains files of a run: a ledger, and the dead letters of samples that were given up."""
+"""Explains files of a run: a ledger, a step of it, and the dead letters of samples given up."""
 
 import json
 import re
@@ -16,11 +16,17 @@ from ...loader.resume.ledger import (
     PlainLedger,
     PlannedLedger,
     SamplerLedger,
+    check_same_data,
     parse_ledger,
 )
+from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
+from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample, read_letters
+from ...workers.sources.interface import as_source
+from ..analyze.scan.sources import find_dataset
 from ..inputs.files import parse_text
 from .figures import Finding, judge
+from .job import Examination
 
 NAMED = 10
 # Fields that only a ledger has; the older format has no kind.
@@ -29,11 +35,11 @@ LEDGER_FIELDS = ("kind", "window_step")
 
 def examine_ledger(path: Path) -> list[Finding]:
     """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
-    ledger = read_ledger_file(path)
+    ledger = _read_ledger(path)
     return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
 
 
-def read_ledger_file(path: Path) -> Ledger:
+def _read_ledger(path: Path) -> Ledger:
     """Return the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
     return parse_text(path, _parsed)
 
@@ -166,3 +172,30 @@ def _finding(source: str, group: list[SkippedSample]) -> Finding:
     found = f"{len(keys)} samples ({named}), {len(group)} letters: {first.reason}"
     advice = "repair or remove these samples" if first.kind == "data" else "check the storage"
     return judge(name, found, warn=advice)
+
+
+def examine_step(path: Path, step: int, data: str) -> Examination:
+    """Return the keys of a step of the epoch in which a ledger was saved; ValueError without.
+
+    data: package.module:name of the data set, a mixture's recipe, or a pattern of files.
+    """
+    ledger = _read_ledger(path)
+    if not isinstance(ledger, BalancedLedger):
+        raise ValueError("--step needs a ledger of a DataLoader with balance, which counts steps")
+    if ledger.mode != "exact":
+        raise ValueError(
+            f"the plan's mode is {ledger.mode!r}, which moves samples between steps by what they "
+            "cost: log StepInfo.keys in the loop; with mode 'exact' a ledger says which they are"
+        )
+    dataset: Any = rows_of(find_dataset(data))
+    source = as_source(dataset)
+    count = epoch_samples(source)
+    check_same_data(ledger, KnownData(dataset, count, source.key).looked_at())
+    begin = step * ledger.samples_per_step
+    if not 0 <= begin < count:
+        steps = -(-count // ledger.samples_per_step)
+        raise ValueError(f"step is {step}, and the epoch has {steps}, counted from 0")
+    order = epoch_order(source, ledger.seed or 0, ledger.epoch, ledger.shuffle)
+    keys = [str(source.key(index)) for index in order[begin : begin + ledger.samples_per_step]]
+    found = judge(f"step {step} of epoch {ledger.epoch}", f"{len(keys)} samples")
+    return Examination([found, judge("keys", ", ".join(keys))], keys=tuple(keys))

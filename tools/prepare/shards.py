@@ -23,13 +23,12 @@ from ...workers.sources.failures import (
     load_with_retries,
     locate_error,
 )
-from ...workers.sources.interface import SampleError, Source, file_of, source_name
-from ...workers.sources.registry import source_of
+from ...workers.sources.interface import SampleError, Source, as_source, file_of, source_name
 from ...workers.tar.dataset import TarDataset
 from ...workers.tar.headers import BLOCK
 from ...workers.tar.index import open_index
 from ...workers.tar.writing import ShardWriter, encode_sample, shard_key
-from ..analyze.scan.sources import ScanOptions, is_import_path, open_dataset
+from ..analyze.scan.sources import find_dataset
 
 # Samples whose sizes are looked at to divide a source by bytes.
 LOOKED_AT = 1024
@@ -68,10 +67,7 @@ class WrittenShard:
 @lru_cache(maxsize=2)
 def open_source(source: str, cache: str) -> Source:
     """Open a SOURCE argument without a transform: what is written are raw samples."""
-    if is_import_path(source):
-        return open_dataset(source, ScanOptions())
-    opened: Source = source_of(source, cache=cache or None)
-    return opened
+    return as_source(find_dataset(source, cache or None))
 
 
 def raw_sample(source: Source, index: int) -> dict[str, Any]:

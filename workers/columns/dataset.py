@@ -54,7 +54,8 @@ class ColumnDataset(RecordDataset):
             raise ValueError("both cost= and lengths= say what samples cost; give one of them")
         arrow()  # who lacks it is told so before any file is looked for
         super().__init__(pattern, transform, root, cache, cost)
-        self._columns, self._images = _names(columns, "columns"), _names(images, "images")
+        self._columns = column_names(columns, "columns")
+        self._images = column_names(images, "images")
         self._key, self._lengths = key, dict(lengths or {})
         if not isinstance(media, str | Path | None) or not isinstance(key, str | None):
             raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
@@ -81,14 +82,12 @@ class ColumnDataset(RecordDataset):
 
     def fields(self) -> dict[str, Any]:
         """Return the arguments that a description has beside pattern and transform."""
-        is_open = self._media is not None and self.root is None
-        media = str(Path(str(self._media)).absolute()) if is_open else self._media
         found = {
             "columns": self._columns,
             "images": self._images,
             "key": self._key,
             "lengths": self._lengths,
-            "media": media,
+            "media": None if self._media is None else self._absolute(self._media),
         }
         return {name: value for name, value in found.items() if value not in (None, {})}
 
@@ -110,16 +109,16 @@ class ColumnDataset(RecordDataset):
 
     def _folder(self, index: int) -> MediaFolder:
         """Return the folder of the files that a sample names, by default that of its own file."""
-        media = self._media if self._media is not None else str(Path(self.file_of(index)).parent)
-        if media not in self._folders:
-            root = None if self.root is None else Path(self.root).resolve()
-            self._folders[media] = MediaFolder(Path(root or "", media), root)
-        return self._folders[media]
+        file = self.file_of(index)
+        if file not in self._folders:
+            self._folders[file] = MediaFolder.of(self._media, Path(file), self.root)
+        return self._folders[file]
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return "__key__", the fields as "json" and the media by extension; or SampleError."""
-        key, folder = self.key(index), self._folder(index)
+        key = self.key(index)
         try:
+            folder = self._folder(index)
             record = self.form.record(self.row(index, self.form.columns))
             return raw_form(key, record, folder.open if headers else folder.read, headers)
         except ValueError as error:
@@ -208,10 +207,10 @@ def _costs(column: Any, name: str) -> Int64:
     return found
 
 
-def _names(given: Names, argument: str) -> list[str] | None:
+def column_names(given: Names, argument: str) -> list[str] | None:
     """Return names of columns as a list; ValueError where a description has something else."""
     names = [given] if isinstance(given, str) else given
     is_list = names is None or isinstance(names, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in names or ()):
-        raise ValueError(f"{argument} names columns, got {given!r:.80}")
+        raise ValueError(f"{argument} is {given!r:.80}, needed is a list of columns")
     return None if names is None else list(names)

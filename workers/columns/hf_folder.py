@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
+from ..sources.file_patterns import resolved
 from .row_groups import fault
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -25,7 +26,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
 
     Raises FileNotFoundError for no folder, ValueError for one that save_to_disk has not made.
     """
-    folder = folder.expanduser() if root is None else _below(root, folder)
+    folder = resolved(folder, root)
     if not folder.is_dir():
         raise FileNotFoundError(f"no such folder: {folder}; check the path")
     if (folder / SPLITS).is_file():
@@ -43,15 +44,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / STATE} is damaged: {error!r:.200}") from None
-    paths = tuple(folder / name for name in names)
-    return paths if root is None else tuple(_below(root, path) for path in paths)
-
-
-def _below(root: str | Path, path: Path) -> Path:
-    found = (Path(root) / path).resolve()
-    if not found.is_relative_to(Path(root).resolve()):
-        raise ValueError(f"{str(path)!r} leaves the root {root}; name a folder below it")
-    return found
+    return tuple(resolved(folder / name, root) for name in names)
 
 
 def mapped(path: Path) -> Any:
@@ -69,29 +62,34 @@ def mapped(path: Path) -> Any:
         raise fault(error, path, f"{path} is damaged") from error
 
 
-def rows_on_disk(dataset: Any) -> tuple[str, Int64] | None:
-    """Return the folder that a datasets.Dataset is from, and its table's rows there.
+def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
+    """Return the folder and files that a datasets.Dataset is from, and its table's rows there.
 
-    None for what is in memory, or is in files that save_to_disk has not made, or has other columns.
+    The folder is "" where save_to_disk has not made it. None for what is in memory, or has other
+    columns than its files, or a row twice.
     """
     blocks = list(_blocks(dataset.data))
     paths = [Path(getattr(block, "path", "")) for block in blocks]
-    folder = paths[0].parent if paths else Path()
-    if not all(path.name and path.parent == folder for path in paths):
+    if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
         return None
-    if not (folder / STATE).is_file():
+    folder, files = paths[0].parent, tuple(dict.fromkeys(paths))
+    of_folder = arrow_files(folder, None) if (folder / STATE).is_file() else ()
+    is_whole = {*files} <= {*of_folder}
+    files = of_folder if is_whole else files
+    try:
+        tables = [mapped(path) for path in files]
+    except ValueError:
         return None
-    files = arrow_files(folder, None)
-    tables = [mapped(path) for path in files]
+    schemas = [dict(zip(each.schema.names, each.schema.types, strict=True)) for each in tables]
+    own = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
+    if any(each != schemas[0] for each in schemas) or not own.items() <= schemas[0].items():
+        return None
     begins = dict(zip(files, np.cumsum([0, *map(len, tables)]), strict=False))
-    if any(path not in begins for path in paths) or not all(map(_has_same_rows, blocks)):
-        return None
-    types = {field.name: field.type for field in tables[0].schema}
-    if any(types.get(field.name) != field.type for field in dataset.data.schema):
-        return None
     parts = [begins[p] + _begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)]
     rows: Int64 = np.concatenate(parts)
-    return (str(folder), rows) if len(np.unique(rows)) == len(rows) else None
+    if len(np.unique(rows)) < len(rows):
+        return None
+    return str(folder) if is_whole else "", files, rows
 
 
 def _blocks(table: Any) -> Iterator[Any]:

@@ -63,6 +63,7 @@ class HFDataset(ColumnDataset):
         rows: Rows = None,
     ) -> None:
         self._live: Any = None
+        self._mapped: tuple[Path, ...] = ()  # its files
         pattern = dataset
         if not isinstance(dataset, str | Path | list | tuple):
             pattern, rows, columns = self._taken(dataset, rows, columns)
@@ -88,18 +89,17 @@ class HFDataset(ColumnDataset):
             raise ValueError("rows= are those of a folder; use dataset.select(rows)")
         if columns is None:
             columns = [name for name in dataset.format["columns"] if not name.startswith("__")]
-        found = rows_on_disk(dataset)
-        if found is None:
-            self._live = dataset
-            found = type(dataset).__name__, np.arange(len(dataset.data))
-        name, whole = found
+        found = rows_on_disk(dataset) or ("", (), np.arange(len(dataset.data)))
+        name, self._mapped, whole = found
+        if not name:
+            self._live, name = dataset, type(dataset).__name__
         chosen = dataset._indices
         return name, whole if chosen is None else whole[chosen.column(0).to_numpy()], columns
 
     def find_files(self) -> tuple[Path, ...]:
         """Return the Arrow files of the folder; none of a data set in memory."""
         if self._live is not None:
-            return ()
+            return self._mapped
         if len(self.pattern) != 1:
             raise ValueError(
                 "a data set is one folder; use torch.utils.data.ConcatDataset for more"
@@ -108,8 +108,9 @@ class HFDataset(ColumnDataset):
 
     def open_files(self) -> Sequence[int]:
         """Map the files into memory, and read the column of keys."""
-        self._states = ShardFiles()
-        self._states.note(self.files)
+        self._files = ShardFiles() if self.files else None
+        if self._files is not None:
+            self._files.note(self.files)
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
@@ -144,27 +145,16 @@ class HFDataset(ColumnDataset):
         return found
 
     def _tables(self) -> list[Any]:
-        if self._live is not None:
-            return [self._live.data.table]
-        return [mapped(path) for path in self.files]
+        return [mapped(path) for path in self.files] or [self._live.data.table]
 
     def _batches(self) -> tuple[list[int], list[Any]]:
         """Return the ends of the record batches of all tables, and the batches."""
         if self._parts is None:
             for path in self.files:
-                self._states.check(path)
+                self._files.check(path)
             found = [batch for table in self._tables() for batch in table.to_batches()]
             self._parts = list(itertools.accumulate(map(len, found))), found
         return self._parts
-
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when it was opened."""
-        return any(map(self._states.has_changed, self.files))
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's file has changed since."""
-        if self.files:
-            self._states.check(self.files[self.place(index)[0]])
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -219,7 +209,7 @@ class HFDataset(ColumnDataset):
         Hugging Face's own fingerprint depends on times of files, and on chance for some functions.
         """
         if self._live is not None:
-            table = self._live.data.table
+            table = self._tables()[number]
             some = [content_of(table.slice(row, 1).to_pylist()) for row in spread(len(table))]
             return digest([str(table.schema.remove_metadata()), len(table), some])
         path = self.files[number]

@@ -38,8 +38,8 @@ class ParquetDataset(ColumnDataset):
 
     def open_files(self) -> Sequence[int]:
         """Read the footers, and the column of keys; ValueError as the class says."""
-        self._states, self._groups = ShardFiles(), RowGroups()
-        self._states.note(self.files)
+        self._files, self._groups = ShardFiles(), RowGroups()
+        self._files.note(self.files)
         folder = os.path.commonpath([path.parent for path in self.files])
         self._names = [os.path.relpath(path, folder) for path in self.files]
         self._footers, keys, forms = list[Footer](), list[tuple[str, Any]](), list[RowForm]()
@@ -64,14 +64,6 @@ class ParquetDataset(ColumnDataset):
             raise ValueError(f"{', '.join(self.pattern)}: no rows in {len(self.files)} files")
         return counts
 
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when its footer was read."""
-        return any(map(self._states.has_changed, self.files))
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's file has changed since its footer was read."""
-        self._states.check(self.files[self.place(index)[0]])
-
     def file_digest(self, number: int) -> str:
         """Return a hash of a file's footer: its columns, and where its pages are."""
         return self._footers[number].digest
@@ -87,7 +79,7 @@ class ParquetDataset(ColumnDataset):
         path, ends = self.files[number], self._footers[number].ends
         group = bisect.bisect_right(ends, row)
         table = self._groups.read(path, group, columns)
-        self._states.check(path)
+        self._files.check(path)
         row -= int(ends[group - 1]) if group else 0
         return {name: table.column(name)[row].as_py() for name in columns}
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # comes with webdataset
-from braceexpand import braceexpand
 
-from ..sources.file_patterns import DEEPEST_BRACES, MAX_NAMES, depth, names_in
+from ..sources.file_patterns import MAX_NAMES, expand_braces, names_in
 
 MOST_BYTES = 64 << 20
 LONGEST_SCALAR = 4096
@@ -78,9 +77,9 @@ def expanded(path: Path, what: str, found: object) -> list[str]:
     """Return the names of a list of brace patterns, at most as many as one pattern may have."""
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise wrong(path, f"{what} is {found!r:.80}, needed is a list of texts")
-    if sum(map(names_in, found)) > MAX_NAMES or any(depth(x) > DEEPEST_BRACES for x in found):
-        raise wrong(path, f"{what} stands for over {MAX_NAMES} names, or has too many braces")
+    if sum(map(names_in, found)) > MAX_NAMES:
+        raise wrong(path, f"{what} stands for over {MAX_NAMES} names")
     try:
-        return [name for pattern in found for name in braceexpand(pattern)]
+        return [name for pattern in found for name in expand_braces(pattern)]
     except ValueError as error:
         raise wrong(path, f"{what}: {error}") from None

@@ -50,21 +50,9 @@ class JsonlDataset(RecordDataset):
                 raise ValueError(f"{name} is {value!r:.80}: give a text")
         self.media, self.key_field = media, key
         self.files = find_shards(pattern, root, self.EXTENSIONS)
-        self._folders = self._media_folders()
+        self._folders = [MediaFolder.of(media, path, root) for path in self.files]
         self._files = ShardFiles()
         self.open()
-
-    def _media_folders(self) -> list[MediaFolder]:
-        """Return the folder of media of each file."""
-        root = None if self.root is None else Path(self.root).resolve()
-        if self.media is None:
-            return [MediaFolder(path.parent, root) for path in self.files]
-        folder = Path(self.media).expanduser() if root is None else (root / self.media).resolve()
-        if root is not None and not folder.is_relative_to(root):
-            raise ValueError(f"media={str(self.media)!r:.200} leaves the root {root}")
-        if not folder.is_dir():
-            raise FileNotFoundError(f"media={str(self.media)!r:.200} is no folder; check the path")
-        return [MediaFolder(folder, root)] * len(self.files)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the files once; ValueError as the class says."""
@@ -80,14 +68,6 @@ class JsonlDataset(RecordDataset):
             )
             refuse_repeated(self.files, keys, ', or give key="" to name samples by file and line')
         return counts
-
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when it was indexed."""
-        return any(self._files.has_changed(path) for path in self.files)
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a record's file has changed since it was indexed."""
-        self._files.check(self.files[self.place(index)[0]])
 
     def key(self, index: int) -> str:
         """Return the record's id, or FILE:LINE; IndexError outside 0 <= index < len."""
@@ -114,7 +94,7 @@ class JsonlDataset(RecordDataset):
                 f"record {place.number} has {place.size:,} bytes, {MOST_BYTES:,} are read at most"
             )
         try:
-            data = self._files.read_at(path, place.start, place.size)
+            data: bytes = self._files.read_at(path, place.start, place.size)
             self._files.check(path)
         except DataChangedError:
             # It may look as it did when the index was kept: the next run is to index it anew.
@@ -128,9 +108,7 @@ class JsonlDataset(RecordDataset):
 
     def fields(self) -> dict[str, Any]:
         """Return the arguments of the description, as `spec` has them."""
-        media = self.media
-        if media is not None:
-            media = str(media if self.root is not None else Path(media).absolute())
+        media = None if self.media is None else self._absolute(str(self.media))
         given = {"media": media, "key": self.key_field}
         return {name: value for name, value in given.items() if value is not None}
 

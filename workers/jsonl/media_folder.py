@@ -5,7 +5,7 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 # What opening says of a name that is no file's, whoever wrote it: no fault of the disk.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
@@ -17,6 +17,22 @@ class MediaFolder:
     def __init__(self, folder: Path, root: Path | None) -> None:
         self.folder = os.path.abspath(folder)  # noqa: PTH100 links stay: the root is about those
         self.root = None if root is None else os.path.realpath(root)
+
+    @classmethod
+    def of(cls, media: str | Path | None, file: Path, root: str | Path | None) -> Self:
+        """Return the folder `media`, below the root if there is one; by default that of a file.
+
+        Raises ValueError where it leaves the root, FileNotFoundError where there is none.
+        """
+        base = None if root is None else Path(root).resolve()
+        if media is None:
+            return cls(file.parent, base)
+        folder = Path(media).expanduser() if base is None else (base / media).resolve()
+        if base is not None and not folder.is_relative_to(base):
+            raise ValueError(f"media={str(media)!r:.200} leaves the root {base}")
+        if not folder.is_dir():
+            raise FileNotFoundError(f"media={str(media)!r:.200} is no folder; check the path")
+        return cls(folder, base)
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..columns.dataset import Names, column_names
 from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..jsonl.record_form import raw_form
-from ..sources.file_patterns import Pattern
+from ..sources.file_patterns import Pattern, resolved
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform
@@ -49,20 +50,15 @@ class MDSDataset(RecordDataset):
         cache: str | Path | None = None,
         cost: Callable[[Sample], Cost] | None = None,
         *,
-        images: Sequence[str] | None = None,
+        images: Names = None,
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
         if len(self.pattern) != 1:
             raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
         if "://" in self.pattern[0]:
             raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
-        name = Path(self.pattern[0])
-        self.folder = name.expanduser() if root is None else Path(root) / name
-        if not isinstance(images, list | tuple | None) or any(
-            type(x) is not str for x in images or ()
-        ):
-            raise ValueError(f"images is {images!r:.80}, needed is a list of columns")
-        self._images = None if images is None else list(images)
+        self.folder = resolved(Path(self.pattern[0]), root)
+        self._images = column_names(images, "images")
         self._files = ShardFiles()
         self.open()
 
@@ -72,7 +68,7 @@ class MDSDataset(RecordDataset):
 
     def open_files(self) -> Sequence[int]:
         """Read index.json, and compare each shard's size and number of samples with it."""
-        self._below_root(self.folder / INDEX)
+        resolved(self.folder / INDEX, self.root)
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
         if not self._shards:
             raise ValueError(f"{self.folder} has no samples")
@@ -104,20 +100,15 @@ class MDSDataset(RecordDataset):
         return tuple(found)
 
     def _file(self, shard: Shard) -> Path:
-        path = self._below_root(self.folder / shard.name)
+        path = resolved(self.folder / shard.name, self.root)
         if path.is_file():
             return path
         if shard.packed is not None:
             name, method = shard.packed
-            packed = self._below_root(self.folder / name)
+            packed = resolved(self.folder / name, self.root)
             if packed.is_file():
                 return unpacked(packed, method, shard.nbytes, self.cache)
         raise FileNotFoundError(f"no such file: {path}; {INDEX} names it, copy the folder again")
-
-    def _below_root(self, path: Path) -> Path:
-        if self.root is not None and not path.resolve().is_relative_to(Path(self.root).resolve()):
-            raise ValueError(f"{path} leaves the root {self.root}; name files below it")
-        return path
 
     def _check_shard(self, path: Path, shard: Shard) -> None:
         size, table = path.stat().st_size, 4 * (shard.samples + 2)
@@ -132,14 +123,6 @@ class MDSDataset(RecordDataset):
                 f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
                 f"{shard.samples} in {size}: write it again"
             )
-
-    def has_changed(self) -> bool:
-        """Return whether a shard is not as it was when it was opened."""
-        return any(self._files.has_changed(path) for path in self.files)
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's shard has changed since it was opened."""
-        self._files.check(self.files[self.place(index)[0]])
 
     def key(self, index: int) -> str:
         """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""

@@ -72,9 +72,9 @@ def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterato
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
-            _bound(Path(posixpath.normpath(path)), root, text)
+            bound(Path(posixpath.normpath(path)), root, text)
         for match in _existing(path, text, extensions):
-            yield match if root is None else _bound(match.resolve(), root, text)
+            yield match if root is None else bound(match.resolve(), root, text)
 
 
 def _expanded(text: str) -> list[str]:
@@ -165,7 +165,15 @@ def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     return found
 
 
-def _bound(path: Path, root: Path, text: str) -> Path:
+def bound(path: Path, root: Path, text: str) -> Path:
+    """Return a path that is below a root; ValueError for another, which `text` named."""
     if not path.is_relative_to(root):
-        raise ValueError(f"{text!r} leaves the root {root}; name files below it")
+        raise ValueError(f"{text!r:.200} leaves the root {root}; name files below it")
     return path
+
+
+def resolved(path: Path, root: str | Path | None) -> Path:
+    """Return a path, below the root if there is one; ValueError where links lead out of it."""
+    if root is None:
+        return path.expanduser()
+    return bound(Path(root, path).resolve(), Path(root).resolve(), str(path))

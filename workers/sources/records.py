@@ -39,7 +39,7 @@ from .interface import (
 from .labels import with_label_tokens
 from .randomness import generator, run_seeded
 from .registry import build, name_of, registered, spec_of
-from .urls import is_url
+from .urls import checked_to_tell, is_url
 
 Transform = Callable[..., Sample]
 
@@ -65,6 +65,7 @@ class RecordDataset(ABC):
     MARKERS: ClassVar[tuple[str, ...]] = ()
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...] = ()
+    _files: Any = None  # the ShardFiles with their states; None where there is none to compare
 
     def __init__(
         self,
@@ -111,14 +112,16 @@ class RecordDataset(ABC):
         """Return the arguments, JSON-able, that `spec` has beside pattern and transform."""
         return {}
 
+    # What all formats have.
+
     def has_changed(self) -> bool:
         """Return whether a file is not as it was when it was indexed."""
-        return False
+        return self._files is not None and any(map(self._files.has_changed, self.files))
 
-    def check(self, index: int) -> None:  # noqa: B027 a format may have nothing to compare
+    def check(self, index: int) -> None:
         """Raise DataChangedError where a sample's file has changed since it was indexed."""
-
-    # What all formats have.
+        if self._files is not None:
+            self._files.check(self.files[self.place(index)[0]])
 
     def open(self) -> None:
         """Index the files, and forget what is known of others."""
@@ -308,12 +311,7 @@ class RecordDataset(ABC):
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):
             return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
-        if pattern.endswith("?..."):
-            raise ValueError(
-                f"{pattern!r} is signed, and is not given to workers elsewhere: name the object "
-                "without its signature, and let the workers have credentials"
-            )
-        return pattern
+        return checked_to_tell(pattern)
 
     @classmethod
     def from_spec(

@@ -28,8 +28,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from .file_patterns import Pattern, find_shards, named
+from .file_patterns import Pattern, find_shards, named, resolved
 from .interface import Source, as_source
+from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"
 TRANSFORMS = (
@@ -237,9 +238,7 @@ def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
 
 
 def _format_of_one(text: str, root: str | Path | None) -> str:
-    path = Path(text).expanduser() if root is None else Path(root, text).resolve()
-    if root is not None and not path.is_relative_to(Path(root).resolve()):
-        raise ValueError(f"{text!r:.200} leaves the root {root}; name files below it")
+    path = resolved(Path(text), root)
     kinds = {name: find_name(value, "source format") for name, value in FORMATS.items()}
     found = _known_by(path, text, root, kinds)
     if not found:  # entry points are not even read where ours will do
@@ -262,6 +261,8 @@ def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str
                 return name
     else:
         names = [path.name]
+        if is_url(text) and not any(_is_named(path.name, kind) for kind in kinds.values()):
+            return "tar"  # shards are all that is read from stores
         if not any(_is_named(path.name, kind) for kind in kinds.values()):
             names = [file.name for file in find_shards(text, root)]
     fitting = (n for n, kind in kinds.items() if any(_is_named(each, kind) for each in names))

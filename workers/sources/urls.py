@@ -53,9 +53,15 @@ def shown(url: str) -> str:
     return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if has_query else "")
 
 
-def has_query(url: str) -> bool:
-    """Return whether a URL has a query, which may be its signature."""
-    return scheme_of(url) in HTTP and ("?" in url or "#" in url)
+def checked_to_tell(url: str) -> str:
+    """Return a URL that workers elsewhere are told; ValueError for one that has a secret."""
+    checked_url(url)
+    if scheme_of(url) in HTTP and ("?" in url or "#" in url):
+        raise ValueError(
+            f"{shown(url)!r} is signed, and is not given to workers elsewhere: name the object "
+            "without its signature, and let the workers have credentials"
+        )
+    return url
 
 
 def checked_url(text: str) -> str:

@@ -1,6 +1,6 @@
 """Reads objects of stores by URL: ranges, many at a time, ahead of need, with a bounded cache.
 
-`files.open_url(url)` gives a file with `size`, `read_at(offset, size)` and `close()`;
+`files.open_url(url)` gives a file with `size` and `read_at(offset, size)`;
 `files.list_urls(pattern)` gives the files of a pattern. Both work in every process, also after a
 fork.
 

@@ -6,7 +6,7 @@ be used after a fork. What is open belongs to a process, and is made when that r
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
-from ..sources.urls import HTTP, checked_url, scheme_of, shown, split_url
+from ..sources.urls import HTTP, checked_url, scheme_of, shown
 from .allowed import check_allowed
 from .block_cache import BlockCache
 from .fsspec_store import FsspecStore
@@ -26,7 +26,7 @@ from .ranges import Range
 from .read_ahead import ReadAhead
 from .repeating import repeated
 
-MAGIC = "*?["
+MAGIC, SUFFIX = "*?[", ".tar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,9 @@ class StoreFile:
         number = blake2b(self.version.encode(), digest_size=8).digest()
         return self.size, int.from_bytes(number, "little") >> 1
 
-    def now(self) -> "StoreFile":
-        """Return the object as it is now."""
-        return open_url(self.url)
-
     def read_at(self, offset: int, size: int) -> bytes:
         """Return bytes of the object; OSError that names it, DataChangedError where it changed."""
         return read_ranges([(self, offset, offset + size)])[0]
-
-    def close(self) -> None:
-        """Do nothing: connections are the process's, for all files of a store."""
 
 
 def open_url(url: str) -> StoreFile:
@@ -75,43 +68,42 @@ def open_url(url: str) -> StoreFile:
     return StoreFile(url, size, version)
 
 
-def list_urls(pattern: str, suffix: str = ".tar") -> list[StoreFile]:
-    """Return the objects of a pattern, sorted: URLs with braces, globs, or a folder's *`suffix`.
+def list_urls(pattern: str) -> list[StoreFile]:
+    """Return the objects of a pattern, sorted: URLs with braces, globs, or a folder's *.tar.
 
     Raises FileNotFoundError where one is missing, or none is found, and what `open_url` raises.
     """
-    found = list[StoreFile]()
     urls = [checked_url(each) for each in expand_braces(pattern)]
     for url in urls:
         check_allowed(url)
-    single = [url for url in urls if not _lists(url, suffix)]
     with ThreadPoolExecutor(16) as pool:
-        found += pool.map(open_url, single)
-    for url in urls:
-        if _lists(url, suffix):
-            found += _listed(url, suffix)
+        found = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
+    found += [file for url in urls if _lists(url) for file in _listed(url)]
     return sorted(dict.fromkeys(found), key=lambda each: each.url)
 
 
-def _lists(url: str, suffix: str) -> bool:
+def _is_glob(url: str) -> bool:
+    return any(mark in url for mark in MAGIC)
+
+
+def _lists(url: str) -> bool:
     """Return whether a URL stands for several objects."""
     if scheme_of(url) in HTTP:
         return url.endswith("/")
-    return any(mark in url for mark in MAGIC) or not url.endswith(suffix)
+    return _is_glob(url) or not url.endswith(SUFFIX)
 
 
-def _listed(url: str, suffix: str) -> Iterator[StoreFile]:
-    is_glob = any(mark in url for mark in MAGIC)
-    count = 0
-    for name, size, version in _process().ask("list", url if is_glob else url.rstrip("/")):
-        if not name.endswith(suffix) and not (is_glob and url.rpartition(".")[2].isalnum()):
-            continue
-        count += 1
-        yield StoreFile(checked_url(name), size, version)
-    if not count:
-        raise FileNotFoundError(
-            2, f"no object of the store matches, of those with {suffix}", shown(url)
-        )
+def _listed(url: str) -> list[StoreFile]:
+    takes_all = _is_glob(url) and url.rpartition(".")[2].isalnum()
+    found = [
+        StoreFile(checked_url(name), size, version)
+        for name, size, version in _process().ask("list", url if _is_glob(url) else url.rstrip("/"))
+        if takes_all or name.endswith(SUFFIX)
+    ]
+    if not found:
+        what = f"no object of the store matches, of those with {SUFFIX}"
+        raise FileNotFoundError(2, what, shown(url))
+    return found
 
 
 def read_ranges(ranges: Sequence[tuple[StoreFile, int, int]]) -> list[bytes]:
@@ -145,13 +137,13 @@ class _Process:
 
     def _fetch(self, file: Any, start: int, end: int) -> bytes:
         check_allowed(file.url)
-        if self._cache is None:
-            return self._request(file, (start, end))
         fetch = partial(self._request, file)
+        if self._cache is None:
+            return fetch((start, end))
         return self._cache.read(file.url, file.version, file.size, (start, end), fetch)
 
     def _request(self, file: StoreFile, span: Range) -> bytes:
-        scheme = split_url(file.url)[0]
+        scheme = scheme_of(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, *span, file.size, file.version)
         found: bytes = repeated(read, file.url, self.options)
@@ -160,13 +152,12 @@ class _Process:
     def _store(self, name: str) -> Any:
         with self._lock:
             if name not in self._stores:
-                self._stores[name] = (
-                    HttpStore(self.options)
-                    if name in HTTP
-                    else ObstoreStore(self.options)
-                    if name == "obstore"
-                    else FsspecStore(name, self.options)
-                )
+                if name in HTTP:
+                    self._stores[name] = HttpStore(self.options)
+                elif name == "obstore":
+                    self._stores[name] = ObstoreStore(self.options)
+                else:
+                    self._stores[name] = FsspecStore(name, self.options)
             return self._stores[name]
 
 

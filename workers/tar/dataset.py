@@ -81,14 +81,6 @@ class TarDataset(RecordDataset):
             refuse_repeated(self.files, keys)
         return counts
 
-    def has_changed(self) -> bool:
-        """Return whether a shard is not as it was when it was indexed."""
-        return any(self._files.has_changed(shard) for shard in self.files)
-
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's shard has changed since it was indexed."""
-        self._files.check(self.files[self.place(index)[0]])
-
     def key(self, index: int) -> str:
         """Return the sample's name in the shard; IndexError outside 0 <= index < len."""
         shard, row = self.place(index)

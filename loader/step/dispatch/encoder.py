@@ -132,7 +132,8 @@ class EncoderCopy:
         if not isinstance(found, Tensor):
             raise TypeError(
                 f"the encoder returned {type(found).__name__}, needed is a tensor of features: "
-                "wrap it in a module that returns one"
+                "wrap it in a module that returns one tensor; DeepStack features side by side, for "
+                "a first stage that takes them apart (they do not travel to later stages)"
             )
         return found
 

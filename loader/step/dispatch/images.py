@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..loss import REDUCTIONS, Reduction
-from ..ranks import as_topology
+from ..ranks import UnitTopology, as_topology
 from .encoder import EncoderCopy
 from .exchange import Exchange
 from .routes import Route, Size, plan_round, rows_of
@@ -31,13 +31,14 @@ class ImageDispatch:
     as a tile is, unless `blank_size` is given: then `step` is given the size of each image, and the
     encoder is called with rows and the list of sizes. `cost`: what an image costs the encoder, by
     its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
-    is most even and keeps the most activations. `group`: the data-parallel ranks, by default all.
-    `topology`: the job's mesh, or the sizes of its dimensions, to check them by. `deadline_s`: how
-    long a rank waits for the others.
+    is most even and keeps the most activations. `group`: the data-parallel ranks, and with pipeline
+    stages those of all stages; by default all. `topology`: the job's mesh, or the sizes of its
+    dimensions, to check them by. `deadline_s`: how long a rank waits for the others. With pipeline
+    stages give it to `Pipeline(images=...)`, which calls `step` and `backward`.
 
     All ranks make it together, and call the same methods in the same order. Raises ValueError for
-    wrong settings, for encoders that are wrapped, and for a topology with pipeline stages or other
-    data-parallel ranks than the group's, LoaderError if ranks do not come.
+    wrong settings, for encoders that are wrapped, for units and for a topology of other ranks than
+    the group's, LoaderError if ranks do not come.
     """
 
     def __init__(
@@ -58,12 +59,22 @@ class ImageDispatch:
         if together is not None and together < 1:
             raise ValueError(f"together is {together}, allowed are positive numbers and None")
         self._encoder = EncoderCopy(encoder, blank, blank_size)
-        self._cost, self._together, self._reduction = cost, together, reduction
+        self._cost, self.together, self.reduction = cost, together, reduction
         self._exchange = Exchange(group, blank.device, deadline_s)
         if topology is not None:
             _check_topology(topology, self._exchange)
         self._exchange.copy_values(self._encoder.values(), "the encoder's values")
         self._open: StepImages | None = None
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Return this rank's copy of the encoder."""
+        return self._encoder.module
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks that encode."""
+        return self._exchange.ranks
 
     def step(
         self,
@@ -86,14 +97,14 @@ class ImageDispatch:
         trained = torch.is_grad_enabled() and bool(self._encoder.trained())
         every = self._exchange.gather((trained, own), "the sizes of the images")
         _check_alike(every)
-        size = self._together or max(1, len(own))
+        size = self.together or max(1, len(own))
         rounds = [range(first, min(first + size, len(own))) for first in range(0, len(own), size)]
         routes = []
         for one in rounds:
             images = [of_rank[one.start : one.stop] for _, of_rank in every]
             routes.append(plan_round(images, self._exchange.rank, self._cost))
         found = StepImages(
-            self._encoder, self._exchange, pixels, routes, rounds, trained, self._reduction
+            self._encoder, self._exchange, pixels, routes, rounds, trained, self.reduction
         )
         self._open = found
         return found
@@ -241,12 +252,18 @@ class StepImages:
 def _check_topology(topology: Any, exchange: Exchange) -> None:
     """Raise ValueError for a topology where features do not come to the ranks that need them."""
     known = as_topology(topology)
-    known.check_dispatch()
-    ranks = known.seat(exchange.global_rank, exchange.world).ranks
-    if ranks != exchange.ranks:
+    if isinstance(known, UnitTopology):
         raise ValueError(
-            f"the topology has {ranks} data-parallel ranks, and the group has {exchange.ranks}: "
-            "give the data-parallel group of this process as group=, such as mesh.get_group('dp')"
+            "the topology is units, whose encoders have ranks of their own: give Units "
+            "spread=True, and no ImageDispatch"
+        )
+    ranks, stages = known.seat(exchange.global_rank, exchange.world).ranks, known.stages
+    if ranks * stages != exchange.ranks:
+        each = f" in {stages} pipeline stages" if stages > 1 else ""
+        raise ValueError(
+            f"the topology has {ranks} data-parallel ranks{each}, and the group has "
+            f"{exchange.ranks} ranks: give the data-parallel group of this process as group=, such "
+            "as mesh.get_group('dp'), and with stages the group of 'dp' and 'pp'"
         )
 
 

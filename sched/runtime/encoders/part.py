@@ -25,6 +25,7 @@ from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros,
 from ..stage.calling import Calling, plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
+from .spread import parts_of, rows_of_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class _Kept:
 class EncoderPart:
     """Runs the encoder passes of one rank.
 
-    `program`: says which they are, and what they take. `calling`: as for stages. Raises ValueError
-    for edges and joints that do not fit.
+    `program`: says which they are, and what they take. `calling`: as for stages. `names`: of the
+    features, by default the encoders'. `replicas`: of the language model in the program. Raises
+    ValueError for edges and joints that do not fit.
     """
 
     program: Program
@@ -48,6 +50,8 @@ class EncoderPart:
     encoders: Sequence[EncoderSpec]
     placement: EncoderPlacement
     calling: Calling = field(default_factory=Calling)
+    names: tuple[str, ...] = ()
+    replicas: int = 1
     kinds: frozenset[str] = frozenset()
     routes: EncoderRoutes = field(init=False)
     joints: Mapping[tuple[int, int], Joint] = field(init=False)
@@ -63,7 +67,7 @@ class EncoderPart:
     def __post_init__(self) -> None:
         """Find out what the passes work on, and compare them with the layers."""
         self.routes = find_routes(self.program, self.placement)
-        names = [encoder.name for encoder in self.encoders]
+        names = self.names or [encoder.name for encoder in self.encoders]
         self.joints = find_joints(self.program, self.placement, names)
         self._made = {(encoder, v.microbatch): v for v, encoder in self.routes.features.items()}
         encoded = {number: own for own, number in self.routes.number.items()}
@@ -80,7 +84,7 @@ class EncoderPart:
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
         """Return the sizes of what edges carry in a step of microbatches with these infos."""
-        return self.routes.specs(self.encoders, infos)
+        return self.routes.specs(self.encoders, infos, self.replicas if self.placement.part else 0)
 
     def encoded(self) -> frozenset[int]:
         """Return the microbatches that this rank encodes, as the language model numbers them."""
@@ -121,7 +125,7 @@ class EncoderPart:
         fields = self._data.microbatches[self.routes.number[what.microbatch]].fields
         constants = self._prepared(what, place, fields)
         if place.number == 0:
-            inputs = tuple(fields[name] for name in spec.inputs)
+            inputs = tuple(self._rows(fields[name], name, place, what) for name in spec.inputs)
         else:
             below = self._beside(what, place, given, along_edge=place.lowest)
             inputs = tuple(tensor.detach().requires_grad_(wanted) for tensor in below)
@@ -145,7 +149,7 @@ class EncoderPart:
         """Return what a layer gets by keyword, made once for a microbatch and encoder."""
         spec, key = self.encoders[place.encoder], (place.encoder, what.microbatch)
         if key not in self._constants:
-            extras = {name: fields[name] for name in spec.extras}
+            extras = {n: self._rows(fields[n], n, place, what) for n in spec.extras}
             with torch.no_grad():
                 found = extras if spec.prepare is None else spec.prepare(**extras)
             self._constants[key] = found
@@ -180,6 +184,15 @@ class EncoderPart:
         parts = self._data.edges[self._hidden[place.encoder, what.microbatch]].parts
         whole: Tensor = found[0]
         return tuple(unpack(whole, parts, n) for n in range(len(parts))) if parts else (whole,)
+
+    def _rows(self, field: Tensor, name: str, place: LayerPlace, what: Pass) -> Tensor:
+        """Return the rows of a field that this rank encodes: all, but of a spread encoder's."""
+        if not self.placement.part:
+            return field
+        every = range(len(self.encoders))
+        sizes = [self._data.edges[self._made[one, what.microbatch]].shape[0] for one in every]
+        own = place.encoder
+        return rows_of_part(field, name, sum(sizes[:own]), sizes[own], sum(sizes))
 
     def _backward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
         kept: _Kept = given[f"encoder{what.kind[2:]}"]
@@ -256,11 +269,15 @@ def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class RankEncoders:
-    """All encoders, and which of their layers this rank runs; empty for models without any."""
+    """All encoders, and which of their layers this rank runs; empty for models without any.
+
+    `names`: of their features. `specs`: of one that is spread, its parts.
+    """
 
     specs: tuple[EncoderSpec, ...]
     rank: int
     placement: EncoderPlacement = field(default_factory=EncoderPlacement)
+    names: tuple[str, ...] = ()
 
     def layers(self) -> Iterator[tuple[EncoderSpec, int, nn.Module]]:
         """Yield encoder, number and module of each layer that this rank runs."""
@@ -304,7 +321,8 @@ class RankEncoders:
 
     def placed(self, program: Program) -> EncoderPlacement:
         """Return the placement for another program. Raises ValueError if layers are elsewhere."""
-        found = place_encoders(program, [len(spec.modules) for spec in self.specs])
+        layers, parts = [len(spec.modules) for spec in self.specs], bool(self.placement.part)
+        found = place_encoders(program, layers, parts=parts)
         # A program with few microbatches may leave out whole encoder pipelines.
         known = self.placement
         if found.width != known.width or not found.position.items() <= known.position.items():
@@ -316,13 +334,21 @@ class RankEncoders:
         return known
 
 
-def rank_encoders(specs: Sequence[EncoderSpec], program: Program, rank: int) -> RankEncoders:
-    """Return the encoders of a rank. Raises ValueError for two of one name, and as placing does."""
+def rank_encoders(
+    specs: Sequence[EncoderSpec], program: Program, rank: int, parts: int = 0
+) -> RankEncoders:
+    """Return the encoders of a rank. `parts`: into which units spread one, 0 for none.
+
+    Raises ValueError for two of one name, and as placing does.
+    """
     counts = Counter(spec.name for spec in specs)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise ValueError(f"two encoders are called {twice[0]!r}; give each a name of its own")
-    placement = place_encoders(program, [len(spec.modules) for spec in specs])
-    return RankEncoders(tuple(specs), rank, placement)
+    names = tuple(spec.name for spec in specs)
+    specs = parts_of(specs, parts) if parts else specs
+    layers = [len(spec.modules) for spec in specs]
+    placement = place_encoders(program, layers, parts=parts > 0)
+    return RankEncoders(tuple(specs), rank, placement, names)
 
 
 def trained_program(

@@ -34,15 +34,20 @@ class EncoderPlacement:
 
     `share`: for each encoder the layers that a rank runs. `position`: of each rank with encoder
     passes, its place in its encoder pipeline. `width`: the ranks of an encoder pipeline.
+    `part`: of each rank, the encoder that it runs, where each is a part of one that is spread.
     """
 
     share: tuple[int, ...] = ()
     position: Mapping[int, int] = field(default_factory=dict)
     width: int = 1
+    part: Mapping[int, int] = field(default_factory=dict)
 
     def layer(self, item: Pass) -> LayerPlace:
         """Return the layer that a pass runs, forward or backward."""
         local = layer_number(item.kind)
+        if self.part:
+            last = self.share[0] - 1
+            return LayerPlace(self.part[item.stage], local, local == 0, local == last)
         for encoder, share in enumerate(self.share):
             if local < share:
                 number = self.position[item.stage] * share + local
@@ -52,7 +57,7 @@ class EncoderPlacement:
 
     def on_rank(self, rank: int, encoder: int) -> range:
         """Return the numbers of an encoder's layers that a rank runs, none on other ranks."""
-        if rank not in self.position:
+        if rank not in self.position or self.part.get(rank, encoder) != encoder:
             return range(0)
         share = self.share[encoder]
         return range(self.position[rank] * share, (self.position[rank] + 1) * share)
@@ -62,8 +67,12 @@ class EncoderPlacement:
         return self.layer(item).highest and self.position[item.stage] == self.width - 1
 
 
-def place_encoders(program: Program, layers: Sequence[int]) -> EncoderPlacement:
+def place_encoders(
+    program: Program, layers: Sequence[int], *, parts: bool = False
+) -> EncoderPlacement:
     r"""Return the placement of encoders with these numbers of layers in a program.
+
+    `parts`: whether each is a part of one that is spread, on a rank of its own.
 
     Raises ValueError if the program's passes are not those of such encoders.
 
@@ -88,8 +97,9 @@ def place_encoders(program: Program, layers: Sequence[int]) -> EncoderPlacement:
         )
     position = _positions(program, held)
     width = 1 + max(position.values(), default=0)
-    _check_counts(held, position, layers, width)
-    return EncoderPlacement(tuple(count // width for count in layers), position, width)
+    _check_counts(held, position, layers[:1] if parts else layers, width)
+    part = {rank: number for number, rank in enumerate(sorted(held))} if parts else {}
+    return EncoderPlacement(tuple(count // width for count in layers), position, width, part)
 
 
 def _positions(program: Program, ranks: Mapping[int, set[int]]) -> dict[int, int]:
@@ -162,7 +172,9 @@ class EncoderSpec:
     with by keyword (rotary embeddings, borders of images); without, they get the fields. `pieces`:
     into how many passes each layer is cut: its method `pieces()` returns so many modules, which are
     run in its place one after another, and name their tensors as the layer does. Fill a schedule
-    with that many times as many layers, then.
+    with that many times as many layers, then. `images`: the number
+    of a microbatch's images, all alike, by cost or as a function of its info: for
+    Units(spread=True).
     """
 
     name: str
@@ -177,6 +189,7 @@ class EncoderSpec:
     extras: tuple[str, ...] = ()
     prepare: Callable[..., Mapping[str, Any]] | None = None
     pieces: int = 1
+    images: Mapping[str, int] | Callable[[Any], int] | None = None
 
     def __post_init__(self) -> None:
         """Freeze what is not to be trained.

@@ -15,6 +15,7 @@ from ...ir.program import Edge, Pass, Program
 from ..compiled import Value
 from ..parts import Joint, TensorSpec
 from .placement import EncoderPlacement, EncoderSpec, is_encoder
+from .spread import part_specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +36,35 @@ class EncoderRoutes:
     wanted: frozenset[Pass]
 
     def specs(
-        self, encoders: Sequence[EncoderSpec], infos: Sequence[Any]
+        self, encoders: Sequence[EncoderSpec], infos: Sequence[Any], replicas: int = 0
     ) -> dict[Value, TensorSpec]:
         """Return the size of everything that edges carry in a step.
 
         `infos`: of the language model's microbatches, None for those of which nothing comes here.
+        `replicas`: of the language model, where encoders are parts of one, 0 where they are not.
         """
         found = {}
+        # Of each microbatch, by encoder.
+        features = (
+            part_specs(encoders, infos, replicas)
+            if replicas
+            else [
+                tuple(each.features_spec(info) for each in encoders) if info is not None else ()
+                for info in infos
+            ]
+        )
         for value, encoder in self.features.items():
-            if (info := infos[self.number[value.microbatch]]) is not None:
-                found[value] = encoders[encoder].features_spec(info)
+            number = self.number[value.microbatch]
+            if infos[number] is not None:
+                found[value] = features[number][encoder]
         for value, encoder in self.hidden.items():
             if (info := infos[self.number[value.microbatch]]) is not None:
                 found[value] = encoders[encoder].hidden_spec(info)
         for value, several in self.gradients.items():
-            if (info := infos[value.microbatch]) is None:
+            if infos[value.microbatch] is None:
                 continue
             # The gradients of several encoders' features travel as one flat tensor.
-            parts = [encoders[encoder].features_spec(info) for encoder in several]
+            parts = [features[value.microbatch][encoder] for encoder in several]
             size = sum(width * tokens for tokens, width in (part.shape for part in parts))
             found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
         return found
@@ -94,7 +106,8 @@ def find_joints(
 ) -> dict[tuple[int, int], Joint]:
     """Return where features enter the language model, by stage and microbatch.
 
-    `names`: of the encoders. Raises ValueError if an F gets features of some encoders only.
+    `names`: of the encoders; one, if these are its parts. Raises ValueError if an F gets features
+    of some encoders only.
     """
     takes: dict[tuple[int, int], dict[int, str]] = {}
     for source, target in _features(program):
@@ -112,9 +125,11 @@ def find_joints(
                 f"{Pass(place[0], 'F', place[1])} gets no features of {', '.join(missing)}; add an "
                 "edge from the last layer's EF"
             )
-        every = range(len(names))
+        every = range(len(placement.share))
         back = tuple((*place, encoder) in returned for encoder in every)
-        found[place] = Joint(tuple(names), tuple(brought[encoder] for encoder in every), back)
+        takes_here = tuple(brought[encoder] for encoder in every)
+        order = tuple([*brought].index(encoder) for encoder in every) if placement.part else ()
+        found[place] = Joint(tuple(names), takes_here, back, order)
     return found
 
 

@@ -1,8 +1,9 @@
 """A Hugging Face model with what its forward does between its modules, ready for a pipeline."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,12 @@ from ...ir.registry import schedules
 from ...planners.stage_split import SplitPlan, read_split, split_of
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
+from ..files import on_all_ranks
 from ..job.start import generator_of, tokens_by
 from ..pipeline import Pipeline
+from ..pretrained.loading import set_weights
+from ..pretrained.making import materialise, precisions_of
+from ..pretrained.saving import save_weights
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
@@ -27,7 +32,10 @@ from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import algorithm_of
 from .images import Images
 from .layers import Layers
+from .small import fill, small_model
 
+# Ranks that load wait for each other as long, at least: shares and disks differ.
+_LOAD_S = 1800.0
 # The check's microbatch: positions of two packed samples.
 _POSITIONS = (0, 1, 2, 3, 4, 0, 1, 2)
 
@@ -39,7 +47,7 @@ class Adapted:
     `list_name`: of its list of layers. `words`: the name of its embedding, `front`: of modules
     behind it; `norm`, `head`: of those after the layers. `layers`: calls the layers. `images`: its
     encoder, if it has one. `inside`: what the embedding multiplies by itself, `logits`: what the
-    logits are multiplied with; `softcap` of them.
+    logits are multiplied with; `softcap` of them. `again`: adapts another model of the same class.
     """
 
     model: nn.Module
@@ -49,6 +57,7 @@ class Adapted:
     norm: str
     head: str
     layers: Layers
+    again: Callable[[nn.Module], "Adapted"]
     images: Images | None = None
     positions: str = ""
     inside: float = 1.0
@@ -72,15 +81,19 @@ class Adapted:
         *,
         words: bool = True,
         head: bool = True,
-        check: Mapping[str, Any] | Literal[False] | None = None,
+        check: Any = None,
     ) -> list[nn.Module]:
         """Return the stages by number, compared with the model's forward as `split` does.
 
         `words`, `head`: as for `modules`. `check`: as for `split`; the images of a microbatch that
-        has some, as {"input_ids": ids, **cp.hf_kwargs(batch, model)}, are encoded and merged.
-        Raises ValueError as `split` does.
+        has some, as {"input_ids": ids, **cp.hf_kwargs(batch, model)}, are encoded and merged. Of a
+        model on the meta device a small one of its class is compared, or that of a config that is
+        given as `check`. Raises ValueError as `split` does.
         """
         plan = _read(plan)
+        if self.is_meta and check is not False:
+            self._check_small(check, words=words, head=head)
+            check = False
         # an embedding that is divided over ranks is looked up without its own forward
         layers = self.layers.cut(_sizes(plan), 1.0 if words else self.inside)
         fields = self._tiny() if check is None else check
@@ -101,6 +114,24 @@ class Adapted:
             fields = False
         return cut(calls=calls, check=fields)
 
+    def _check_small(self, config: Any, *, words: bool, head: bool) -> None:
+        """Raise ValueError where a small model of the same class is not split rightly."""
+        model = small_model(self.model, config)
+        small = self.again(model)
+        plan = small.plan(min(2, len(small.layers.kinds)))
+        fill(model, [*chain(*small.modules(plan)), *small._rotary()])
+        small.split(plan, words=words, head=head)
+
+    def _rotary(self) -> list[str]:
+        """Return the name of the module that makes rotary embeddings, in no stage."""
+        rotary = self.layers.rotary
+        return [name for name, each in self.model.named_modules() if each is rotary]
+
+    @property
+    def is_meta(self) -> bool:
+        """Return whether the model is on the meta device, without memory."""
+        return any(p.is_meta for p in self.model.get_submodule(self.words).parameters())
+
     def _tiny(self) -> dict[str, Tensor]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
         near: Tensor = self.model.get_submodule(self.words).get_parameter("weight")
@@ -118,9 +149,10 @@ class Adapted:
         *,
         plan: SplitPlan | str | Path | None = None,
         options: Mapping[str, Any] | None = None,
-        check: Mapping[str, Any] | Literal[False] | None = None,
+        check: Any = None,
         vocabulary: Mapping[str, Any] | None = None,
         images: Mapping[str, Any] | Literal[False] | None = None,
+        weights: str | Path | int | None = None,
         **given: Any,
     ) -> Pipeline:
         """Return the pipeline that trains the model; all processes call it together.
@@ -136,6 +168,7 @@ class Adapted:
         if images is False:
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
             more: dict[str, Any] = {"plan": plan, "options": options, "check": check}
+            more["weights"] = weights
             return text.pipeline(mesh, schedule, vocabulary=vocabulary, **more, **given)
         ranks, seat = _seat(mesh)
         pictures = self.images
@@ -159,11 +192,17 @@ class Adapted:
         if self.layers.routers is not None:
             given["auxiliary"] = self.layers.routers.take
         shape = tokens_by(self.width)
-        return Pipeline(
+        numbers = program.stages_of(seat) if seat < ranks else ()
+        modules = self.modules(plan, words=words, head=head)
+        names = [*chain(*(modules[number] for number in numbers)), *self._rotary()]
+        if pictures is not None and _encodes(program, mesh, seat):
+            names += [f"{pictures.base}.{name}" for name, _ in pictures.module.named_children()]
+        units = self._materialise(names, weights, mesh)
+        pipe = Pipeline(
             mesh,
             schedule=schedule,
             options=options,
-            stages={n: stages[n] for n in (program.stages_of(seat) if seat < ranks else ())},
+            stages={number: stages[number] for number in numbers},
             **{
                 "dtype": self.dtype,
                 "extras": self.extras,
@@ -173,6 +212,46 @@ class Adapted:
                 **given,
             },
         )
+        if weights is not None:
+            work = partial(set_weights, self.model, pipe.held(), units, weights)
+            try:
+                on_all_ranks(pipe, f"load {weights}", max(pipe.deadline_s, _LOAD_S), work)
+            except Exception:
+                pipe.close()
+                raise
+        return pipe
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        pipe: Pipeline,
+        *,
+        shard_bytes: int = 5 * 10**9,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Write the weights of a pipeline of this model for `from_pretrained`; all ranks call this.
+
+        As `save_weights` does, which raises.
+        """
+        save_weights(folder, pipe, self.model, shard_bytes, deadline_s)
+
+    def _materialise(
+        self, names: Iterable[str], weights: str | Path | int | None, mesh: DeviceMesh | Units
+    ) -> dict[str, nn.Module]:
+        """Give the modules of these names memory, if they have none, and return them by name."""
+        if self.is_meta != (weights is not None):
+            raise ValueError(
+                "the model is on the meta device; give weights=, a folder of safetensors files, or "
+                "a seed to draw them from"
+                if self.is_meta
+                else "the model has weights; make it under torch.device('meta') to give weights="
+            )
+        units = {name: self.model.get_submodule(name) for name in names}
+        if weights is not None:
+            kind = mesh.device if isinstance(mesh, Units) else mesh.device_type
+            here = 0 if kind == "cpu" else torch.accelerator.current_device_index()
+            materialise(units, torch.device(kind, here), precisions_of(self.model, self.dtype))
+        return units
 
     @property
     def dtype(self) -> torch.dtype:
@@ -294,6 +373,13 @@ def _seat(mesh: DeviceMesh | Units) -> tuple[int, int]:
     if isinstance(mesh, Units):
         return mesh.backbone.pp, mesh.seat(mesh.rank_of(dist.get_rank()))
     return mesh["pp"].size(), mesh["pp"].get_local_rank()
+
+
+def _encodes(program: Program, mesh: DeviceMesh | Units, seat: int) -> bool:
+    """Return whether a process has an encoder."""
+    if isinstance(mesh, Units):
+        return seat >= mesh.backbone.pp
+    return any(is_encoder(item) for item in program.ranks[seat])
 
 
 def _refuse_without_encoder(

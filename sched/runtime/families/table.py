@@ -1,7 +1,8 @@
 """Find the description of a model, by its config's model_type, and adapt the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -40,7 +41,7 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     if family is None:
         raise ValueError(_unknown(model, kind))
     if isinstance(family, DecoderFamily):
-        return _adapted(model, family, config, family.base)
+        return _adapted(model, family, config, family.base, partial(adapt, family=family))
     base: Any = _module(model, family.base, "base")
     name = f"{family.base}.{family.language}"
     text = _module(model, name, "language").config
@@ -52,11 +53,17 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     decoder = replace(decoder, base=name, head="lm_head", scale_logits=plain.scale_logits)
     module = ImageFeatures(base, family.encoder, family.features)
     images = Images(family, config, module, family.base, text.hidden_size)
-    return _adapted(model, replace(decoder, softcap=plain.softcap), text, name, images)
+    decoder, again = replace(decoder, softcap=plain.softcap), partial(adapt, family=family)
+    return _adapted(model, decoder, text, name, again, images)
 
 
 def _adapted(
-    model: Any, family: DecoderFamily, config: Any, base: str, images: Images | None = None
+    model: Any,
+    family: DecoderFamily,
+    config: Any,
+    base: str,
+    again: Callable[[nn.Module], Adapted],
+    images: Images | None = None,
 ) -> Adapted:
     inside = dict.fromkeys(("words", "positions", "dropout", "layers", "norm", "rotary"), "")
     for field in inside:
@@ -90,6 +97,7 @@ def _adapted(
         inside=float(scale),
         logits=float(family.scale_logits(config)),
         softcap=family.softcap(config),
+        again=again,
     )
 
 

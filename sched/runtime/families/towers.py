@@ -5,7 +5,6 @@ places of learned positions) is made once for a microbatch, of its grids alone. 
 are made by the layers that they are of, and go up beside the hidden states.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -134,7 +133,7 @@ def cut_tower(tower: Any) -> tuple[list[nn.Module], TowerConstants]:
         )
         layers.append(TowerLayer(place, {name: tower.get_submodule(name) for name in names}))
     dtype = next(tower.parameters()).dtype
-    rotary, points = copy.deepcopy(tower.rotary_pos_emb), getattr(tower, "num_grid_per_side", 0)
+    rotary, points = tower.rotary_pos_emb, getattr(tower, "num_grid_per_side", 0)
     return layers, TowerConstants(config, rotary, dtype, points)
 
 

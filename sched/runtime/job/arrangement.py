@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...transforms.generator_passes import with_generator, without_last_stage
+from ..encoders.part import RankEncoders, rank_encoders
 from ..encoders.placement import EncoderSpec
 from ..links.place import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
@@ -72,6 +73,13 @@ class Arrangement:
         """Return the number of microbatches that each replica has in the first program."""
         replicas = 1 if self.here is None else self.here.units.backbone.dp
         return self.first_program.microbatches // replicas
+
+    def encoders(self, specs: Sequence[EncoderSpec]) -> RankEncoders:
+        """Return this rank's encoders. Raises ValueError as `rank_encoders` does."""
+        units = None if self.here is None else self.here.units
+        size = units.encoder if units is not None and units.spread else None
+        parts = 0 if size is None else size.dp
+        return rank_encoders(specs, self.first_program, self.place.seat, parts)
 
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""

@@ -18,6 +18,7 @@ from ...transforms.generator_passes import without_generator_gradient
 from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
 from ..compiled import Value, collectives
 from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..encoders.travelling import RankImages
 from ..execution.waiting import Pipelines
 from ..links.process_groups import Channel, channels_of
 from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
@@ -73,6 +74,7 @@ class Programs:
     capture: StateCapture | None
     facts: ModelFacts
     placement: Sequence[int]
+    images: RankImages
     replicas: range = range(1)
     in_all: int = 1
     channels: Sequence[Channel] = ()
@@ -157,8 +159,10 @@ class Programs:
             return frozenset(wanted)
         options, vocabulary = self.options, self.vocabulary
         wanted |= set(options.extras)
-        if rank == self.placement[0] and not (vocabulary and vocabulary.shard.embedding):
-            wanted |= set(options.inputs)
+        if rank == self.placement[0]:
+            wanted |= self.images.fields()
+            if not (vocabulary and vocabulary.shard.embedding):
+                wanted |= set(options.inputs)
         if rank == self.placement[-1] and options.loss is not None:
             wanted |= set(options.labels)
         if vocabulary is not None:
@@ -210,7 +214,8 @@ class Programs:
         self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
         specs, calling = self.encoders.specs, self.options.calling
         placement = self.encoders.placement
-        encoder = EncoderPart(program, self.rank, specs, placement, calling)
+        several = self.encoders.names, self.in_all
+        encoder = EncoderPart(program, self.rank, specs, placement, calling, *several)
         if training:
             refuse_without_backward(encoder)
         stages = Stages(
@@ -221,6 +226,7 @@ class Programs:
             self.merging,
             self.capture,
             own=self.own_microbatches(microbatches),
+            travelling=self.images.name,
         )
         spec, generator = self.generator.spec, None
         if spec is not None:

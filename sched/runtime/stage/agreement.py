@@ -20,6 +20,7 @@ class RankFacts:
     by name, which of the layers that the rank runs are. `shared`: what the parameters are like that
     other ranks have too. `copies`: the same for encoders' parameters, of which other ranks may have
     copies. `names`: of the stages' other ones. `generator`: what it is called, if there is one.
+    `images`: of those that travel, whether their encoder is trained, None without any.
     """
 
     trained: Mapping[int, bool]
@@ -30,6 +31,7 @@ class RankFacts:
     copies: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     generator: str = ""
+    images: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def facts_of(
     encoders: Mapping[str, Mapping[int, bool]],
     copies: Mapping[str, nn.Parameter],
     generator: str,
+    images: bool | None = None,
 ) -> RankFacts:
     """Return what a rank tells the others of its stages, and of its encoders' layers.
 
@@ -94,6 +97,7 @@ def facts_of(
             if id(p) not in several
         ),
         generator,
+        images,
     )
 
 
@@ -135,6 +139,11 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
             raise ValueError(
                 f"rank {rank} has the generator {facts.generator!r}, rank 0 "
                 f"{everyone[0].generator!r}; give every rank the same generator="
+            )
+        if facts.images != everyone[0].images:
+            raise ValueError(
+                f"rank {rank} and rank 0 differ in images=, or in whether their encoder is "
+                "trained; give every rank the same TravellingImages, frozen on all or none"
             )
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
     lowest = _lowest_trained(everyone)
@@ -198,6 +207,8 @@ def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> It
     trained = {stage: yes for facts in everyone for stage, yes in facts.trained.items()}
     # Stages whose features' gradients an edge takes back to an encoder.
     back = {e.source.stage for e in program.edges if encoded and e.source.kind in BACKWARD}
+    if any(facts.images for facts in everyone):
+        back.add(0)
     yield (flows := any(facts.embedding for facts in everyone))
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back

@@ -37,10 +37,11 @@ def check_stages(
     `names`: of the modules that stages hold, in their order. `batch`: a microbatch, whose first
     field is the input and the others the stages' extras; None for one that is made here. `finish`:
     what is done to the logits of a head that no stage has. Without a
-    forward to compare with, or with parameters that are not whole here, nothing is done. The model
-    is run twice, in eval mode, and needs memory for its gradients twice.
+    forward to compare with, or with stages that are not whole here, nothing is done. The model is
+    run twice, in eval mode, and needs memory for its gradients twice.
     """
-    absent = (p.is_meta or isinstance(p, DTensor) for p in model.parameters())
+    held = (p for stage in stages for p in stage.parameters())
+    absent = (p.is_meta or isinstance(p, DTensor) for p in held)
     if type(model).forward is nn.Module.forward or any(absent):
         return
     _refuse_cut_tie(model)

@@ -111,7 +111,7 @@ class Stages:
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
     `joints`: where encoders' features enter. `merging`: what becomes of them.
     `capture`: how a generator's states are taken from the last stage. `own`: the microbatches that
-    they run, all by default.
+    they run, all by default. `travelling`: the name of features that come before the passes.
     """
 
     program: Program
@@ -122,6 +122,7 @@ class Stages:
     capture: StateCapture | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     own: range | None = None
+    travelling: str = ""
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
@@ -184,10 +185,13 @@ class Stages:
             x = x.detach().requires_grad_(wanted)
         joint = self.joints.get((what.stage, what.microbatch))
         features = joint.features(given) if joint is not None else []
+        # Their gradients are taken when all passes are over, not as a result of this backward.
+        early = self._early(what)
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient, states, beside = None, None, None
         with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
-            output = self._call(what, x, features, microbatch)
+            whole = features if joint is None else joint.joined(features)
+            output = self._call(what, x, [*whole, *early], microbatch)
             states = self._states(what, output, microbatch)
             if self.options.auxiliary is not None and what.stage == self.program.stages - 1:
                 beside = self.options.auxiliary(microbatch.fields) * microbatch.weight
@@ -236,11 +240,17 @@ class Stages:
         extras = {name: fields[name] for name in self.options.extras}
         module: Callable[..., Tensor] = self.modules_by_stage[what.stage]
         if features and self.merging is not None:
-            names = self.joints[what.stage, what.microbatch].names
+            joint = self.joints.get((what.stage, what.microbatch))
+            names = (self.travelling,) if joint is None else joint.names
             module = self.merging.around(module, names, fields, embedded=x is not None)
         if self.capture is not None and what.stage == self.program.stages - 1:
             self.capture.expect()
         return call_module(module, [*inputs, *features], extras, self._calling, what)
+
+    def _early(self, what: Pass) -> list[Tensor]:
+        """Return the features of a first stage's microbatch that came before the passes."""
+        found = None if what.stage else self._data.features.get(what.microbatch)
+        return [] if found is None else [found]
 
     def _backward(self, what: Pass, given: Given) -> Made:
         kept: _Kept = given["activation"]

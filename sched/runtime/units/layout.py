@@ -111,7 +111,8 @@ class Units:
     an equal share of its layers on every rank of a pipeline. `ahead`: how many microbatches an
     encoder is ahead of the language model that takes them. `device`: the type of device that
     tensors are on. `generator`: the size of the generator, whose pp is 1. None stands for a unit
-    that the job does not have.
+    that the job does not have. `spread`: whether encoders' replicas share the images of each
+    microbatch, as `Balance(dispatch="images")` has it, or get whole microbatches in turn.
 
     >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
@@ -128,6 +129,7 @@ class Units:
     ahead: int = 2
     device: str = "cpu"
     generator: UnitSize | None = None
+    spread: bool = False
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -144,11 +146,19 @@ class Units:
                 f"the generator has pp {self.generator.pp}, and the runtime runs it as one pass; "
                 "give pp 1, and more replicas"
             )
+        if self.spread and (self.encoder is None or self.encoder.pp > 1):
+            pp = None if self.encoder is None else self.encoder.pp
+            raise ValueError(
+                f"units spread images over an encoder's replicas, and its pp is {pp}; give it pp "
+                "1, and more replicas"
+            )
         if self.ahead < 0:
             raise ValueError(f"ahead is {self.ahead}; give 0 or more microbatches")
 
     @classmethod
-    def from_layout(cls, path: str | Path, *, ahead: int = 2, device: str = "cpu") -> "Units":
+    def from_layout(
+        cls, path: str | Path, *, ahead: int = 2, device: str = "cpu", spread: bool = False
+    ) -> "Units":
         """Return the units of a layout that `counterpoise plan orchestrate --out` wrote.
 
         Raises ValueError, with the file's name, for anything else, and for a generator of which pp
@@ -156,7 +166,7 @@ class Units:
         """
         try:
             sizes = _read(json.loads(Path(path).read_text("utf-8")))
-            return cls(**sizes, ahead=ahead, device=device)
+            return cls(**sizes, ahead=ahead, device=device, spread=spread)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -105,7 +105,7 @@ def _encode(
     gradients = {p.microbatch: p for p in base.ranks[base.placement[0]] if _ends(p)}
     for number in range(size.dp):
         seats = units.encoder_seats[number * width : (number + 1) * width]
-        own = jobs[number :: size.dp]
+        own = jobs if units.spread else jobs[number :: size.dp]
         for seat in seats:
             order[seat] = tuple(_order(own, seat, sum(shares), units.ahead))
         for job in own:
@@ -225,7 +225,8 @@ def layout_digest(units: Units, layers: Sequence[int]) -> str:
     """
     every = (units.backbone, units.encoder, units.generator)
     sizes = [None if size is None else (size.dp, size.pp) for size in every]
-    text = json.dumps([sizes, units.ahead, list(layers)])
+    spread = ["spread"] if units.spread else []
+    text = json.dumps([sizes, units.ahead, list(layers), *spread])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -181,8 +181,10 @@ def _take(
     whole: Tensor, sharding: Sharding, rank: int, device: torch.device | str | None
 ) -> nn.Parameter:
     """Return a rank's rows of a parameter, padded, as a parameter of its own."""
-    rows = _padded(whole.detach(), sharding, rank)
-    return nn.Parameter(rows.to(device or whole.device), requires_grad=whole.requires_grad)
+    rows, device = _padded(whole.detach(), sharding, rank), device or whole.device
+    # of the meta device there is nothing to copy: the rows are loaded later
+    rows = torch.zeros_like(rows, device=device) if rows.is_meta else rows.to(device)
+    return nn.Parameter(rows, requires_grad=whole.requires_grad)
 
 
 def _padded(value: Tensor, sharding: Sharding, rank: int) -> Tensor:

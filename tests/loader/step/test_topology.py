@@ -1,6 +1,7 @@
 """Ranks are found in torch.distributed, by group or topology, when they are first needed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,9 +138,11 @@ def test_units_of_another_size_are_refused() -> None:
         as_topology(UNITS).seat(0, 4)
 
 
-def test_images_do_not_travel_between_units() -> None:
-    with pytest.raises(ValueError, match="whose encoders have ranks of their own"):
+def test_units_that_get_whole_microbatches_are_told_to_spread_images() -> None:
+    with pytest.raises(ValueError, match="get whole microbatches: give Units spread=True"):
         RankArguments(topology=UNITS, dispatch="images")
+    spread = replace(UNITS, encoder=UnitSize(dp=2, pp=1), spread=True)
+    RankArguments(topology=spread, dispatch="images")
 
 
 def test_a_sampler_lists_the_samples_of_one_rank(join: Any) -> None:

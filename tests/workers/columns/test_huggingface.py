@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import counterpoise as cp
-from counterpoise.workers import SampleError
+from counterpoise.workers import Probe, SampleError
 from counterpoise.workers.sources.failures import DataChangedError
 from counterpoise.workers.sources.registry import open_source
 
@@ -226,6 +226,56 @@ def test_views_of_datasets_are_rows_of_their_folder(library: Any, folder: Path) 
                 library.DatasetDict(train=whole)):  # fmt: skip
         with pytest.raises(ValueError, match=r"set_transform|no datasets\.Dataset"):
             cp.HFDataset(odd)
+
+
+class Measured:
+    """A transform that counts what it measures."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, raw: Any) -> Any:
+        return raw
+
+    def probe(self, raw: Any) -> Probe:
+        self.asked.append(raw["json"]["text"])
+        return Probe(raw["__key__"], {"tokens": len(raw["json"]["text"])})
+
+    def fingerprint(self) -> str:
+        return "measured"
+
+
+def test_costs_of_rows_of_mapped_files_are_kept(library: Any, tmp_path: Path) -> None:
+    def upper(row: Any) -> Any:
+        return {"text": row["text"].upper()}
+
+    def asked(data: Any) -> list[str]:
+        """Return what a new process, so to speak, measures of a data set."""
+        found = cp.HFDataset(data, measured := Measured(), cache=tmp_path / "cache")
+        costs = [found.probe(index).cost for index in range(len(found))]
+        assert costs == [{"tokens": len(text)} for text in data["text"][:]]
+        return measured.asked
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    cached = {"cache_dir": str(tmp_path / "hub"), "split": "train"}
+    whole = library.load_dataset("json", data_files=str(path), **cached)
+    assert asked(whole) == TEXTS
+    assert asked(whole) == []
+    made = whole.map(upper)
+    assert cp.HFDataset(made).files
+    assert asked(made) == [text.upper() for text in TEXTS]
+    for view in (made, made.select([7, 2]), made.select(range(3, 9)), made.shuffle(seed=3)):
+        assert asked(view) == []
+    # One file after the other, as load_dataset makes them of shards.
+    more = made.map(lambda row: {"text": f"{row['text']} more"})
+    assert asked(library.concatenate_datasets([made, more])) == more["text"][:]
+    in_memory = library.Dataset.from_dict({"text": TEXTS})
+    assert asked(in_memory) == asked(in_memory) == TEXTS
+    # Another state of the file: its costs are measured again.
+    (path,) = cp.HFDataset(made).files
+    path.touch()
+    assert len(asked(made)) == 12
 
 
 def test_data_in_memory_have_the_same_identity_in_every_process(library: Any) -> None:

@@ -97,6 +97,12 @@ def test_a_marker_tells_a_folder(folder):
     assert format_of(folder / "marked") == "words"
 
 
+def test_a_folder_of_a_store_is_one_of_shards():
+    assert [format_of(each) for each in ("s3://a/b", "s3://a/*.tar", "s3://a/b.jsonl")] == [
+        "tar", "tar", "jsonl",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
@@ -105,7 +111,7 @@ def test_a_marker_tells_a_folder(folder):
         ("../out", "leaves the root"),
         ("/etc", "leaves the root"),
         ("link", "leaves the root"),
-        (["s3://a/b"], "is no local path"),
+        (["ftp://a/b"], "is no local path"),
     ],
 )
 def test_what_has_no_format_is_refused(folder, pattern, reason):

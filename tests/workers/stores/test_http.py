@@ -319,4 +319,3 @@ def test_a_file_is_read_by_anybody(held):
         assert pickle.loads(pickle.dumps(file)) == file
         with pytest.raises(DataChangedError):
             file.read_at(0, file.size + 1)
-        file.close()

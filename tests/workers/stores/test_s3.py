@@ -182,24 +182,54 @@ def test_what_cannot_be_read_is_one_line(
     assert "check the credentials" in failing(capsys, command, "s3://shards/train/t-000.tar")
 
 
+def ran(capsys, *arguments):
+    """Return what a command prints as JSON."""
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--json"])
+    assert not ended.value.code
+    return json.loads(capsys.readouterr().out)
+
+
 def test_analyze_gives_the_figures_of_the_tar(local, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reports = []
     for out, source in (("one", str(local)), ("two", "s3://shards/train/")):
-        with pytest.raises(SystemExit) as ended:
-            main(["analyze", source, "--out", out, "--json"])
-        assert not ended.value.code
-        reports.append(json.loads(capsys.readouterr().out))
+        reports.append(ran(capsys, "analyze", source, "--out", out))
     assert reports[1]["inputs"] == ["s3://shards/train/"]
     differing = {name for name in reports[0] if reports[0][name] != reports[1][name]}
     assert differing <= {"inputs", "seconds", "host"}  # the last is CPU time
 
 
+def test_shards_are_prepared_from_a_url(local, capsys, tmp_path):
+    report = ran(capsys, "prepare", "s3://shards/train/", "--out", str(tmp_path / "out"))
+    assert (report["samples"], report["source"]) == (20, "s3://shards/train/")
+    assert digests(TarDataset(tmp_path / "out")) == digests(TarDataset(local))
+
+
+def test_costs_of_shards_at_a_url_are_kept_before_a_run(local, capsys):
+    transform = "counterpoise:VisionLanguage"
+    report = ran(capsys, "prepare", "s3://shards/train/", "--index-only", "--transform", transform)
+    assert (report["costs_kept"], report["without_cost"]) == (20, 0)
+    stored = TarDataset("s3://shards/train/", counterpoise.VisionLanguage())
+    assert all(stored.known(index) for index in range(20))
+
+
+def test_the_doctor_names_the_samples_of_a_step(local, capsys, tmp_path):
+    balance = counterpoise.Balance("fixed", samples_per_step=4, accumulate="auto")
+    stored = TarDataset("s3://shards/train")
+    made = counterpoise.DataLoader(
+        stored, batch_size=4, shuffle=True, num_workers=0, collate_fn=list, balance=balance
+    )
+    step = next(step for step in made.steps() if step.number == 1)
+    (tmp_path / "ledger.json").write_text(json.dumps(made.state_dict()))
+    words = ("--step", "1", "--data", "s3://shards/train")
+    found = ran(capsys, "doctor", str(tmp_path / "ledger.json"), *words)
+    assert sorted(found["keys"]) == sorted(key for info in step.infos for key in info.keys)
+
+
 def test_doctor_says_what_is_at_a_url(local, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "s3://shards/train/", "--json"])
-    assert not ended.value.code
-    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    report = ran(capsys, "doctor", "s3://shards/train/")
+    found = {each["name"]: each for each in report["findings"]}
     assert found["shards"]["found"].startswith("2 of ")
     assert "0 of 2 kept" in found["indexes"]["found"]
 

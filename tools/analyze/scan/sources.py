@@ -25,7 +25,7 @@ from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
 from ....workers.sources.records import RecordDataset
-from ....workers.sources.registry import class_of
+from ....workers.sources.registry import class_of, source_of
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
@@ -140,13 +140,15 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     return FoundSource(dataset, options.found, None)
 
 
-def find_dataset(path: str) -> Any:
-    """Return the map-style dataset at package.module:name, or the mixture of a recipe's file.
+def find_dataset(path: str, cache: str | None = None) -> Any:
+    """Return the data set at package.module:name, in a recipe's file, or in files of any format.
 
-    A class or function is called first.
+    A class or function is called first; files are opened without a transform.
     """
     if is_recipe(path):
         return Mixture.from_file(path)
+    if not is_import_path(path):
+        return source_of(path, cache=cache)
     found = import_object(path)
     is_dataset = hasattr(found, "__getitem__") and not isinstance(found, type)
     return found if is_dataset else found()

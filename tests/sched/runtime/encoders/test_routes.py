@@ -19,6 +19,7 @@ from counterpoise.sched.runtime.encoders.placement import (
     place_encoders,
 )
 from counterpoise.sched.runtime.encoders.routes import EncoderRoutes, find_joints, find_routes
+from counterpoise.sched.runtime.parts import Joint
 from counterpoise.sched.transforms.training import (
     with_reductions,
     with_whole_last_backward,
@@ -73,7 +74,7 @@ def test_gradients_of_several_encoders_leave_a_backward_as_one_value() -> None:
     left = trained_program(program, placement, [None, 0])
     assert find_routes(left, placement).gradients == dict.fromkeys(both, (1,))
     joint = find_joints(left, placement, ["vision", "audio"])[0, 0]
-    assert joint == (("vision", "audio"), ("X_EF_A", "X_EF_B"), (False, True))
+    assert joint == Joint(("vision", "audio"), ("X_EF_A", "X_EF_B"), (False, True))
 
 
 def test_layers_below_the_first_that_is_trained_have_no_backward() -> None:

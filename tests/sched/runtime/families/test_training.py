@@ -1,11 +1,17 @@
 """Adapted models of every family train as their own forward does, on four processes."""
 
 import importlib.util
+import json
 import multiprocessing
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from tests.sched.runtime.families.alone import draw_and_save, refusal, saved
 from tests.sched.runtime.families.models import IMAGES, TEXT
 from tests.sched.runtime.families.training import Setting, train
 from tests.sched.runtime.pool import Pool, make_mesh
@@ -38,6 +44,44 @@ def worst(pool: Pool, setting: Setting) -> dict[str, float]:
 @pytest.mark.parametrize("setting", COVERING, ids=str)
 def test_what_differs_most_between_families_is_trained_rightly(pool, setting) -> None:
     assert not worst(pool, setting)
+
+
+def test_stages_made_alone_train_and_are_saved_as_the_whole_model(pool, tmp_path) -> None:
+    # words are tied and divided, and files have the experts one by one
+    setting = Setting("qwen2_moe", "1f1b-alg2", 4, tied=True)
+    assert not worst(pool, replace(setting, folder=saved(tmp_path / "model", "qwen2_moe")))
+    names = {path.name for path in tmp_path.glob("model-saved/*")}
+    assert {"config.json", "model.safetensors.index.json"} < names
+
+
+def test_weights_that_are_drawn_are_the_same_in_every_layout(pool, tmp_path) -> None:
+    layouts = (("1f1b", 4), ("1f1b-alg2", 2))
+    for number, (schedule, ranks) in enumerate(layouts):
+        setting = Setting("gemma2", schedule, ranks)
+        for ours, theirs in pool.run(draw_and_save, setting, str(tmp_path / f"{number}")):
+            assert abs(ours - theirs) <= TOLERANCE * abs(theirs)
+    first, *others = (
+        {n: t for path in folder.glob("*.safetensors") for n, t in load_file(path).items()}
+        for folder in sorted(tmp_path.iterdir())
+    )
+    for other in others:
+        assert first.keys() == other.keys()
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_what_one_process_cannot_load_or_save_all_refuse(pool, tmp_path) -> None:
+    setting, out = Setting("qwen2_5_vl", "1f1b", 2), tmp_path / "out"
+    folder = saved(tmp_path / "model", "qwen2_5_vl")
+    for found in pool.run(refusal, setting, folder, str(out), False):
+        assert re.search(r"no rank has model.visual.*not one of text alone", found)
+    assert not [*tmp_path.glob("out*")]
+    for found in pool.run(refusal, setting, folder, folder):
+        assert "model exists; give each model a folder of its own" in found
+    index = json.loads((tmp_path / "model/model.safetensors.index.json").read_text())
+    # what the last stage alone reads
+    (tmp_path / "model" / index["weight_map"]["model.norm.weight"]).write_bytes(b"")
+    for found in pool.run(refusal, setting, folder, str(out)):
+        assert "is damaged or cut off" in found
 
 
 def run_example(_rank: int, path: Path, kind: str, steps: int) -> list[float]:

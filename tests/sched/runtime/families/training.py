@@ -33,6 +33,7 @@ class Setting:
 
     `recompute`: every other layer again. `units`: whether encoders have two of the processes.
     `width`: of encoder pipelines; `pieces`: of each of their layers.
+    `folder`: of the model's files, where each process makes its own part, and saves it beside them.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Setting:
     units: bool = False
     width: int = 1
     pieces: int = 1
+    folder: str = ""
 
 
 def batches_of(setting: Setting, model: Any, replica: int, step: int) -> list[dict[str, Any]]:
@@ -141,10 +143,14 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     expected = copy.deepcopy(model)
     stages = setting.ranks * (2 if setting.schedule == "zbv" else 1)
     plan = plan_of(setting, stages)
+    weights = setting.folder or None
+    if weights:
+        with torch.device("meta"):
+            model = type(model)(model.config).eval()
     adapted = adapt(model)
     images = {"pieces": setting.pieces} if setting.pieces > 1 else None
     made = made_schedule(setting, adapted)
-    pipe = adapted.pipeline(mesh, made, plan=plan, images=images, deadline_s=40)
+    pipe = adapted.pipeline(mesh, made, plan=plan, images=images, weights=weights, deadline_s=40)
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)
     worst: dict[str, float] = {}
@@ -178,6 +184,11 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
         for name in state.model.keys() - state.rows.keys():
             worst[f"{name} saved"] = relative(state.model[name].detach(), whole[name].detach())
         worst["evaluation"] = relative(loss, torch.as_tensor(wanted))
+        if weights:
+            adapted.save_pretrained(f"{weights}-saved", pipe, shard_bytes=10_000)
+            saved = type(model).from_pretrained(f"{weights}-saved")
+            for name, (a, b, here, there) in pairs_of(pipe, saved).items():
+                worst[f"{name} saved"] = float(not torch.equal(a[here], b[there]))
     finally:
         pipe.close()
     return worst

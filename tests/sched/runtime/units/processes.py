@@ -1,7 +1,7 @@
 """What the processes run: units on ranks of their own, beside one process."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,8 @@ class UnitSetting:
     """A schedule on units. `layers`: of each encoder, in all. `frozen`: the encoders that are.
 
     `backbone`, `encoder`: dp, pp, and tp if it is not 1. `sharded`: whether FSDP2 divides the
-    stages, and with "a part" not all of each, over replicas.
+    stages, and with "a part" not all of each, over replicas. `spread`: whether encoders' replicas
+    share each microbatch's images.
     """
 
     name: str
@@ -42,10 +43,12 @@ class UnitSetting:
     layers: tuple[int, ...] = (2,)
     frozen: tuple[int, ...] = ()
     sharded: str = ""
+    spread: bool = False
+    dtype: torch.dtype = torch.float32
 
     @property
     def units(self) -> Units:
-        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder))
+        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder), spread=self.spread)
 
     @property
     def microbatches(self) -> int:
@@ -57,7 +60,7 @@ def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, floa
     units, count = setting.units, setting.microbatches
     at = units.rank_of(rank)
     base = schedule(setting.name, ranks=units.backbone.pp, microbatches=count)
-    model = make_model(setting.layers, base.stages, torch.float32, merges=False)
+    model = make_model(setting.layers, base.stages, setting.dtype, merges=False)
     for encoder in setting.frozen:
         for layer in model.encoders[encoder]:
             layer.requires_grad_(False)
@@ -109,9 +112,12 @@ def make_pipe(
         units,
         schedule=resumed or setting.name,
         stages=mine,
-        encoders=specs_of(model, fields=FIELDS),
+        encoders=[
+            replace(spec, images={"tiles": 1}) for spec in specs_of(model, setting.dtype, FIELDS)
+        ],
         merge=merge,
         hidden=HIDDEN,
+        dtype=setting.dtype,
         deadline_s=40,
         **made,
     )
@@ -167,4 +173,4 @@ def check_order(pipe: Pipeline, setting: UnitSetting) -> None:
 def samples_of(setting: UnitSetting, seed: int) -> list[list[Sample]]:
     """Return every replica's microbatches."""
     replicas = range(setting.units.backbone.dp)
-    return [make_samples(setting.microbatches, seed + r, torch.float32) for r in replicas]
+    return [make_samples(setting.microbatches, seed + r, setting.dtype) for r in replicas]

@@ -1,0 +1,188 @@
+"""Images that all ranks of a mesh encode, before a step's passes, wherever their samples are.
+
+The language model's schedule has no encoder passes then. Every rank has the whole encoder, and as
+much to encode as the others; features come to the first stages' ranks, as leaves of these stages'
+graphs, and their gradients go back when all passes are over. `loader.step.dispatch` moves them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..links.place import MeshPlace
+from ..parts import StepData
+from ..stage.calling import Calling, grad_mode
+
+
+class StepEncoding(Protocol):
+    """The images of one step, such as the loader's StepImages."""
+
+    def features(self, microbatch: int) -> Tensor:
+        """Return the features of a microbatch's images, a leaf."""
+
+    def backward(self) -> None:
+        """Bring gradients back, and add the sum over all ranks to the encoder's."""
+
+
+class Dispatcher(Protocol):
+    """What moves images between ranks, such as the loader's ImageDispatch."""
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Return this rank's copy of the encoder."""
+
+    @property
+    def together(self) -> int | None:
+        """Return how many microbatches are encoded together, None for all."""
+
+    @property
+    def reduction(self) -> str:
+        """Return what becomes of gradients over ranks: "mean" or "sum"."""
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks that encode."""
+
+    def step(
+        self, pixels: Sequence[Tensor | None], sizes: Sequence[Sequence[Any]] | None = None
+    ) -> StepEncoding:
+        """Return the images of a step. `pixels`, `sizes`: of each microbatch of this rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class TravellingImages:
+    """An encoder whose images travel, on a mesh with pipeline stages: `Pipeline(images=...)`.
+
+    `name`: of its features, as `merge` gets them. `dispatch`: a `counterpoise.ImageDispatch` over
+    all ranks of "dp" and "pp", with reduction="sum", the same on all of them. `inputs`: the field
+    that is encoded. `sizes`: the field that has each image's size, such as "image_grid_thw", if the
+    dispatch has a blank_size. `module_name`: of the encoder in the whole model, under which
+    checkpoints hold it; by default `encoders.NAME`. Raises ValueError for other dispatches.
+    """
+
+    name: str
+    dispatch: Dispatcher
+    inputs: str = "pixel_values"
+    sizes: str = ""
+    module_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit a pipeline."""
+        if self.dispatch.reduction != "sum":
+            raise ValueError(
+                f"the dispatch of {self.name!r} has the reduction {self.dispatch.reduction!r}, and "
+                'losses of a pipeline are weighted with the whole step: give reduction="sum"'
+            )
+        if self.dispatch.together is not None:
+            raise ValueError(
+                f"the dispatch of {self.name!r} encodes {self.dispatch.together} microbatches "
+                "together, and a pipeline has several under way: leave together="
+            )
+
+    @property
+    def called(self) -> str:
+        """Return the name of the encoder in the whole model."""
+        return self.module_name or f"encoders.{self.name}"
+
+    def fields(self) -> set[str]:
+        """Return the fields that ranks of the first stage need for it."""
+        return {self.inputs, self.sizes} - {""}
+
+
+@dataclass(slots=True)
+class RankImages:
+    """The travelling images of one rank, empty for models without. `rank`: in its pipeline."""
+
+    spec: TravellingImages | None
+    rank: int
+    calling: Calling
+    _step: StepEncoding | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the features, "" without any."""
+        return "" if self.spec is None else self.spec.name
+
+    def named_modules(self) -> dict[str, nn.Module]:
+        """Return the encoder by its name in the whole model."""
+        return {} if self.spec is None else {self.spec.called: self.spec.dispatch.encoder}
+
+    def held(
+        self, layers: Sequence[tuple[str, nn.Module]], elsewhere: frozenset[str]
+    ) -> tuple[list[tuple[str, nn.Module]], frozenset[str]]:
+        """Return modules with the encoder, and names with its own if another rank saves it."""
+        own = self.named_modules()
+        return [*layers, *own.items()], elsewhere | frozenset(own if self.rank else ())
+
+    def fields(self) -> set[str]:
+        """Return the fields that ranks of the first stage need."""
+        return set() if self.spec is None else self.spec.fields()
+
+    def is_trained(self) -> bool | None:
+        """Return whether features have a gradient, None without any."""
+        parameters = [p for m in self.named_modules().values() for p in m.parameters()]
+        return None if self.spec is None else any(p.requires_grad for p in parameters)
+
+    def counted_elsewhere(self) -> list[nn.Parameter]:
+        """Return the parameters that another rank counts in a norm: the pipeline's first one."""
+        modules = self.named_modules().values() if self.rank else ()
+        return [p for module in modules for p in module.parameters()]
+
+    def encode(self, data: StepData, count: int, *, is_first: bool) -> StepData:
+        """Return the data with the features, on ranks of the first stage; all ranks call this.
+
+        `count`: the microbatches of the step. Raises as the dispatch does.
+        """
+        spec = self.spec
+        if spec is None:
+            return data
+        fields = [one.fields for one in data.microbatches] if is_first else []
+        pixels: list[Tensor | None] = [one[spec.inputs] for one in fields] or [None] * count
+        sizes: list[list[Any]] | None = None
+        if spec.sizes:
+            sizes = [[*map(tuple, one[spec.sizes].tolist())] for one in fields] or [[]] * count
+        near = next(spec.dispatch.encoder.parameters(), torch.zeros(()))
+        with grad_mode(data.training), self.calling.cast(near):
+            self._step = spec.dispatch.step(pixels, sizes)
+            features = {number: self._step.features(number) for number in range(count)}
+        return replace(data, features=features if is_first else {})
+
+    def finish(self) -> None:
+        """Bring gradients back, and run the encoder's backward; all ranks call this."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.backward()
+
+
+def rank_images(
+    spec: TravellingImages | None,
+    place: MeshPlace | None,
+    others: Sequence[Any],
+    calling: Calling,
+) -> RankImages:
+    """Return a rank's travelling images. `place`: None in units. `others`: the schedule's encoders.
+
+    Raises ValueError for units, for encoders beside them, and for other ranks than the mesh's.
+    """
+    if spec is not None:
+        if place is None:
+            raise ValueError(
+                "images= is for a mesh; in units give Units spread=True, and encoders=, whose "
+                "ranks share the images of each microbatch"
+            )
+        replicas = 1 if place.replicas is None else place.replicas.size()
+        if others:
+            raise ValueError(
+                f"images= and encoders= are both given ({spec.name!r} beside the schedule's); give "
+                "one: images that travel are encoded before the passes, others beside them"
+            )
+        if spec.dispatch.ranks != replicas * place.ranks:
+            raise ValueError(
+                f"images travel between {spec.dispatch.ranks} ranks, and the mesh has {replicas} "
+                f"x {place.ranks} in dp and pp: make the ImageDispatch with the group of these, "
+                "which is by default that of all processes"
+            )
+    return RankImages(spec, 0 if place is None else place.rank, calling)

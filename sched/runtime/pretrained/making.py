@@ -1,0 +1,115 @@
+"""Make the parameters and buffers of some modules of a model that is on the meta device.
+
+What is not loaded is set by the model's own `_init_weights`, as `from_pretrained` does it. Each
+module that a rank has (a layer, the embedding) is drawn from a seed of its own, made of its name,
+so that the model is the same whatever rank has the module, and those that share it are alike.
+"""
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def materialise(
+    units: Mapping[str, nn.Module],
+    device: torch.device,
+    precisions: Mapping[str, torch.dtype] | None = None,
+) -> None:
+    """Give tensors of the meta device memory of their own; what is tied stays tied.
+
+    `units`: modules by name. `precisions`: of names that a pattern is found in, where they are not
+    the tensors' own. Buffers are NaN, so that `draw` can tell which of them nobody sets.
+    """
+    made: dict[Tensor, Tensor] = {}
+    every = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
+    for start, below, each in every:
+        for held in (vars(each)["_parameters"], vars(each)["_buffers"]):
+            for name, old in held.items():
+                if old is None or not old.is_meta:
+                    continue
+                if old not in made:
+                    where, known = f"{start}.{below}.{name}", (precisions or {}).items()
+                    kind = next((k for part, k in known if re.search(part, where)), old.dtype)
+                    new = made[old] = torch.empty_like(old, device=device, dtype=kind)
+                    if isinstance(old, nn.Parameter):
+                        made[old] = nn.Parameter(new, old.requires_grad)
+                    elif new.is_floating_point():
+                        new.fill_(float("nan"))
+                held[name] = made[old]
+
+
+def precisions_of(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
+    """Return what transformers keeps in another precision than the model's, for `materialise`.
+
+    Raises ValueError for a model of something else.
+    """
+    if not hasattr(model, "_get_dtype_plan"):
+        raise ValueError(
+            f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
+            "make the whole model on every process"
+        )
+    found: Mapping[str, torch.dtype] = model._get_dtype_plan(kind)
+    return found
+
+
+def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
+    """Set what is not loaded in some modules of a model of transformers, by their names in it.
+
+    Raises ValueError for a buffer that the model's class does not set.
+    """
+    from transformers import initialization
+
+    with torch.no_grad(), initialization.guard_torch_init_functions():
+        for name, module in units.items():
+            with _seeded(f"{seed} {name}", module):
+                _initialise(_owner(model, name), module)
+            for inside, buffer in module.named_buffers():
+                if buffer.is_floating_point() and bool(buffer.isnan().any()):
+                    raise ValueError(
+                        f"{type(model).__name__} does not set {name}.{inside} in _init_weights, so "
+                        "that a rank alone cannot make it; make the whole model on every rank"
+                    )
+
+
+def drawn(model: nn.Module, name: str, seed: int, device: torch.device) -> Tensor:
+    """Return a parameter of a module without children, as `draw` makes it, whoever has it."""
+    where, _, last = name.rpartition(".")
+    found = copy.deepcopy(model.get_submodule(where)).to("meta").to_empty(device=device)
+    draw(model, {where: found}, seed)
+    return found.get_parameter(last).detach()
+
+
+@contextmanager
+def _seeded(what: str, module: nn.Module) -> Iterator[None]:
+    """Draw random numbers that follow from a text, and leave torch's own as they are."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    devices = [] if device.type == "cpu" else [device]
+    kind = {} if device.type == "cpu" else {"device_type": device.type}
+    with torch.random.fork_rng(devices, **kind):
+        torch.manual_seed(int.from_bytes(hashlib.sha256(what.encode()).digest()[:7], "big"))
+        yield
+
+
+def _owner(model: nn.Module, name: str) -> Any:
+    """Return the innermost model of transformers that a module is in, which initialises it."""
+    from transformers import PreTrainedModel
+
+    found, at = model, model
+    for part in name.split("."):
+        at = getattr(at, part)
+        found = at if isinstance(at, PreTrainedModel) else found
+    return found
+
+
+def _initialise(owner: Any, module: nn.Module) -> None:
+    from transformers import PreTrainedModel
+
+    for child in module.children():
+        _initialise(child if isinstance(child, PreTrainedModel) else owner, child)
+    owner._init_weights(module)
