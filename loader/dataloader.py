@@ -14,6 +14,7 @@ from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
+from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
@@ -67,6 +68,9 @@ else:
 
 # The bytes that are held where nobody says how many: as in JobSpec.
 BUFFER_BYTES = 1 << 30
+# Batches of a worker, ahead of need, that are read from a store: requests are slow, and many at a
+# time are as slow as one.
+STORE_PREFETCH = 8
 
 
 class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
@@ -179,6 +183,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         else:
             checked_on_error(on_error, no_refill=BALANCED)
             self._plain = PlainState()
+        if prefetch_factor is None and num_workers and balancer is None and reads_stores(dataset):
+            prefetch_factor = STORE_PREFETCH
         # A balanced loader shuffles in its plan: torch's own sampler would only be in the way.
         super().__init__(
             dataset, batch_size, shuffle if balance is None else False, sampler, batch_sampler,

@@ -141,7 +141,7 @@ def _measured(
             python = (litdata or "") if is_lit else sys.executable
             url = f"s3://bench/{'lit' if is_lit else 'train'}/"
             words = ["-P", "-m", "benchmarks.stores.systems", system, url, str(workers)]
-            environment["COUNTERPOISE_STORE"] = "requests=64" if system == AHEAD else ""
+            environment["COUNTERPOISE_STORE"] = "requests=128" if system == AHEAD else ""
             done = subprocess.run(
                 [python, *words, str(int(decode))],
                 env=environment,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 BATCH = 16
-AHEAD = "counterpoise, further ahead"
+AHEAD = "counterpoise, further ahead"  # prefetch_factor=16, requests=128
 # Samples that webdataset shuffles among.
 BUFFER = 256
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -103,7 +103,7 @@ def litdata(url: str, workers: int, transform: Transform) -> Iterable[list[int]]
 
 SYSTEMS: dict[str, Callable[[str, int, Transform], Iterable[list[int]]]] = {
     "counterpoise": ours,
-    AHEAD: functools.partial(ours, prefetch=8),
+    AHEAD: functools.partial(ours, prefetch=16),
     "webdataset over s3fs": over_s3fs,
     "litData": litdata,
 }

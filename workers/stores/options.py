@@ -21,10 +21,10 @@ class StoreOptions:
     which a request is made again. tries: of a request.
 
     >>> StoreOptions.parse("cache=2GB, tries=3")
-    StoreOptions(requests=16, ahead=64000000, cache=2000000000, timeout=20, tries=3)
+    StoreOptions(requests=64, ahead=64000000, cache=2000000000, timeout=20, tries=3)
     """
 
-    requests: int = 16
+    requests: int = 64
     ahead: int = 64 * 10**6
     cache: int = 0
     timeout: float = 20
