@@ -47,12 +47,8 @@ def read_recipe(path: str | Path) -> Any:
             return json.loads(text)
         except ValueError as error:
             raise ValueError(f"{path} is no JSON: {error}") from None
-    try:
-        import yaml  # here: nothing else needs it
-    except ModuleNotFoundError:
-        raise ValueError(
-            f"{path} is YAML, which takes PyYAML: pip install pyyaml, or write the recipe in JSON"
-        ) from None
+    import yaml  # here: nothing else of mixtures needs it
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

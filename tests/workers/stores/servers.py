@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from counterpoise.workers.stores import files
+from counterpoise.workers.stores import allowed, files
 
 
 def begin_anew() -> None:
-    """Forget what this process has open: the environment says something else now."""
+    """Forget what this process has open: the environment says something else now.
+
+    A test that ran a worker's command in this process has restricted what it reads.
+    """
     files._of_process.clear()
+    allowed._prefixes = None
 
 
 class FaultyServer:
