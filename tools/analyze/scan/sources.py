@@ -266,6 +266,7 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
     dataset as package.module:name. listed(count) is called with the number of files of the current
     source as it grows. Raises FileNotFoundError and ValueError.
     """
+    open_dataset.cache_clear()  # what a path names may be another file by now
     tasks = list[ScanTask]()
     for source in sources:
         if is_import_path(source) or is_recipe(source):
