@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..sources.data_identity import part_at, whole_parts
+from ..sources.interface import PlainSource
 
 
 def reads_stores(source: Any) -> bool:
@@ -16,7 +17,8 @@ def reads_stores(source: Any) -> bool:
     >>> reads_stores([1, 2])
     False
     """
-    parts = whole_parts(getattr(source, "dataset", source))
+    # Nobody else's attribute `dataset` is looked at: it may open a file, and loops fork later.
+    parts = whole_parts(source.dataset if isinstance(source, PlainSource) else source)
     return any(getattr(part, "reads_stores", False) for part in parts)
 
 
