@@ -70,7 +70,7 @@ peer-suites: $(PEERS)/.installed
 $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip install -q torch==2.13.0
-	$(PEERS)/bin/pip install -q -e . -r $<
+	$(PEERS)/bin/pip install -q torch==2.13.0 -e . -r $<
 	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
 	touch $@
 
@@ -116,20 +116,21 @@ bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(KERNELS))
 $(BENCH_PEERS)/.installed: tests/benchmarks/peers.txt pyproject.toml
 	$(PYTHON) -m venv $(BENCH_PEERS)
 	$(BENCH_PEERS)/bin/pip install -q torch==2.13.0
-	$(BENCH_PEERS)/bin/pip install -q -e . -r $<
+	$(BENCH_PEERS)/bin/pip install -q torch==2.13.0 -e . -r $<
 	mkdir -p $(@D)/typing && ln -sfn $(CURDIR)/benchmarks $(@D)/typing/benchmarks
 	touch $@
 
 docs: $(STAMP)
 	PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.docs.generate
 
-# torch first, by its exact version: a range would let pip take a build for another device.
+# torch first, by its exact version: a range would let pip take a build for another device. Named
+# again with the rest: where pip has to go back, it takes a newer torch than the one installed.
 # The folder typing/ gives mypy the package under its own name, and `tests` and `benchmarks` to
 # import.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -e '.[dev]'
+	$(BIN)/pip install -q torch==2.13.0 -e '.[dev]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
 	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks
