@@ -83,6 +83,7 @@ class BalancedArguments:
     decode_threads: int
     worker_restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
+    stats: Any = None
 
 
 def read_arguments(
@@ -184,6 +185,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
         given.decode_threads,
         loader.pin_memory,
         given.worker_restarts if workers else 0,
+        given.stats,
     )
     return BalancedSettings(
         given=given,

@@ -47,6 +47,7 @@ class WorkerStart:
 
     begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
     pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
+    stats: counts what the loop does; None: nobody asks.
     """
 
     workers: int
@@ -56,6 +57,7 @@ class WorkerStart:
     threads: int = 1
     pins: bool = False
     restarts: int = 0
+    stats: Any = None
 
     @property
     def forks(self) -> bool:
@@ -156,7 +158,9 @@ class WorkerTasks(OwnWorkers):
         why_not = why_inline(transport)
         refuse_restarts(start.restarts, why_not)
         if not why_not:
-            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            make, stats = partial(shared_numbers, context), start.stats
+            work = None if stats is None else stats.new_workers(start.workers, make)
+            init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
             context = ArenaContext(context)
         self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()

@@ -105,7 +105,12 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
             refuse_restarts(loader._restarts, why_inline(loader.transport))
             reader.progress = shared_numbers(context, loader.num_workers)
         if not why_inline(getattr(loader, "transport", "auto")):
-            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            stats, make = (
+                getattr(loader, "_stats", None),
+                functools.partial(shared_numbers, context),
+            )
+            work = None if stats is None else stats.new_workers(loader.num_workers, make)
+            init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
             context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
         ours["multiprocessing_context"] = context
