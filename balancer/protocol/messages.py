@@ -30,7 +30,7 @@ from .payload_messages import (
 from .records import VERSION, ArrayRecord, Integer
 from .status_messages import GetStatus, StatusReport
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 
 
 # --- worker to coordinator

@@ -162,7 +162,10 @@ class Connection:
                 has_next = self._has_next()
             while True:
                 if not has_next:
+                    since = time.monotonic()
                     self._wait(self._has_next, timeout_s)
+                    if not self._is_first:  # that is the run's start
+                        self.session.waited_ms += 1000 * (time.monotonic() - since)
                 arrival = self.session.peek()
                 readable = arrival and self._puller.with_payloads(arrival)
                 if readable is not None or arrival is None:

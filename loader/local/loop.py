@@ -305,8 +305,8 @@ class LocalLoop:
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            _make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples, self._peers,
-            self._shares_costs, str(number),
+            _make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples,
+            self._peers, self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
             plain_contents, played=settings.place.played, sizing=plan.sizing,

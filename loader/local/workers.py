@@ -24,9 +24,14 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import quiet_forks, start_method, worker_context
+from ...workers.processes.start_method import (
+    quiet_forks,
+    shared_numbers,
+    start_method,
+    worker_context,
+)
 from ...workers.sources.randomness import own_generators
-from ..plain.iterators import OwnWorkers, refuse_restarts, shared_numbers
+from ..plain.iterators import OwnWorkers, refuse_restarts
 from ..plain.restarting import Death, WorkerReplacer
 from ..plain.torch_names import TorchExceptionWrapper, killed_worker
 
@@ -158,8 +163,8 @@ class WorkerTasks(OwnWorkers):
         why_not = why_inline(transport)
         refuse_restarts(start.restarts, why_not)
         if not why_not:
-            make, stats = partial(shared_numbers, context), start.stats
-            work = None if stats is None else stats.new_workers(start.workers, make)
+            stats = start.stats
+            work = None if stats is None else stats.new_workers(context, start.workers)
             init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
             context = ArenaContext(context)
         self._progress = reader.progress = shared_numbers(context, start.workers)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...workers.processes.start_method import shared_numbers
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.costs import sample_nbytes
 
@@ -63,12 +64,13 @@ class LoopStats:
         """Copy and pickle as one that has counted nothing: a copy of a loader is another loop."""
         return LoopStats, (self.save_to,)
 
-    def new_workers(
-        self, count: int, make: Callable[[int], MutableSequence[int]]
-    ) -> MutableSequence[int]:
-        """Return shared numbers for new workers to add up their work in: see arena/worker.py."""
+    def new_workers(self, context: Any, count: int) -> MutableSequence[int]:
+        """Return shared numbers for new workers to add up their work in: see arena/worker.py.
+
+        context: that of multiprocessing with which they are started.
+        """
         self._former_work_s = self.work_s or 0.0
-        self._work, self.workers = make(2 * count), count
+        self._work, self.workers = shared_numbers(context, 2 * count), count
         return self._work
 
     def start(self) -> None:

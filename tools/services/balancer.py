@@ -16,6 +16,7 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
+from ...balancer.coordinator.status_report import make_status_report
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
@@ -158,6 +159,7 @@ INCARNATION_BITS = 20
 @click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--insecure", is_flag=True, help="Without keys, allow an address that other hosts can reach."
 )
@@ -166,6 +168,7 @@ def command(
     keys: Path | None,
     heartbeat_timeout: float,
     is_supervised: bool,
+    metrics: str | None,
     insecure: bool,
 ) -> int:
     """Serve one training job at a time: trainers bring it, workers decode for it.
@@ -183,7 +186,7 @@ def command(
     own = server_keys(keys) if keys is not None else None
     if is_supervised and listen.endswith((":0", ":*")):
         raise ValueError(f"--supervise needs an address that stays: {listen} has no port")
-    served = functools.partial(_serve, listen, own, heartbeat_timeout)
+    served = functools.partial(_serve, listen, own, heartbeat_timeout, metrics)
     if is_supervised:
         return supervise(served)
     served()
@@ -195,20 +198,30 @@ def new_incarnation(now_ns: int) -> int:
     return now_ns >> INCARNATION_BITS
 
 
-def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> None:
+def _serve(
+    listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float, metrics: str | None
+) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
     rejected = RejectedPeers(logger.warning)
+    coordinator = Coordinator(
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        incarnation=new_incarnation(time.time_ns()),
+        check_layout=why_bad_layout,
+        make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
+    )
     with stop_on_signal() as stop:
+        ended: Callable[[], bool] = stop
+        if metrics is not None:
+            from .metrics import ReportOnRequest, serve_metrics
+
+            reports = ReportOnRequest(lambda: {"": make_status_report(coordinator, 0)})
+            serve_metrics(metrics, reports)
+            ended = reports.watch(stop)
         serve(
-            Coordinator(
-                heartbeat_timeout_s=heartbeat_timeout_s,
-                incarnation=new_incarnation(time.time_ns()),
-                check_layout=why_bad_layout,
-                make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
-            ),
+            coordinator,
             listen,
             ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
-            stop=stop,
+            stop=ended,
             refused=rejected,
             keys=keys,
         )

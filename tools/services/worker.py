@@ -79,6 +79,7 @@ MAX_KEPT_BYTES = 1 << 40
     show_default=True,
     help="Threads that decode; more than one only where the transform says that it is thread_safe.",
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--until-lost",
     type=float,
@@ -95,6 +96,7 @@ def command(
     insecure: bool,
     cache: Path | None,
     threads: int,
+    metrics: str | None,
     until_lost: float | None,
 ) -> None:
     """Work for the balancer at ADDRESS until it says goodbye.
@@ -111,7 +113,13 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1)  # a host has a worker, or a decode thread, for each core
     build = functools.partial(_open_source, root=root, allow=allow, cache=cache)
-    handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
+    if metrics is None:
+        handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
+    else:
+        from .metrics import CountingHandler, serve_metrics
+
+        handler = CountingHandler(None, (), 0, local=False, build=build, threads=threads)
+        serve_metrics(metrics, handler)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
     payloads = _payloads(balancer, serve, own, insecure)

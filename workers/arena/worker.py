@@ -42,7 +42,7 @@ class Worker:
         self._began = time.monotonic_ns()
 
     def end_task(self, result: Any) -> None:
-        """Add a task that is done to what is counted; torch's answer to a new epoch begins again."""
+        """Add a task that is done to what is counted; torch's answer to a new epoch resets them."""
         place = 2 * self._number
         if self.work is not None and type(result) is tuple and type(result[0]) is int:
             self.work[place] += time.monotonic_ns() - self._began

@@ -125,7 +125,7 @@ class RankPeer(msgspec.Struct):
     took that run before the balancer started the run again. `launch` counts the launches of the
     trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
     that it waits for a microbatch. `taken` is what it has acknowledged of its run since the
-    balancer started that. was_served: it was sent a microbatch of it.
+    balancer started that. waited_ms: as it reports it. was_served: it was sent a microbatch of it.
     """
 
     peer: bytes
@@ -138,6 +138,7 @@ class RankPeer(msgspec.Struct):
     was_served: bool = False
     taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
+    waited_ms: int = 0
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
     @property

@@ -262,7 +262,7 @@ class Reported:
 
     values: dict = {}  # noqa: RUF012
 
-    def __init__(self, name, description, tag_keys):
+    def __init__(self, name, description, tag_keys):  # noqa: ARG002
         self.name, self.keys = name, {*tag_keys}
 
     def _key(self, tags):

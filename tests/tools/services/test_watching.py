@@ -1,0 +1,98 @@
+"""What a job shows while it runs: metrics of balancer, workers and trainer, for Prometheus."""
+
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.tools.demo.data import ensure_demo_data
+
+pytest.importorskip("prometheus_client")
+pytestmark = pytest.mark.slow
+SAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("root")
+    return Path(ensure_demo_data(folder, samples=SAMPLES, shards=2)).parent
+
+
+def start_balancer(processes, *words):
+    """Return the addresses of a balancer and of its metrics."""
+    balancer = processes("balancer", "--listen", "tcp://127.0.0.1:0", *words)
+    served = metrics_of(balancer)
+    line = balancer.wait_for("listening on")
+    return line.partition("listening on ")[2].partition(";")[0], served
+
+
+def metrics_of(process):
+    return re.search(r"http://\S+", process.wait_for("metrics at"))[0]
+
+
+def start_worker(processes, address, root, *words, **variables):
+    worker = processes(
+        "worker", address, "--root", str(root), "--allow", "remote_transforms:Sluggish", *words,
+        **variables,
+    )  # fmt: skip
+    worker.wait_for("working for")
+    return worker
+
+
+def make(address, **changes):
+    given: dict[str, Any] = {
+        "balance": {"grouping": "isf", "budgets": {"tokens": 3000}, "samples_per_step": 12},
+        "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 30,
+        "keep_stats": True, "balancer": address, **changes,
+    }  # fmt: skip
+    from counterpoise.loader import Balance
+
+    given["balance"] = Balance(**given["balance"])
+    data = RemoteDataset("*.tar", transform="remote_transforms:Sluggish")
+    return DataLoader(data, **given)
+
+
+def scrape(address):
+    """Return the values of metrics by name and labels, as they are written."""
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, value in pairs}
+
+
+@pytest.fixture(scope="module")
+def job(processes, root):
+    """A balancer and a worker with metrics, and a job that has had an epoch."""
+    address, balancer = start_balancer(processes, "--metrics", "127.0.0.1:0")
+    worker = start_worker(processes, address, root, "--metrics", "127.0.0.1:0")
+    loader = make(address)
+    list(loader)
+    yield address, balancer, metrics_of(worker), loader
+    loader.close()
+
+
+def test_a_loop_with_a_balancer_counts_what_it_gets(job):
+    loader = job[-1]
+    stats = loader.stats()
+    assert stats["samples"] == SAMPLES
+    assert stats["steps"] == 5
+    assert stats["costs"]["tokens"] > 0
+    assert stats["queue_batches"] == 0
+    assert stats["work_seconds"] is None  # the workers are the balancer's
+
+
+def test_balancer_and_worker_serve_their_metrics(job):
+    _, balancer, worker, _ = job
+    found = scrape(balancer)
+    decoded = [each for name, each in found.items() if "_worker_decoded_samples_total{" in name]
+    assert decoded == [SAMPLES]
+    assert found['counterpoise_balancer_workers{training_job=""}'] == 1
+    assert found['counterpoise_balancer_trainers{training_job=""}'] == 1
+    assert any("rank_blocked_seconds_total" in name for name in found)
+    own = scrape(worker)
+    assert own['counterpoise_worker_samples_total{work="decode"}'] == SAMPLES
+    assert own["counterpoise_worker_payload_bytes_total"] > 0
+    assert own["process_cpu_seconds_total"] > 0
