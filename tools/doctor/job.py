@@ -1,12 +1,14 @@
 """Asks a running job's balancer for its status, as a peer that takes no part, and judges it."""
 
+import itertools
 import os
 import re
 import socket
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -343,25 +345,47 @@ def examine_job(
 def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockOffset(), list[float](), None
+    with questions(address, keys) as ask_once:
+        for _ in range(QUESTIONS):
+            start = time.monotonic()
+            answer = ask_once(timeout_s)
+            if isinstance(answer, str):
+                return Answers(last, tuple(times), clock.ahead_us, answer)
+            last = answer
+            times.append(time.monotonic() - start)
+            clock.note(answer.clock_us, round(time.time() * MICROSECONDS))
+    return Answers(last, tuple(times), clock.ahead_us)
+
+
+@contextmanager
+def questions(
+    address: str, keys: PeerKeys | None
+) -> Iterator[Callable[[float], StatusReport | str]]:
+    """Give a function that asks the balancer for its status, over one connection.
+
+    It is given the seconds to wait, and returns the report, or the reason why there is none.
+    """
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
     with (
         zmq.Context() as context,
         connect(context, address, name, keys, monitored=Handshakes.EVENTS) as peer,
     ):
         handshakes = Handshakes(peer, keyed=keys is not None)
+        numbers = itertools.count()
+
+        def ask_once(timeout_s: float) -> StatusReport | str:
+            number, until = next(numbers), time.monotonic() + timeout_s
+            send(peer, GetStatus(number))
+            while True:
+                answer = _answer(peer, handshakes, until)
+                # One that came too late is of an earlier question.
+                if isinstance(answer, str) or answer.number >= number:
+                    return answer
+
         try:
-            for number in range(QUESTIONS):
-                start = time.monotonic()
-                send(peer, GetStatus(number))
-                answer = _answer(peer, handshakes, start + timeout_s)
-                if isinstance(answer, str):
-                    return Answers(last, tuple(times), clock.ahead_us, answer)
-                last = answer
-                times.append(time.monotonic() - start)
-                clock.note(answer.clock_us, round(time.time() * MICROSECONDS))
+            yield ask_once
         finally:
             handshakes.close()
-    return Answers(last, tuple(times), clock.ahead_us)
 
 
 def _answer(peer: "zmq.Socket[bytes]", handshakes: Handshakes, until: float) -> StatusReport | str:
