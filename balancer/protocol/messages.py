@@ -30,7 +30,7 @@ from .payload_messages import (
 from .records import VERSION, ArrayRecord, Integer
 from .status_messages import GetStatus, StatusReport
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 
 
 # --- worker to coordinator
@@ -252,6 +252,12 @@ class BalancerStops(ArrayRecord, frozen=True):
     """The balancer was asked to end; the rank keeps its place, and waits for the next balancer."""
 
 
+class Notice(ArrayRecord, frozen=True):
+    """Something that the rank's log should say; it changes nothing."""
+
+    text: str
+
+
 # --- coordinator to either
 
 
@@ -280,8 +286,8 @@ FROM_RANK = (
     RankBye,
 )  # fmt: skip
 TO_RANK = (
-    Ready, Batch, LabelTotal, EpochEnd, RunFailed, Pong, BalancerStops, UnknownPeer, PeerRejected,
-    Bye,
+    Ready, Batch, LabelTotal, EpochEnd, RunFailed, Pong, BalancerStops, Notice, UnknownPeer,
+    PeerRejected, Bye,
 )  # fmt: skip
 BETWEEN_PEERS = (PullPayloads, PulledPayloads)
 KINDS: dict[str, type[ArrayRecord]] = {
