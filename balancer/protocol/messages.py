@@ -271,6 +271,19 @@ class Bye(ArrayRecord, frozen=True):
     """The coordinator is done with the peer: a worker ends, a rank that left is released."""
 
 
+# --- worker to balancer, and back: beside all jobs
+
+
+class ListJobs(ArrayRecord, frozen=True):
+    """Ask which jobs the balancer has."""
+
+
+class JobList(ArrayRecord, frozen=True):
+    """The jobs that the balancer has; a worker joins each by the job's name in its own."""
+
+    names: tuple[str, ...]
+
+
 # Any of the kinds below.
 Message = ArrayRecord
 FROM_WORKER = (
@@ -290,9 +303,10 @@ TO_RANK = (
     PeerRejected, Bye,
 )  # fmt: skip
 BETWEEN_PEERS = (PullPayloads, PulledPayloads)
+BESIDE_JOBS = (ListJobs, JobList, StatusReport)
 KINDS: dict[str, type[ArrayRecord]] = {
     kind.__name__: kind
-    for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, (StatusReport,), BETWEEN_PEERS)
+    for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, BETWEEN_PEERS, BESIDE_JOBS)
     for kind in kinds
 }
 # The kinds whose header is followed by a frame for each of its `items` that has no serial.
