@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
@@ -34,6 +35,12 @@ from ..transport.sockets import (
 )
 from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
+
+if TYPE_CHECKING:
+    from .jobs import Jobs
+
+    # What the loop serves: one job, or a balancer's jobs, which look the same from here.
+    Served = Coordinator | Jobs
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
@@ -65,7 +72,7 @@ def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
 
 
 def serve(
-    coordinator: Coordinator,
+    coordinator: "Served",
     address: str,
     ready: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
@@ -98,7 +105,7 @@ def serve(
 
 @contextmanager
 def open_shell(
-    coordinator: Coordinator,
+    coordinator: "Served",
     listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
     log: Callable[[str], None],
@@ -174,7 +181,7 @@ class _Shell(msgspec.Struct, frozen=True):
     `refused` counts and logs, `log` logs what has been counted.
     """
 
-    coordinator: Coordinator
+    coordinator: "Served"
     socket: "zmq.Socket[bytes]"
     poller: zmq.Poller
     authenticator: KeyAuthenticator
