@@ -20,6 +20,7 @@ from ..coordinator.machine import Coordinator
 from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.records import VERSION
+from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
@@ -35,6 +36,7 @@ from ..transport.sockets import (
 )
 from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
+from .tracing import Tracer, planned_until
 
 if TYPE_CHECKING:
     from .jobs import Jobs
@@ -190,6 +192,7 @@ class _Shell(msgspec.Struct, frozen=True):
     log: Callable[[str], None]
     connections: Connections
     trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
+    tracer: Tracer = msgspec.field(default_factory=Tracer)
     conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
     gate: ConnectionGate = msgspec.field(default_factory=ConnectionGate)
 
@@ -206,6 +209,7 @@ class _Shell(msgspec.Struct, frozen=True):
         now = time.monotonic()
         if now >= self.coordinator.next_deadline():
             self.send_all(self.coordinator.tick(now))
+        self.send_all(self.tracer.end_if_due(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> Collection[object]:
@@ -248,6 +252,8 @@ class _Shell(msgspec.Struct, frozen=True):
             effect = waiting.popleft()
             if isinstance(effect.message, PeerRejected):
                 self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
+            if self.tracer.until is not None:
+                self.tracer.sent(effect.peer, effect.message, time.monotonic())
             try:
                 send(self.socket, effect.message, effect.payloads, to=effect.peer)
                 if effect.payloads:
@@ -306,7 +312,16 @@ class _Shell(msgspec.Struct, frozen=True):
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             return reason
-        self.send_all(self.coordinator.handle(peer, message, frames, time.monotonic()))
+        now, tracer = time.monotonic(), self.tracer
+        if isinstance(message, StartTrace | TraceSpans):
+            self.send_all(tracer.take(peer, message, now))
+        elif tracer.until is None:
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+        else:
+            before = planned_until(self.coordinator, peer)
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+            has_planned = planned_until(self.coordinator, peer) != before
+            self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
         return ""
 
     def _record_fault(self, peer: bytes, reason: str) -> bool:

@@ -15,8 +15,8 @@ from rich.live import Live
 
 from ...balancer.transport.keys import peer_keys
 from ..console.reporting import emit
+from ..doctor.asking import questions
 from ..doctor.installation import find_role
-from ..doctor.job import questions
 from .view import History, as_json, screen
 
 ANSWER_S = 5.0
@@ -39,7 +39,7 @@ ANSWER_S = 5.0
 def command(address: str, keys: Path | None, interval: float, once: bool, as_object: bool) -> int:
     """Show the job of the balancer at ADDRESS, live: who waits for whom, and how fast workers are.
 
-    It takes no part in the job. q or Ctrl-C ends it. Exit status: 0, or 3 where no balancer answers.
+    It takes no part in the job. q or Ctrl-C ends it. Exit status: 0; 3 where no balancer answers.
 
     \b
     Example:
@@ -103,6 +103,10 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield lambda seconds: sys.stdin.read(1) if select.select([sys.stdin], [], [], seconds)[0] else ""
+        yield (
+            lambda seconds: (
+                sys.stdin.read(1) if select.select([sys.stdin], [], [], seconds)[0] else ""
+            )
+        )
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -45,21 +45,19 @@ class History:
     def waits(self) -> dict[str, float]:
         """Return the share of the last seconds in which trainers waited for data, by their ranks.
 
-        An acknowledgement tells of it: a wait that goes on counts from its beginning.
+        Acknowledgements tell of waits that are over; one that goes on is as old as its request.
         """
         if len(self.reports) < 2:
             return {}
         (begin, first), (end, last) = self.reports[0], self.reports[-1]
         before = {each.ranks: each.waited_ms for each in first.trainer_statuses}
-        return {
-            each.ranks: min(
-                1.0, max(0, each.waited_ms - before[each.ranks]) / (1000 * (end - begin))
-            )
-            if not each.is_waiting
-            else 1.0
-            for each in last.trainer_statuses
-            if each.ranks in before
-        }
+        found = {}
+        for each in last.trainer_statuses:
+            waited_ms = each.waited_ms - before.get(each.ranks, each.waited_ms)
+            going_on_ms = each.oldest_request_ms if each.is_waiting else 0
+            share = max(waited_ms, going_on_ms) / (1000 * (end - begin))
+            found[each.ranks] = max(0.0, min(1.0, share))
+        return found
 
 
 def as_json(history: History) -> dict[str, Any]:
@@ -117,9 +115,7 @@ def _head(address: str, history: History, last: StatusReport, clock: str) -> Ite
     rate = sum(per_second(each.recent_decoded, each) for each in last.worker_statuses)
     mb = sum(per_second(each.recent_bytes, each) for each in last.worker_statuses) / 1e6
     limit = f" of {last.budget_bytes / 1e6:,.0f}" if 0 < last.budget_bytes < 2**50 else ""
-    yield _line(
-        f"{place}   [bold]{exposed}[/]   {rate:,.0f} samples/s, {mb:,.1f} MB/s"
-    )
+    yield _line(f"{place}   [bold]{exposed}[/]   {rate:,.0f} samples/s, {mb:,.1f} MB/s")
     held = f"{last.held_bytes / 1e6:,.0f}{limit} MB"
     yield _line(
         f"workers {last.workers} ({last.lost} lost)   leases {last.leases} ({last.expired} expired)"
@@ -135,7 +131,8 @@ def _table(title: str, *columns: tuple[str, int]) -> Table:
     table.title_style = "bold"
     for number, (name, width) in enumerate(columns):
         table.add_column(
-            name, no_wrap=True, overflow="ellipsis", width=width or None, ratio=None if width else 1,
+            name, no_wrap=True, overflow="ellipsis", width=width or None,
+            ratio=None if width else 1,
             justify="right" if number and width and name != "state" else "left",
         )  # fmt: skip
     return table

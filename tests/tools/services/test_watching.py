@@ -1,13 +1,17 @@
 """What a job shows while it runs: metrics of balancer, workers and trainer, for Prometheus."""
 
+import json
 import re
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.loader import Balance, DataLoader, RemoteDataset
+from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
 
 pytest.importorskip("prometheus_client")
@@ -48,8 +52,6 @@ def make(address, **changes):
         "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 30,
         "keep_stats": True, "balancer": address, **changes,
     }  # fmt: skip
-    from counterpoise.loader import Balance
-
     given["balance"] = Balance(**given["balance"])
     data = RemoteDataset("*.tar", transform="remote_transforms:Sluggish")
     return DataLoader(data, **given)
@@ -96,3 +98,68 @@ def test_balancer_and_worker_serve_their_metrics(job):
     assert own['counterpoise_worker_samples_total{work="decode"}'] == SAMPLES
     assert own["counterpoise_worker_payload_bytes_total"] > 0
     assert own["process_cpu_seconds_total"] > 0
+
+
+# --- a job that goes on, from other terminals
+
+
+@pytest.fixture(scope="module")
+def going_on(job):
+    """The address of a balancer whose job goes on until the tests are over."""
+    address, loader = job[0], job[-1]
+    ended = threading.Event()
+
+    def train():
+        while not ended.is_set():
+            for _ in loader:
+                pass
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    yield address
+    ended.set()
+    trainer.join()
+
+
+def run(*words):
+    return CliRunner().invoke(cli.group, words, catch_exceptions=False)
+
+
+def test_top_shows_a_job_once(going_on):
+    found = json.loads(run("top", going_on, "--once", "--json", "--interval", "0.2").stdout)
+    assert found["workers"] == found["trainers"] == 1
+    assert found["trainer_statuses"][0]["ranks"] == "0-1"
+    assert 0 <= found["wait_share"] <= 1
+    text = run("top", going_on, "--once", "--interval", "0.2").stdout
+    assert "exposed wait" in text
+    assert "workers: 1" in text
+
+
+@pytest.mark.parametrize("words", [("top", "--once"), ("trace", "--seconds", "0.1")])
+def test_where_no_balancer_answers_the_exit_status_says_so(words, monkeypatch, capsys):
+    monkeypatch.setattr(f"counterpoise.tools.{words[0]}.command.ANSWER_S", 0.1)
+    monkeypatch.setattr("counterpoise.tools.trace.command.GRACE_S", 0.1)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([words[0], "tcp://127.0.0.1:9", *words[1:]])
+    assert ended.value.code == 3
+    told = capsys.readouterr()
+    assert "no answer in time" in told.out + told.err
+
+
+def test_a_trace_follows_samples_through_all_parties(going_on, tmp_path):
+    path = tmp_path / "trace.json"
+    assert "3 parties" in run("trace", going_on, "--seconds", "1", "--out", str(path)).stdout
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {each["pid"]: set() for each in events}
+    for each in events:
+        if each["ph"] == "X":
+            names[each["pid"]].add(each["name"])
+    assert {"request", "lease to decode", "at the rank", "plan"} <= names[0]
+    assert {"decode"} in (names[1] & {"decode"}, names[2] & {"decode"})
+    rank = names[1] if "deliver" in names[1] else names[2]
+    assert rank == {"carry, until asked for", "wait", "deliver"}
+    sent = [each for each in events if each["ph"] == "s"]
+    assert sent
+    # A sample is decoded before it is carried, on the one clock, within what that is known by.
+    ends = {each["id"]: each["ts"] for each in events if each["ph"] == "f"}
+    assert {each["id"] for each in sent} == {*ends}
