@@ -91,7 +91,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
-    balancer       the address of a standalone `counterpoise balancer`
+    balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
+    job            this run's name there, by default torchrun's, Slurm's or Ray's run id
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
     on_error       what a sample that cannot be used does, with or without balance: "raise";
@@ -159,6 +160,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
         skip_keys: Iterable[str] | None = None,
+        job: str | None = None,
         keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
@@ -202,7 +204,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, skip_keys=skip_keys,
+                name=name or None, fields=fields, skip_keys=skip_keys, job=job,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -216,7 +218,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys, stats=self._stats,
+            worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 

@@ -44,9 +44,9 @@ from .run_control import RunControl
 from .state import MAX_REASON, MAX_RUBBISH
 from .status_report import make_status_report
 
-# A rank on whose seat a newcomer wants is here if it sends something later than this after that;
-# what it sent before may come late. If it says nothing (it trains), its connection decides: the
-# kernel ends it when the other side has answered nothing for 30 s.
+# A rank whose seat a newcomer wants is here if it sends something later than this after that (what
+# it sent before may come late), or the server confirms it. If nothing shows it, its connection
+# decides: the kernel ends it when the other side has answered nothing for 30 s.
 LATE_S, SILENT_S = 1.0, 35.0
 # It is sent something this often meanwhile.
 PROBE_SEAT_S = 0.5
@@ -78,6 +78,16 @@ class RankHandlers(RunControl):
         if self.job is not None and not self.job_is_fixed and hello.job != to_json(self.job):
             return list(self.ranks.values())
         return self._holders(hello)
+
+    def in_question(self) -> set[bytes]:
+        """Return the ranks that are in a newcomer's way, and may be gone: see `confirm`."""
+        found = (self._in_way(hello) for hello, _ in self.postponed.values())
+        return {rank.peer for others in found for rank in others}
+
+    def confirm(self, peer: bytes, now: float) -> None:
+        """Record that a rank is here: the other side of its connection has all that was sent."""
+        if (rank := self.ranks.get(peer)) is not None:
+            rank.heard_at = now
 
     def can_decide(self, hello: RankHello, since: float) -> bool:
         """Return whether those in a newcomer's way are gone, or one has shown that it is here."""

@@ -52,11 +52,11 @@ class Jobs:
     [Send(peer=b'|fleet.1', message=JobList(names=()), payloads=())]
     """
 
-    def __init__(self, make: Callable[[], Coordinator]) -> None:
-        """`make` makes the coordinator of a job that has come."""
+    def __init__(self, make: Callable[[], Coordinator], only: frozenset[str] = frozenset()) -> None:
+        """`make` makes the coordinator of a job that has come; others than `only` are refused."""
         self.diagnostics = Diagnostics()
         self.dropped = 0
-        self._make = make
+        self._make, self._only = make, only
         self._jobs: dict[str, _Job] = {}
         # Answers peers of jobs that are not there.
         self._nobody = make()
@@ -119,13 +119,24 @@ class Jobs:
 
     def next_deadline(self) -> float:
         """Return when `tick` must be called next."""
+        if not self._jobs:
+            return math.inf
         deadlines = (job.coordinator.next_deadline() for job in self._jobs.values())
-        return min(deadlines, default=math.inf if not self._jobs else self._looked + LOOK_S)
+        return min(self._looked + LOOK_S, *deadlines)
 
     def state_of(self, peer: bytes) -> State:
         """Return a peer's protocol state."""
         job = self._jobs.get(job_of(peer))
         return (self._nobody if job is None else job.coordinator).state_of(peer)
+
+    def in_question(self) -> set[bytes]:
+        """Return the ranks of which it must be known whether they are here: see Coordinator."""
+        return set[bytes]().union(*(job.coordinator.in_question() for job in self._jobs.values()))
+
+    def confirm(self, peer: bytes, now: float) -> None:
+        """Record that a rank in question is here."""
+        if (job := self._jobs.get(job_of(peer))) is not None:
+            job.coordinator.confirm(peer, now)
 
     def names(self, now: float, only: str = "") -> tuple[str, ...]:
         """Return the jobs that workers should serve; with `only` no other than that one."""
@@ -142,6 +153,10 @@ class Jobs:
     def _begin(self, name: str) -> _Job:
         """Make a job; ValueError where it cannot be."""
         checked_job(name)
+        if self._only and name not in self._only:
+            raise ValueError(
+                f"this balancer serves {', '.join(sorted(self._only))}, and not {name}"
+            )
         if len(self._jobs) >= MAX_JOBS:
             raise ValueError(f"this balancer serves {MAX_JOBS} jobs, the most: start another one")
         job = self._jobs[name] = _Job(self._make(), JobLog(name))

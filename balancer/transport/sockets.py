@@ -400,6 +400,10 @@ class Link:
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
 
+    def register(self, poller: zmq.Poller) -> None:
+        """Have another poller woken up by messages, too."""
+        poller.register(self._socket, zmq.POLLIN)
+
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Send a message; one that cannot be sent is lost."""
         send(self._socket, message, payloads)

@@ -8,7 +8,7 @@ is after every message and once a second. Nothing is counted for it.
 import logging
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -161,7 +161,7 @@ class ReportOnRequest:
 
 
 def _worker(name: str, about: str, *labels: str) -> Family:
-    return Family(f"counterpoise_worker_{name}", "counter", about, labels)
+    return Family(f"counterpoise_worker_{name}", "counter", about, (JOB, *labels))
 
 
 PROBED, DECODED = "probe", "decode"
@@ -172,37 +172,17 @@ WORKER_BYTES = _worker("payload_bytes_total", "Bytes of the samples that were de
 WORKER_FAMILIES = (WORKER_SAMPLES, WORKER_SECONDS, WORKER_FAILED, WORKER_BYTES)
 
 
-class CountingHandler(SourceHandler):
-    """A worker's handler that counts what it does, for Prometheus."""
+class WorkCounts:
+    """What a worker has done for each of its jobs, for Prometheus."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._counts = Counter[tuple[Family, tuple[str, ...]]]()
+    def __init__(self) -> None:
+        self.counts: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
 
-    def probe(self, ref: Any, epoch: int) -> Any:
-        """Measure a sample."""
-        return self._counted(PROBED, super().probe, ref, epoch)
-
-    def decode(self, ref: Any, epoch: int) -> Any:
-        """Decode a sample."""
-        found = self._counted(DECODED, super().decode, ref, epoch)
-        self._counts[WORKER_BYTES, ()] += sum(memoryview(each).nbytes for each in found.buffers)
-        return found
-
-    def _counted(self, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
-        since = time.monotonic()
-        try:
-            found = work(ref, epoch)
-        except Exception:
-            self._counts[WORKER_FAILED, (kind,)] += 1
-            raise
-        seconds = time.monotonic() - since
-        self._counts[WORKER_SAMPLES, (kind,)] += 1
-        # What a thread has loaded ahead was not loaded here.
-        self._counts[WORKER_SECONDS, (kind,)] += max(  # type: ignore[assignment]
-            seconds, getattr(found, "load_s", 0.0)
-        )
-        return found
+    def handler(self, job: str, *given: Any, **named: Any) -> SourceHandler:
+        """Return a job's handler, whose work is counted."""
+        made = CountingHandler(*given, **named)
+        made.counts, made.job = self.counts, job
+        return made
 
     def describe(self) -> list[Any]:
         """Return nothing: what there is is known when it is collected."""
@@ -211,9 +191,40 @@ class CountingHandler(SourceHandler):
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families."""
         points: dict[str, list[Point]] = {each.name: [] for each in WORKER_FAMILIES}
-        for (family, labels), count in list(self._counts.items()):
-            points[family.name].append((labels, count))
+        for (name, labels), count in list(self.counts.items()):
+            points[name].append((labels, count))
         return prometheus_families(WORKER_FAMILIES, points, {})
+
+
+class CountingHandler(SourceHandler):
+    """A worker's handler that counts what it does."""
+
+    counts: defaultdict[tuple[str, tuple[str, ...]], float]
+    job: str
+
+    def probe(self, ref: Any, epoch: int) -> Any:
+        """Measure a sample."""
+        return self._counted(PROBED, super().probe, ref, epoch)
+
+    def decode(self, ref: Any, epoch: int) -> Any:
+        """Decode a sample."""
+        found = self._counted(DECODED, super().decode, ref, epoch)
+        nbytes = sum(memoryview(each).nbytes for each in found.buffers)
+        self.counts[WORKER_BYTES.name, (self.job,)] += nbytes
+        return found
+
+    def _counted(self, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
+        since, labels = time.monotonic(), (self.job, kind)
+        try:
+            found = work(ref, epoch)
+        except Exception:
+            self.counts[WORKER_FAILED.name, labels] += 1
+            raise
+        # What a thread has loaded ahead took longer than it was waited for.
+        seconds = max(time.monotonic() - since, getattr(found, "load_s", 0.0))
+        self.counts[WORKER_SAMPLES.name, labels] += 1
+        self.counts[WORKER_SECONDS.name, labels] += seconds
+        return found
 
 
 def serve_metrics(where: str, collector: Any) -> None:

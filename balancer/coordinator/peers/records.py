@@ -124,9 +124,9 @@ class RankPeer(msgspec.Struct):
     run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it
     took that run before the balancer started the run again. `launch` counts the launches of the
     trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
-    that it waits for a microbatch; `heard_at` when it last sent anything. `taken` is what it has
-    acknowledged of its run since the balancer started that. was_served: it was sent a microbatch of
-    it. waited_ms: as it reports it.
+    that it waits for a microbatch; `heard_at` when it was last known to be here. `taken` is what it
+    has acknowledged of its run since the balancer started that. was_served: it was sent a
+    microbatch of it. waited_ms: as it reports it.
     """
 
     peer: bytes

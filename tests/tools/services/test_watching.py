@@ -91,12 +91,12 @@ def test_balancer_and_worker_serve_their_metrics(job):
     found = scrape(balancer)
     decoded = [each for name, each in found.items() if "_worker_decoded_samples_total{" in name]
     assert decoded == [SAMPLES]
-    assert found['counterpoise_balancer_workers{training_job=""}'] == 1
-    assert found['counterpoise_balancer_trainers{training_job=""}'] == 1
+    assert found['counterpoise_balancer_workers{training_job="default"}'] == 1
+    assert found['counterpoise_balancer_trainers{training_job="default"}'] == 1
     assert any("rank_blocked_seconds_total" in name for name in found)
     own = scrape(worker)
-    assert own['counterpoise_worker_samples_total{work="decode"}'] == SAMPLES
-    assert own["counterpoise_worker_payload_bytes_total"] > 0
+    assert own['counterpoise_worker_samples_total{training_job="default",work="decode"}'] == SAMPLES
+    assert own['counterpoise_worker_payload_bytes_total{training_job="default"}'] > 0
     assert own["process_cpu_seconds_total"] > 0
 
 
