@@ -127,6 +127,8 @@ def run(*words):
 
 def test_top_shows_a_job_once(going_on):
     found = json.loads(run("top", going_on, "--once", "--json", "--interval", "0.2").stdout)
+    assert found["error"] == ""
+    found = found["jobs"]["default"]
     assert found["workers"] == found["trainers"] == 1
     assert found["trainer_statuses"][0]["ranks"] == "0-1"
     assert 0 <= found["wait_share"] <= 1
