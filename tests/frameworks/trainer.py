@@ -137,3 +137,9 @@ def test_trls_sft_trainer_trains_on_packed_batches_as_on_separate_samples(
     assert by_step([pair for rank, _ in found for pair in rank]) == by_step(seen)
     for _, trained in found:
         assert_close(trained, weights)
+
+
+def test_trainer_logs_what_a_loader_counts(one: Pool, tmp_path: Path) -> None:
+    ((names, stats),) = one.run(f"{CASES}:stats_in_logs", folder=str(tmp_path))
+    assert {"loss", *stats} <= {*names}
+    assert stats["loader/samples"] > 0

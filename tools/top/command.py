@@ -26,7 +26,7 @@ ANSWER_S = 5.0
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="A trainer's keys, made by counterpoise keygen.",
 )
@@ -98,11 +98,16 @@ def _show(
             return
 
 
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """Give a function that returns the key pressed within some seconds, "" if none is."""
     if not sys.stdin.isatty():
-        yield lambda seconds: time.sleep(seconds) or ""
+        yield _no_key
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)

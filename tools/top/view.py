@@ -218,7 +218,7 @@ def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
         columns[3:3] = [("MB/s", 8), ("probed", 9), ("decoded", 9), ("failed", 7)]
     table = _table(f"workers: {last.workers}", *columns)
     shown = last.worker_statuses
-    if len(shown) > rows:
+    if last.workers > rows:
         shown = shown[: rows - 1]
     for each in shown:
         busy = busy_share(each)

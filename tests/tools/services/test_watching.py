@@ -34,7 +34,7 @@ def start_balancer(processes, *words):
 
 
 def metrics_of(process):
-    return re.search(r"http://\S+", process.wait_for("metrics at"))[0]
+    return re.findall(r"http://\S+", process.wait_for("metrics at"))[0]
 
 
 def start_worker(processes, address, root, *words, **variables):
