@@ -48,8 +48,8 @@ from .status_report import make_status_report
 # it sent before may come late), or the server confirms it. If nothing shows it, its connection
 # decides: the kernel ends it when the other side has answered nothing for 30 s.
 LATE_S, SILENT_S = 1.0, 35.0
-# It is sent something this often meanwhile.
-PROBE_SEAT_S = 0.5
+# It is sent something this often meanwhile; more newcomers than so many are refused at once.
+PROBE_SEAT_S, MOST_POSTPONED = 0.5, 64
 
 
 class RankHandlers(RunControl):
@@ -59,7 +59,8 @@ class RankHandlers(RunControl):
 
     def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if others are in its way, find out first if they are here."""
-        if others := self._in_way(hello):
+        is_full = len(self.postponed) >= MOST_POSTPONED and peer not in self.postponed
+        if (others := self._in_way(hello)) and not is_full:
             # Those that cannot be reached are lost before the next tick, which admits this one.
             for rank in others:
                 self.send_pong(rank.peer)

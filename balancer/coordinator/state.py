@@ -38,7 +38,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 # Changes of peers that are kept until the server has logged them.
-MAX_CHANGES = 4096
+MAX_CHANGES = 1024
 Change = tuple[bytes, State, str, State]
 # A rank whose admission was postponed waits no more after one of these: it leaves, or is gone.
 _LAST_WORDS = ("RankBye", Event.UNREACHABLE)
