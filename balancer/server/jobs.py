@@ -154,9 +154,8 @@ class Jobs:
         """Make a job; ValueError where it cannot be."""
         checked_job(name)
         if self._only and name not in self._only:
-            raise ValueError(
-                f"this balancer serves {', '.join(sorted(self._only))}, and not {name}"
-            )
+            served = ", ".join(sorted(self._only))
+            raise ValueError(f"this balancer serves job {served} only, and not {name}")
         if len(self._jobs) >= MAX_JOBS:
             raise ValueError(f"this balancer serves {MAX_JOBS} jobs, the most: start another one")
         job = self._jobs[name] = _Job(self._make(), JobLog(name))
