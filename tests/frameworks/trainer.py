@@ -139,7 +139,9 @@ def test_trls_sft_trainer_trains_on_packed_batches_as_on_separate_samples(
         assert_close(trained, weights)
 
 
-def test_trainer_logs_what_a_loader_counts(one: Pool, tmp_path: Path) -> None:
-    ((names, stats),) = one.run(f"{CASES}:stats_in_logs", folder=str(tmp_path))
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_trainer_logs_what_a_loader_counts(one: Pool, tmp_path: Path, is_plain: bool) -> None:
+    named = {"folder": str(tmp_path), "is_plain": is_plain}
+    ((names, stats),) = one.run(f"{CASES}:stats_in_logs", **named)
     assert {"loss", *stats} <= {*names}
     assert stats["loader/samples"] > 0
