@@ -16,7 +16,7 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
-from ...balancer.server.jobs import Jobs
+from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
@@ -27,7 +27,7 @@ from ...workers.processes.parent_watch import end_with_parent
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
-logger = logging.getLogger("counterpoise.balancer")
+logger = logging.getLogger("counterpoise")
 
 # A balancer that dies this often in a row, each time within QUICK_S, would die again.
 MAX_QUICK_DEATHS = 5
@@ -245,7 +245,7 @@ def _serve(
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
     with stop_on_signal() as stop:
-        serve(Jobs(make, only), listen, ready, stop, refused=rejected, keys=keys)
+        serve(JobRouter(make, only), listen, ready, stop, refused=rejected, keys=keys)
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)
