@@ -13,7 +13,7 @@ from ..coordinator.run.epoch import EpochRun
 from ..protocol.messages import RunFailed
 from ..protocol.transitions import ABSENT, W_READY, Event
 
-logger = logging.getLogger("counterpoise.balancer")
+logger = logging.getLogger(__name__)
 INFO = logging.INFO
 
 # Why a peer is not there any more, by the event that it left with.

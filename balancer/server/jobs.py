@@ -44,10 +44,10 @@ class _Job(msgspec.Struct):
     until: float = 0.0
 
 
-class Jobs:
+class JobRouter:
     """Stands for a coordinator to the server's loop, and routes to those of the jobs.
 
-    >>> jobs = Jobs(Coordinator)
+    >>> jobs = JobRouter(Coordinator)
     >>> jobs.handle(b"|fleet.1", ListJobs(), now=0.0)
     [Send(peer=b'|fleet.1', message=JobList(names=()), payloads=())]
     """

@@ -17,7 +17,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.payload_messages import PulledPayloads, PullPayloads
 from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
-from counterpoise.balancer.server.jobs import Jobs
+from counterpoise.balancer.server.jobs import JobRouter
 from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair, peer_keys
 from counterpoise.balancer.transport.naming import peer_name
@@ -43,7 +43,7 @@ def bound(tmp_path_factory):
 def served(bound, root):
     """A balancer with the jobs a and b, each with a worker that serves, and its batches."""
     credentials = functools.partial(new_credentials, has_keys=True)
-    jobs = Jobs(lambda: Coordinator(make_credentials=credentials))
+    jobs = JobRouter(lambda: Coordinator(make_credentials=credentials))
     party = Party(bound / "balancer", coordinator=jobs)
     kept = [PullServer("tcp://127.0.0.1:*", 1 << 20, new_pair("worker")) for _ in "ab"]
     loaders = {job: make(party.address, bound / f"trainer-{job}") for job in "ab"}

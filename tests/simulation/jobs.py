@@ -28,7 +28,7 @@ from counterpoise.balancer.protocol.parts import (
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.worker_session import HEARTBEAT_S, SampleTask, WorkerSession
-from counterpoise.balancer.server.jobs import Jobs
+from counterpoise.balancer.server.jobs import JobRouter
 from counterpoise.balancer.transport.naming import job_of
 from counterpoise.workers.daemon.turns import DecodeTurns
 from tests.simulation.rank import START
@@ -44,11 +44,11 @@ class Fleet:
 
     def __init__(self, weights: Mapping[str, float], workers: int, count: int, seed: int) -> None:
         self.network = SimulatedNetwork(random.Random(seed), DELAY_S)
-        self.jobs = Jobs(Coordinator)
+        self.jobs = JobRouter(Coordinator)
         self.count = count
         self.decoded: list[str] = []
         self.ranks = {job: RankSession((0,), to_json(JOB), 4, 1) for job in weights}
-        # Jobs whose trainer asks for nothing any more.
+        # JobRouter whose trainer asks for nothing any more.
         self.resting: set[str] = set()
         self.keys: dict[str, list[str]] = {job: [] for job in weights}
         self.workers = [FleetWorker(self, slot, weights) for slot in range(workers)]

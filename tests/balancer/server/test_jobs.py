@@ -25,7 +25,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.payload_messages import RequestBatch
 from counterpoise.balancer.server import jobs as module
-from counterpoise.balancer.server.jobs import FORGOTTEN_S, Jobs
+from counterpoise.balancer.server.jobs import FORGOTTEN_S, JobRouter
 from counterpoise.balancer.transport.naming import (
     DEFAULT_JOB,
     checked_job,
@@ -46,7 +46,7 @@ def kinds(sent):
 
 @pytest.fixture
 def jobs():
-    return Jobs(Coordinator)
+    return JobRouter(Coordinator)
 
 
 def test_each_job_has_its_workers_and_its_ranks(jobs):
@@ -95,14 +95,14 @@ def test_jobs_are_bounded_and_may_be_named_beforehand(jobs, monkeypatch):
     jobs.handle(b"a|r", hello())
     (refused,) = jobs.handle(b"b|r", hello())
     assert "serves 1 jobs, the most" in refused.message.reason
-    (refused,) = Jobs(Coordinator, frozenset({"a"})).handle(b"b|r", hello())
+    (refused,) = JobRouter(Coordinator, frozenset({"a"})).handle(b"b|r", hello())
     assert refused.message == PeerRejected("this balancer serves job a only, and not b")
     (refused,) = jobs.handle(b"../x|r", hello())
     assert "cannot be a job's name" in refused.message.reason
 
 
 def test_the_log_has_a_line_for_each_event(jobs, caplog):
-    caplog.set_level(logging.INFO, "counterpoise.balancer")
+    caplog.set_level(logging.INFO, "counterpoise")
     jobs.handle(b"a|r", hello(), now=0.0)
     jobs.handle(b"a|w", WorkerHello("worker-1", 0, "host", 0), now=0.0)
     jobs.handle(b"a|w", WorkerReady(20, "print", 0), now=0.0)
@@ -127,7 +127,7 @@ def test_a_refused_newcomer_leaves_the_log_of_the_first_alone(jobs, caplog):
     assert jobs.in_question() == {b"a|r"}
     jobs.confirm(b"a|r", 1.1 + LATE_S)
     caplog.clear()
-    caplog.set_level(logging.INFO, "counterpoise.balancer")
+    caplog.set_level(logging.INFO, "counterpoise")
     sent = kinds(jobs.tick(1.2 + LATE_S))
     assert sent[-2:] == [(b"a|r", "Notice"), (b"a|s", "PeerRejected")]
     assert not caplog.records  # the server logs whom it turns away

@@ -57,12 +57,15 @@ def test_leases_requests_and_batches_are_spans_from_one_message_to_the_other(tra
     tracer.received(RANK, Ack(0, 1, 2, 0), 0.9, 0.9, has_planned=False)
     own = spans_of(tracer, 1.0 + GRACE_S)["balancer"].spans
     found = {span.kind: (span.begin_us - 100_000_000, span.end_us - 100_000_000) for span in own}
-    assert found.items() >= {
-        "lease to probe": (100_000, 300_000),
-        "plan": (300_000, 350_000),
-        "request": (200_000, 400_000),
-        "at the rank": (400_000, 900_000),
-    }.items()
+    assert (
+        found.items()
+        >= {
+            "lease to probe": (100_000, 300_000),
+            "plan": (300_000, 350_000),
+            "request": (200_000, 400_000),
+            "at the rank": (400_000, 900_000),
+        }.items()
+    )
     assert next(span for span in own if span.kind == "lease to probe").ordinals == (3,)
 
 

@@ -6,8 +6,13 @@ import pytest
 import zmq
 
 from counterpoise.balancer.protocol.messages import Ping, Pong
-from counterpoise.balancer.transport.finding import checked_address, find_address, write_address
-from counterpoise.balancer.transport.sockets import connect, needs_ipv6, receive, send
+from counterpoise.balancer.transport.finding import (
+    checked_address,
+    find_address,
+    needs_ipv6,
+    write_address,
+)
+from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.workers.serving.address import serving_address, shown_address
 from tests.security.key_party import LIMIT_S, Party
 
