@@ -162,7 +162,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         refuse_no_samples(dataset, balance)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
-            # An HFProcessor: samples before they are batched, so that costs are found without pixels.
+            # An HFProcessor: samples before they are batched, so costs are found without pixels.
             dataset = processor.over(dataset)
             is_own = getattr(balance, "layout", "torch") == "torch"
             collate_fn = processor.collate_samples if is_own else None
