@@ -10,6 +10,7 @@ from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.loader.connect import rank_sockets
 from counterpoise.loader.connect.remote import Connection, Party
 from counterpoise.loader.step.errors import LoaderError
+from counterpoise.loader.step.waiting import WaitLog
 from tests.loader.connect.test_rank_sockets import JOB
 
 
@@ -50,7 +51,7 @@ def test_a_rank_waits_for_the_address_and_follows_it(tmp_path):
 
 def test_a_rank_that_finds_no_address_says_what_it_waits_for(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(rank_sockets, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(rank_sockets.WaitLog, "is_due", lambda *_: True)
+    monkeypatch.setattr(WaitLog, "is_due", lambda *_: True)
     given = f"file://{tmp_path}/balancer.addr"
     connection = Connection(given, Party((0,)), JOB, 2)
     with (
