@@ -319,8 +319,8 @@ def examine_job(
 ) -> Examination:
     """Ask the balancer at an address for its status, and judge the answers.
 
-    keys: a trainer's folder. job: of a balancer with several; by default that of the keys, or the
-    first. Raises ValueError if the address is malformed or the keys are missing.
+    keys: a trainer's folder. job: by default that of the keys, or the balancer's first. Raises
+    ValueError if the address is malformed or the keys are missing.
     """
     address = find_address(address) or address
     own = peer_keys(keys, find_role(keys)) if keys else None
@@ -335,9 +335,7 @@ def examine_job(
             [Finding("address", BAD, f"{address}: {reason}", advice)], unanswered=True
         )
     if answers.status is None:
-        advice = (
-            "give --keys if it has keys; otherwise another program or another version listens there"
-        )
+        advice = "give --keys if it has keys; else another program or another version listens there"
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
     judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)
