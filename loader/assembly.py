@@ -352,17 +352,11 @@ class BalancedSettings:
         from .connect.factory import ConnectionFactory
 
         factory = ConnectionFactory(
-            job=job,
-            source=source,
-            place=place,
-            start=self.start,
-            prefetch=self.prefetch,
-            balancer=given.balancer,
+            job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,
+            balancer=given.balancer, job_name=given.job, name=given.name,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
-            name=given.name,
             transport=given.transport,
-            job_name=given.job,
-        )
+        )  # fmt: skip
         return factory.connect
 
 

@@ -81,8 +81,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
                    shuffle must be given; False plans within each step, in the data's order. An
                    IterableDataset needs budgets, and is packed as it comes: docs/batches.md
-    rank, ranks    this process' data-parallel rank, and their number; by default
-                   torch.distributed's, or 0 of 1
+    rank, ranks    this process' data-parallel rank of how many; torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
@@ -167,8 +166,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         self._keep_stats(keep_stats, name)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
-            # An HFProcessor: records become samples before they are batched, so that costs are
-            # found without pixels, and any layout batches them.
+            # An HFProcessor: samples before they are batched, so costs are found without pixels.
             dataset = processor.over(dataset)
             is_own = getattr(balance, "layout", "torch") == "torch"
             collate_fn = processor.collate_samples if is_own else None

@@ -16,20 +16,14 @@ from ..protocol.transitions import ABSENT, W_READY, Event
 logger = logging.getLogger(__name__)
 INFO = logging.INFO
 
-# Why a peer is not there any more, by the event that it left with.
-_LEFT = {
-    "WorkerBye": "leave",
-    "RankBye": "leave",
-    Event.ENDED: "leave",
-    Event.REPLACED: "leave",
-    Event.HEARTBEAT_TIMEOUT: "lost",
-    Event.UNREACHABLE: "lost",
-}
-_WHY = {
-    Event.HEARTBEAT_TIMEOUT: "it sends no heartbeats",
-    Event.UNREACHABLE: "its connection has ended",
-    Event.REPLACED: "a newer process has its name",
-    Event.ENDED: "its trainer has ended it",
+# How a peer left, and why, by the event: who was refused is logged with the reason elsewhere.
+_GONE = {
+    "WorkerBye": ("leave", ""),
+    "RankBye": ("leave", ""),
+    Event.ENDED: ("leave", " (its trainer has ended it)"),
+    Event.REPLACED: ("leave", " (a newer process has its name)"),
+    Event.HEARTBEAT_TIMEOUT: ("lost", " (it sends no heartbeats)"),
+    Event.UNREACHABLE: ("lost", " (its connection has ended)"),
 }
 # Characters of a name, and of a reason.
 MAX_NAME, MAX_REASON = 200, 600
@@ -89,11 +83,11 @@ class JobLog:
             )
         elif after == ABSENT:
             del self._names[peer]
-            if event in _LEFT:  # another was refused, which is logged with its reason
-                why = f" ({_WHY[Event(event)]})" if event in _WHY else ""
-                what = _LEFT[event]
-                text = "job %s: %s %s has gone%s" if what == "leave" else "job %s: %s %s is lost%s"
-                level = INFO if what == "leave" else logging.WARNING
+            if event in _GONE:
+                what, why = _GONE[event]
+                text, level = "job %s: %s %s has gone%s", INFO
+                if what == "lost":
+                    text, level = "job %s: %s %s is lost%s", logging.WARNING
                 self._log(what, text, self.job, role, name, why, level=level, about={role: name})
 
     def _log(

@@ -104,7 +104,8 @@ def pull(server, pair, token):
     with zmq.Context() as context, connect(context, server.address, b"thief", keys) as socket:
         send(socket, PullPayloads(1, token, (1,)))
         wait_ms = 1000 * LIMIT_S if pair is server else 500
-        return receive(socket)[0] if socket.poll(wait_ms) else None
+        received = receive(socket) if socket.poll(wait_ms) else None
+        return None if received is None else received[0]
 
 
 def test_a_job_s_credentials_open_no_other_job_s_worker(served):

@@ -16,6 +16,7 @@ from ...balancer.protocol.status_messages import (
     StatusReport,
 )
 from ...balancer.protocol.wire import WireError
+from ...balancer.transport.finding import checked_address, find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
@@ -40,10 +41,10 @@ class Answers:
     error: str = ""
 
 
-def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
+def ask(address: str, timeout_s: float, keys: PeerKeys | None, job: str = "") -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockOffset(), list[float](), None
-    with questions(address, keys) as ask_once:
+    with questions(address, keys, job) as ask_once:
         for _ in range(QUESTIONS):
             start = time.monotonic()
             answer = ask_once(timeout_s)
@@ -87,6 +88,7 @@ def all_jobs(
     It is given the seconds to wait, and returns by job what `questions` gives, or why nobody
     answers.
     """
+    only = only or (keys.job if keys else "")
     with ExitStack() as stack:
         asked = {only: stack.enter_context(questions(address, keys, only))} if only else {}
         lister = None if only else stack.enter_context(_observer(address, keys, ""))
@@ -125,11 +127,16 @@ def asked_once(
 def _observer(
     address: str, keys: PeerKeys | None, job: str
 ) -> Iterator[tuple["zmq.Socket[bytes]", Handshakes]]:
-    """Give the connection of a peer that takes no part; job: whose, "" for that of any."""
+    """Give the connection of a peer that takes no part; job: whose, "" for its keys' or any."""
+    name = peer_name(job or (keys.job if keys else ""), "doctor")
     with (
         zmq.Context() as context,
         connect(
-            context, address, peer_name(job, "doctor"), keys, monitored=Handshakes.EVENTS
+            context,
+            find_address(checked_address(address)) or address,
+            name,
+            keys,
+            monitored=Handshakes.EVENTS,
         ) as peer,
     ):
         handshakes = Handshakes(peer, keyed=keys is not None)

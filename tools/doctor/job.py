@@ -16,6 +16,7 @@ from ...balancer.protocol.status_messages import (
     TrainerStatus,
     WorkerStatus,
 )
+from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import peer_keys
 from .asking import Answers, ask
 from .figures import BAD, GIB, Finding, busy_share, clock_text, decode_rate, judge, seconds
@@ -289,16 +290,18 @@ class Examination:
 
 
 def examine_job(
-    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0
+    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0, job: str = ""
 ) -> Examination:
     """Ask the balancer at an address for its status, and judge the answers.
 
-    keys: a trainer's folder. Raises ValueError if the address is malformed or the keys are missing.
+    keys: a trainer's folder. job: by default that of the keys, or the balancer's first. Raises
+    ValueError if the address is malformed or the keys are missing.
     """
+    address = find_address(address) or address
     own = peer_keys(keys, find_role(keys)) if keys else None
     # A balancer with keys counts a bare TCP connection as a refused peer, so do not try one first.
     reason = "" if own else _unreachable(address, timeout_s)
-    answers = Answers(error=reason) if reason else ask(address, timeout_s, own)
+    answers = Answers(error=reason) if reason else ask(address, timeout_s, own, job)
     if own and answers.status is None:
         reason = _unreachable(address, timeout_s)
     if reason:
@@ -307,9 +310,7 @@ def examine_job(
             [Finding("address", BAD, f"{address}: {reason}", advice)], unanswered=True
         )
     if answers.status is None:
-        advice = (
-            "give --keys if it has keys; otherwise another program or another version listens there"
-        )
+        advice = "give --keys if it has keys; else another program or another version listens there"
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
     judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)

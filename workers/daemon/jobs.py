@@ -77,8 +77,10 @@ class JobFinder:
             self.heard_at, message = now, received[0]
             if isinstance(message, JobList):
                 self.jobs |= dict.fromkeys(message.names, now)
-            elif isinstance(message, PeerRejected):
+            elif isinstance(message, PeerRejected) and not self.refusal:
                 self.refusal = message.reason
+                text = "the balancer at %s turns this worker away: %s"
+                logger.error(text, self.endpoint, message.reason, extra={"event": "refuse"})
             if not self._is_heard:
                 self._is_heard = True
                 logger.info("the balancer at %s answers", self.endpoint, extra={"event": "join"})
