@@ -10,9 +10,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from ...balancer.protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
+from ...balancer.protocol.status_messages import StatusReport
 from ...loader.metrics.families import Family, Point, prometheus_families
 from ...workers.daemon.source_handler import SourceHandler
 from ..doctor.figures import busy_share, decode_rate
@@ -24,100 +24,66 @@ ANSWER_S = 5.0
 JOB = "training_job"
 
 
-def _balancer(name: str, kind: Any, about: str, *labels: str) -> Family:
-    return Family(f"counterpoise_balancer_{name}", kind, about, (JOB, *labels))
+# Name, kind, what it says, and what gives its value, of the report or of one of its peers.
+Row = tuple[str, Literal["counter", "gauge"], str, Callable[[Any], float | None]]
 
 
-# Each with what gives its value, of the report or of each of its workers or trainers.
-_OF_JOB: dict[Family, Callable[[StatusReport], float]] = {
-    _balancer("workers", "gauge", "Workers that are connected."): lambda s: s.workers,
-    _balancer("trainers", "gauge", "Trainer processes that are connected."): lambda s: s.trainers,
-    _balancer("epoch", "gauge", "Epoch of the run, -1 for none."): lambda s: s.epoch,
-    _balancer("step", "gauge", "Earliest step that some rank lacks a part of, -1 for none."): (
-        lambda s: s.front
-    ),
-    _balancer("buffer_bytes", "gauge", "Decoded samples that are held for ranks."): (
-        lambda s: s.held_bytes
-    ),
-    _balancer("buffer_limit_bytes", "gauge", "The most of them, buffer_bytes of the loader."): (
-        lambda s: s.budget_bytes
-    ),
-    _balancer("leases", "gauge", "Leases that workers have now."): lambda s: s.leases,
-    _balancer("holes", "gauge", "Samples of this run that could not be used."): lambda s: s.holes,
-    _balancer("leases_expired_total", "counter", "Leases that were not answered in time."): (
-        lambda s: s.expired
-    ),
-    _balancer("workers_lost_total", "counter", "Workers that died or fell silent."): (
-        lambda s: s.lost
-    ),
-    _balancer("workers_rejected_total", "counter", "Workers that were turned away."): (
-        lambda s: s.turned_away
-    ),
-    _balancer("messages_refused_total", "counter", "Messages and peers that were refused."): (
-        lambda s: s.refused
-    ),
-    _balancer("messages_dropped_total", "counter", "Messages that came late or twice."): (
-        lambda s: s.dropped
-    ),
-    _balancer("failed", "gauge", "Whether the run has ended with an error: 1 or 0."): (
-        lambda s: bool(s.trouble)
-    ),
-}
-_OF_WORKER: dict[Family, Callable[[WorkerStatus], float | None]] = {
-    _balancer("worker_probed_samples_total", "counter", "Samples it has measured.", "worker"): (
-        lambda w: w.probed
-    ),
-    _balancer("worker_decoded_samples_total", "counter", "Samples it has decoded.", "worker"): (
-        lambda w: w.decoded
-    ),
-    _balancer("worker_failed_samples_total", "counter", "Samples it could not use.", "worker"): (
-        lambda w: w.failed
-    ),
-    _balancer("worker_payload_bytes_total", "counter", "Bytes it has decoded.", "worker"): (
-        lambda w: w.nbytes
-    ),
-    _balancer("worker_leases", "gauge", "Leases that it has now.", "worker"): lambda w: w.leases,
-    _balancer("worker_busy_ratio", "gauge", "Share of the last 30 s at work.", "worker"): (
-        busy_share
-    ),
-    _balancer(
-        "worker_decode_rate", "gauge", "Samples decoded in a second of work, of 30 s.", "worker"
-    ): lambda w: decode_rate(w) or None,
-    _balancer("worker_silence_seconds", "gauge", "Time since its last message.", "worker"): (
-        lambda w: w.last_message_ms / 1000
-    ),
-}
-_OF_RANKS: dict[Family, Callable[[TrainerStatus], float | None]] = {
-    _balancer("rank_waiting", "gauge", "Whether it has waited a second: 1 or 0.", "ranks"): (
-        lambda t: t.is_waiting
-    ),
-    _balancer(
-        "rank_blocked_seconds_total", "counter", "Exposed waits for microbatches.", "ranks"
-    ): lambda t: t.waited_ms / 1000,
-    _balancer("rank_request_age_seconds", "gauge", "Age of its oldest open request.", "ranks"): (
-        lambda t: t.oldest_request_ms / 1000 if t.oldest_request_ms >= 0 else None
-    ),
-}  # fmt: skip
+def _families(rows: tuple[Row, ...], *labels: str) -> dict[Family, Callable[[Any], float | None]]:
+    return {
+        Family(f"counterpoise_balancer_{name}", kind, about, (JOB, *labels)): value
+        for name, kind, about, value in rows
+    }
+
+
+_OF_JOB = _families((
+    ("workers", "gauge", "Workers that are connected.", lambda s: s.workers),
+    ("trainers", "gauge", "Trainer processes that are connected.", lambda s: s.trainers),
+    ("epoch", "gauge", "Epoch of the run, -1 for none.", lambda s: s.epoch),
+    ("step", "gauge", "Earliest step that some rank lacks a part of, -1.", lambda s: s.front),
+    ("buffer_bytes", "gauge", "Decoded samples held for ranks.", lambda s: s.held_bytes),
+    ("buffer_limit_bytes", "gauge", "The most of them: buffer_bytes.", lambda s: s.budget_bytes),
+    ("leases", "gauge", "Leases that workers have now.", lambda s: s.leases),
+    ("holes", "gauge", "Samples of this run that could not be used.", lambda s: s.holes),
+    ("leases_expired_total", "counter", "Leases not answered in time.", lambda s: s.expired),
+    ("workers_lost_total", "counter", "Workers that died or fell silent.", lambda s: s.lost),
+    ("workers_rejected_total", "counter", "Workers that were turned away.", lambda s: s.turned_away),
+    ("messages_refused_total", "counter", "Messages and peers refused.", lambda s: s.refused),
+    ("messages_dropped_total", "counter", "Messages late or repeated.", lambda s: s.dropped),
+    ("failed", "gauge", "Whether the run has ended with an error.", lambda s: bool(s.trouble)),
+))  # fmt: skip
+_OF_WORKER = _families((
+    ("worker_probed_samples_total", "counter", "Samples it has measured.", lambda w: w.probed),
+    ("worker_decoded_samples_total", "counter", "Samples it has decoded.", lambda w: w.decoded),
+    ("worker_failed_samples_total", "counter", "Samples it could not use.", lambda w: w.failed),
+    ("worker_payload_bytes_total", "counter", "Bytes that it has decoded.", lambda w: w.nbytes),
+    ("worker_leases", "gauge", "Leases that it has now.", lambda w: w.leases),
+    ("worker_busy_ratio", "gauge", "Share of the last 30 s at work.", busy_share),
+    ("worker_decode_rate", "gauge", "Samples decoded in a second of work, of the last 30 s.",
+     lambda w: decode_rate(w) or None),
+    ("worker_silence_seconds", "gauge", "Time since its last message.",
+     lambda w: w.last_message_ms / 1000),
+), "worker")  # fmt: skip
+_OF_RANKS = _families((
+    ("rank_waiting", "gauge", "Whether it has waited for a second.", lambda r: r.is_waiting),
+    ("rank_blocked_seconds_total", "counter", "Exposed waits for microbatches.",
+     lambda r: r.waited_ms / 1000),
+    ("rank_request_age_seconds", "gauge", "Age of its oldest open request.",
+     lambda r: r.oldest_request_ms / 1000 if r.oldest_request_ms >= 0 else None),
+), "ranks")  # fmt: skip
 BALANCER_FAMILIES: tuple[Family, ...] = (*_OF_JOB, *_OF_WORKER, *_OF_RANKS)
 
 
 def balancer_points(reports: Mapping[str, StatusReport]) -> dict[str, list[Point]]:
     """Return the values of status reports, by job, by the names of their metrics."""
     found: dict[str, list[Point]] = {each.name: [] for each in BALANCER_FAMILIES}
-
-    def add(family: Family, labels: tuple[str, ...], value: float | None) -> None:
-        if value is not None:
-            found[family.name].append((labels, float(value)))
-
     for job, report in reports.items():
-        for family, of_job in _OF_JOB.items():
-            add(family, (job,), of_job(report))
-        for worker in report.worker_statuses:
-            for family, of_worker in _OF_WORKER.items():
-                add(family, (job, worker.name), of_worker(worker))
-        for trainer in report.trainer_statuses:
-            for family, of_ranks in _OF_RANKS.items():
-                add(family, (job, trainer.ranks), of_ranks(trainer))
+        peers: list[tuple[tuple[str, ...], Any, Any]] = [((job,), _OF_JOB, report)]
+        peers += [((job, each.name), _OF_WORKER, each) for each in report.worker_statuses]
+        peers += [((job, each.ranks), _OF_RANKS, each) for each in report.trainer_statuses]
+        for labels, families, told in peers:
+            for family, value_of in families.items():
+                if (value := value_of(told)) is not None:
+                    found[family.name].append((labels, float(value)))
     return found
 
 
