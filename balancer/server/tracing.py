@@ -9,16 +9,10 @@ from msgspec import structs
 from ..coordinator.state import Send
 from ..protocol.messages import Message, PeerRejected
 from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch
-from ..protocol.trace_messages import (
-    MICROSECONDS,
-    PartySpans,
-    SpanRecorder,
-    StartTrace,
-    TraceReport,
-    TraceSpans,
-    clock_ahead,
-)
+from ..protocol.status_messages import MICROSECONDS
+from ..protocol.trace_messages import PartySpans, StartTrace, TraceReport, TraceSpans
 from ..transport.naming import job_of
+from .spans import SpanRecorder, clock_ahead
 
 # Peers have so long to send their spans: a trainer looks at its messages between batches.
 GRACE_S = 3.0

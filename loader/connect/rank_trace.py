@@ -3,12 +3,9 @@
 import time
 
 from ...balancer.protocol.payload_messages import Batch
-from ...balancer.protocol.trace_messages import (
-    MICROSECONDS,
-    SpanRecorder,
-    StartTrace,
-    TraceSpans,
-)
+from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import StartTrace, TraceSpans
+from ...balancer.server.spans import SpanRecorder
 
 
 class RankTrace(SpanRecorder):

@@ -6,12 +6,8 @@ from pathlib import Path
 
 import click
 
-from ...balancer.protocol.trace_messages import (
-    MAX_TRACE_MS,
-    MICROSECONDS,
-    StartTrace,
-    TraceReport,
-)
+from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import MAX_TRACE_MS, StartTrace, TraceReport
 from ...balancer.server.tracing import GRACE_S
 from ...balancer.transport.keys import peer_keys
 from ..doctor.asking import asked_once

@@ -34,9 +34,11 @@ from ...balancer.protocol.payload_messages import (
     ServePayloads,
     StopServing,
 )
-from ...balancer.protocol.trace_messages import MICROSECONDS, SpanRecorder, StartTrace
+from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import StartTrace
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
+from ...balancer.server.spans import SpanRecorder
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
 from ..sources.failures import describe_error, kind_of, reason_of

@@ -17,9 +17,9 @@ from counterpoise.balancer.protocol.trace_messages import (
     StartTrace,
     TraceReport,
     TraceSpans,
-    clock_ahead,
 )
 from counterpoise.balancer.server import tracing
+from counterpoise.balancer.server.spans import clock_ahead
 from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, Tracer
 
 ASKS, WORKER, RANK = b"one|doctor.9f", b"one|w.1f", b"one|r.2f"
