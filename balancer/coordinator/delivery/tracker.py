@@ -291,7 +291,8 @@ class DeliveryTracker:
         number, microbatch = self.progress[rank]
         if number < step.number:
             return
-        end = microbatch if number == step.number else len(batches)
+        # A rank may have said anything of a step that was not planned yet.
+        end = min(microbatch, len(batches)) if number == step.number else len(batches)
         for batch in batches[step.taken[rank] : end]:
             if step.unsettled:
                 self._settle(batch.samples)
