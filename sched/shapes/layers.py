@@ -8,7 +8,7 @@ Bytes are Korthikanti et al. (2022), section 4, without dropout, and with attent
 scores: a layer keeps the inputs of its two norms and of what follows them (4 h a token, divided by
 TP only with sequence parallelism), and, divided by TP, queries, keys, values, attention's output,
 and the MLP's inner tensors: 2 of its width, 3 if it is gated. Plain PyTorch (`fused` False) keeps a
-normalized copy with each norm and the gate's activation too. A frozen layer keeps no inputs of
+normalized copy with each RMS norm and the gate's activation too. A frozen layer keeps no inputs of
 matrices; one with nothing to train before it keeps nothing.
 """
 
@@ -180,7 +180,8 @@ def _part_costs(
         row[-1] = _grown(row[-1], more, trains, layout, times)
         if words.outputs:
             kept, loss = _logits_bytes(setting, words.size)
-            norm = setting.bytes((2 if layout.fused else 3) * part.hidden)
+            copied = part.layers[-1].rms and not layout.fused
+            norm = setting.bytes((3 if copied else 2) * part.hidden)
             row[-1] = replace(row[-1], logits_bytes=(kept + norm) * passes, loss_bytes=loss)
     return row
 
@@ -221,7 +222,7 @@ def _layer_cost(
 def _kept_bytes(layer: TransformerLayer, setting: _Setting, trains: bool) -> tuple[int, int]:
     """Return the bytes that a layer keeps, and those that its backward needs beside them."""
     gated, fused = layer.matrices == 3, setting.layout.fused
-    norms = 2 if fused else 4
+    norms = 4 if layer.rms and not fused else 2
     inner = (2 if fused else 3) if gated else 1
     whole, divided = norms * layer.hidden, layer.query + layer.key_values + layer.value
     divided += inner * layer.active_inner

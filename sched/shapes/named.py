@@ -31,7 +31,7 @@ def _encoder(name: str, width: int, inner: int, layers: int) -> SubModel:
 
 
 def _language(name: str, layer: TransformerLayer, layers: int, words: int) -> SubModel:
-    causal = (replace(layer, causal=True),) * layers
+    causal = (replace(layer, causal=True, rms=layer.matrices == 3),) * layers
     return SubModel(name, LANGUAGE, causal, Vocabulary(layer.hidden, words))
 
 
