@@ -145,6 +145,7 @@ def measured(name: str, recompute: str, zero: int) -> tuple[Case, int]:
     tracker.track_external(case.module, optimizer)
     with tracker:
         for _ in range(2):
+            tracker.reset_mod_stats()
             case.loss().backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
