@@ -246,3 +246,12 @@ def test_stages_must_hold_all_layers() -> None:
         ParallelLayout(pp=2, stages=(6, 6), schedule="zbv", microbatches=4)
     with pytest.raises(ValueError, match="1f1b has 2 stages on 2 ranks; vpp is 2, give 1"):
         step(MODEL, Device(), ParallelLayout(pp=2, vpp=2, stages=(3, 3, 3, 3)), AMOUNTS)
+
+
+def test_a_config_with_values_of_other_types_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    base = {"model_type": "vit", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    for bad in ({"patch_size": 0}, {"image_size": {}}, {"architectures": 3}):
+        path.write_text(json.dumps(base | bad))
+        with pytest.raises(ValueError, match=r"config.json is no config.json, a field has"):
+            read_model(str(path))
