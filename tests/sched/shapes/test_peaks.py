@@ -74,7 +74,7 @@ def vision() -> Case:
     return Case(
         module,
         lambda: module(pixels).last_hidden_state.square().mean(),
-        layers,
+        [*layers],
         {"tokens": 0, "tiles": 8},
         replace(described, parts=(replace(part, back=2 * part.hidden),)),
     )
