@@ -44,7 +44,7 @@ NOT_RUN = {
     "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
     "job.json": "made from a profile of the reader's model",
     "counterpoise-analysis": "made by `counterpoise analyze` of the reader's data",
-    "config.json": "of the reader's model; tests/sched/shapes reads 31",
+    "config.json": "of the reader's model; tests/sched/shapes reads 30",
     "modules.json": "the reader's own measurements",
     "memory.json": "measured by examples/recompute.py, which tests/test_examples.py runs",
     "ledger.json": "of a job that ran; tests/tools/doctor reads one",

@@ -183,8 +183,8 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
     assert {*units} == {"encoder", "backbone"}
     rng = np.random.default_rng(0)
-    costs = {"tiles": rng.integers(0, 4, 200), "tokens": rng.integers(50, 900, 200)}
-    np.savez(tmp_path / "costs.npz", **costs)
+    tiles, tokens = rng.integers(0, 4, 200), rng.integers(50, 900, 200)
+    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens)
     sizes = ("--pp", "2", "--tp", "1", "--out", str(tmp_path / "out"), "--json")
     found = CliRunner().invoke(
         analyze, [str(tmp_path / "costs.npz"), *given, *sizes], catch_exceptions=False
