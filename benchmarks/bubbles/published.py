@@ -118,8 +118,8 @@ def _table_1() -> list[dict[str, Any]]:
     found, mean = (_shares(setup, one(setup)) for one in (balanced, equal_stages))
     pipeline = sum(mean[name] for name in ("warmup", "steady", "cooldown"))
     cause = (
-        f"8 equal stages wait {pipeline:.1f} % of a step of 16 microbatches, the paper's three rows "
-        "are 22.9 together, of a job that it does not describe"
+        f"8 equal stages wait {pipeline:.1f} % of a step of 16 microbatches; the paper's three "
+        "rows are 22.9 together, of a job that it does not describe"
     )
     return [
         _row("Table 1", f"{name}, % of the step", found[name], paper, cause * (name == "steady"))
@@ -138,8 +138,8 @@ def _shares(setup: FillSetup, step: Timeline) -> dict[str, float]:
 
 def rows_of(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the report as cells: table, what, ours, the paper's, ratio, cause."""
+    words = ("table", "what"), ("ours", "theirs", "ratio")
     return [
-        (row["table"], row["what"], f"{row['ours']:.2f}", f"{row['theirs']:.2f}")
-        + (f"{row['ratio']:.2f}", row["cause"])
+        (*(row[key] for key in words[0]), *(f"{row[key]:.2f}" for key in words[1]), row["cause"])
         for row in report["rows"]
     ]
