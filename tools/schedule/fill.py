@@ -15,7 +15,6 @@ from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, 
 from ...sched.bubble_filling.filled_program import fill_program
 from ...sched.bubble_filling.presets import (
     CASES,
-    GpuSpec,
     case_setup,
     with_encoder_collectives,
 )
@@ -123,8 +122,7 @@ def command(
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     if profile and tp_chunks != 1:
         raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
-    machine = GpuSpec(tensor_chunks=tp_chunks)
-    setup = parse_text(profile, load_setup) if profile else case_setup(case, machine)
+    setup = parse_text(profile, load_setup) if profile else case_setup(case, chunks=tp_chunks)
     setup = _changed(setup, options)
     if dump_profile:
         click.echo(dump_setup(setup))

@@ -14,7 +14,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_st
 from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.gaps import Gaps, find_gaps, with_collectives
 from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
-from counterpoise.sched.bubble_filling.presets import case_setup, tower
+from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel, Splitting, dump_setup, load_setup
 from tests.sched.bubble_filling.exact_search import least_exposed
@@ -156,7 +156,6 @@ def test_a_program_needs_the_layers() -> None:
         lambda: Splitting(0),
         lambda: factors(-0.1, (1,), 0),
         lambda: guarded(busy_problem(), 100),
-        lambda: tower("GPT-5"),
         lambda: case_setup("4096"),
     ],
 )
