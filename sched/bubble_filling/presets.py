@@ -82,7 +82,8 @@ class _Cut:
         """Return the layer of these kernels, without those that take no time."""
         forward, backward = (tuple(k for k in row if k.ns) for row in (forward, backward))
         sizes = self.cost.activation_bytes, self.cost.input_bytes
-        return KernelLayer(name, forward, backward, *sizes, parameters)
+        working = self.cost.working_bytes
+        return KernelLayer(name, forward, backward, *sizes, parameters, working)
 
 
 def _cut(

@@ -60,7 +60,7 @@ def test_pipelines_that_do_not_divide() -> None:
 
 def test_encoder_layers_that_do_not_divide() -> None:
     odd = replace(SETUP, encoders={8: (replace(SETUP.encoders[8][0], layers=47),)})
-    with pytest.raises(ValueError, match="47 layers of ViT-11B do not divide into 2 stages"):
+    with pytest.raises(ValueError, match="47 layers of vit-11b do not divide into 2 stages"):
         plan_problem(odd, EncoderPlan(2, 8), host_step(odd))
 
 
