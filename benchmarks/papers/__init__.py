@@ -1,0 +1,1 @@
+"""`make bench NAME=papers`: the tables and figures of four papers, and what we compute beside them."""
