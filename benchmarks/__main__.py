@@ -46,11 +46,14 @@ BENCHES = {
         "loading.transports",
         "Processes that share a rank: direct and inline, beside torch.",
     ),
-    "vocab": (
+    "vocabulary": (
         "vocabulary.simulated",
         "Vocabulary passes against the paper's models and measurements.",
     ),
-    "vocabulary": ("vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured."),
+    "vocabulary_layers": (
+        "vocabulary.layers",
+        "Vocabulary-parallel layers: time and memory, measured.",
+    ),
     "waits": (
         "planning.waits",
         "Steps without budgets: waiting at every microbatch, and once a step.",
