@@ -1,0 +1,215 @@
+"""OmniBal's tables, from one simulated job (`omnibal_job`) and the planners that it composes."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from counterpoise.sched.planners.stage_split import traffic_bytes
+from counterpoise.sched.shapes import Device, Recompute, layer_costs, memory, read_device
+
+from .omnibal_job import (
+    A100,
+    BUDGETS,
+    Job,
+    amounts,
+    few_tiles,
+    isf_batches,
+    lockstep_days,
+    make_job,
+    planned_batches,
+    random_batches,
+    table,
+)
+
+Ours = Mapping[str, float]
+# Table 9: model, TP, PP, DP.
+PAIRS = {
+    "6B + Llama3-8B": ("internvit-6b+llama3-8b", 1, 4, 8),
+    "6B + InternLM2-20B": ("internvit-6b+internlm2-20b", 2, 4, 4),
+    "6B + Yi-34B": ("internvit-6b+yi-34b", 4, 4, 2),
+    "6B + Llama3-70B": ("internvit-6b+llama3-70b", 4, 8, 2),
+    "6B + Qwen1.5-110B": ("internvit-6b+qwen1.5-110b", 8, 8, 1),
+    "EVA-1B + InternLM2-20B": ("eva-clip-1b+internlm2-20b", 2, 4, 4),
+    "EVA-4B + InternLM2-20B": ("eva-clip-4b+internlm2-20b", 2, 4, 4),
+    "EVA-8B + InternLM2-20B": ("eva-clip-8b+internlm2-20b", 2, 4, 4),
+    "EVA-18B + InternLM2-20B": ("eva-clip-18b+internlm2-20b", 4, 4, 4),
+}
+HEADLINE = PAIRS["6B + InternLM2-20B"]
+H100 = replace(read_device("h100"), encoder_percent=A100.encoder_percent)
+HARDWARE = {
+    "A100, 4 x 200G": A100,
+    "A100, 2 x 200G": replace(A100, network_bytes_per_s=A100.network_bytes_per_s // 2),
+    "H100, 8 x 400G": H100,
+}
+SETS = {"LLaVA-665K": "calibrated_665k", "InternVL-1.2M": "calibrated_1200k"}
+
+
+def _needed(data: Path | None) -> Path:
+    if data is None:
+        raise ValueError("costs are in the data folder: --data")
+    return data
+
+
+@cache
+def whole(
+    data: Path | None,
+    model: str,
+    tp: int,
+    pp: int,
+    dp: int,
+    *,
+    device: Device = A100,
+    name: str = "calibrated_1200k",
+    most_tiles: int = 99,
+    budgets: tuple[int, int] = BUDGETS,
+) -> Ours:
+    """Return a job's figures: GPU days part by part, the speed-up, and its mini-batches'."""
+    folder = _needed(data)
+    costs = few_tiles(table(folder, name), most_tiles)
+    job = replace(make_job(model, tp, pp, dp, device), samples=len(costs.costs))
+    batches = isf_batches(folder, dp, name, most_tiles=most_tiles, budgets=budgets)
+    usual, stages = job.split("parameter", budgets), job.split("balanced", budgets)
+    again = job.recompute(stages, budgets)
+    before = job.days(random_batches(costs, dp), usual)
+    after = job.days(batches, stages, again)
+    return {
+        "random": before,
+        "+ data": job.days(batches, usual),
+        "+ model": job.days(batches, stages),
+        "+ memory": after,
+        "before": before,
+        "after": after,
+        "speed-up": before / after,
+        "samples a batch": batches.size,
+        "recomputed": sum(map(len, again)),
+        **batches.ratios,
+    }
+
+
+def _named(begin: str, rows: Ours) -> Ours:
+    return {f"{begin}, {name}": value for name, value in rows.items()}
+
+
+def figure_2(data: Path | None) -> Ours:
+    """Return forward times of three microbatches, the last of 4 sequences."""
+    job = make_job(*HEADLINE)
+    stages, found = job.split("parameter"), {}
+    for tiles, k, sequences in ((4, 2, 1), (9, 4, 1), (20, 16, 4)):
+        load = amounts(tiles, 1024 * k, (1024 * k) ** 2 // sequences)
+        times = job.forwards_ms(stages, load)
+        rows = {"ms": sum(times), "first stage": times[0] / sum(times)}
+        found |= _named(f"{tiles} images, {k}k tokens", rows)
+    return found
+
+
+def table_2(data: Path | None) -> Ours:
+    """Return GPU days of both models in a pipeline, and with ZeRO-3 on 32 GPUs."""
+    folder, found = _needed(data), {}
+    batches = random_batches(table(folder), 32), isf_batches(folder, 32)
+    for name, pair in (("6+20B", HEADLINE), ("6+34B", PAIRS["6B + Yi-34B"])):
+        rows = whole(data, *pair)
+        job = make_job(pair[0], 1, 1, 32)
+        days = (lockstep_days(job, one) for one in batches)
+        found |= {f"{name}, Megatron": rows["before"], f"{name}, Megatron, balanced": rows["after"]}
+        found |= dict(zip((f"{name}, DeepSpeed", f"{name}, DeepSpeed, balanced"), days, strict=True))
+    return found
+
+
+def table_3(data: Path | None) -> Ours:
+    """Return padding, DistRatio and GPU days of four ways to make mini-batches."""
+    folder, job = _needed(data), make_job(*HEADLINE)
+    ranks, found = job.layout.dp, {}
+    ways = {
+        "random": random_batches(table(folder), ranks),
+        "length": planned_batches(table(folder), "length", ranks),
+        "device": planned_batches(table(folder), "device", ranks),
+        "ISF": isf_batches(folder, ranks),
+    }
+    for name, batches in ways.items():
+        rows = {
+            "padding": batches.padding,
+            "samples a batch": batches.size,
+            "GPU days": job.days(batches, job.split("parameter")),
+            "GPU days, balanced model": job.days(batches, job.split("balanced")),
+        }
+        found |= _named(name, rows | batches.ratios)
+    return found
+
+
+def table_4(data: Path | None) -> Ours:
+    """Return GPU days of four splits, and how they differ in layers and bytes."""
+    job = make_job(*HEADLINE)
+    batches = isf_batches(_needed(data), job.layout.dp)
+    layers = layer_costs(job.model, job.device, job.layout, amounts(*BUDGETS, BUDGETS[1] ** 2))
+    first, found = traffic_bytes(layers, job.split("parameter")), {}
+    for method in ("parameter", "layer", "profile", "balanced"):
+        stages = job.split(method)
+        rows = {
+            "GPU days": job.days(batches, stages),
+            "layers": statistics.pstdev(stages),
+            "more bytes than parameter, MB": (traffic_bytes(layers, stages) - first) / 1e6,
+        }
+        found |= _named(method, rows)
+    return found
+
+
+def table_5(data: Path | None) -> Ours:
+    """Return what is free on each stage with everything recomputed, and as planned."""
+    job = make_job(*HEADLINE)
+    stages, found = job.split("balanced"), {}
+    ways: dict[str, Recompute] = {"all recomputed": "all", "as planned": job.recompute(stages)}
+    for name, recompute in ways.items():
+        cut = replace(job.layout, stages=stages, recompute=recompute)
+        ranks = memory(job.model, job.device, cut, amounts(*BUDGETS, BUDGETS[1] ** 2))
+        free = [(job.device.memory_bytes - rank.total) / 1e9 for rank in ranks]
+        found |= {f"{name}, {at}": size for at, size in enumerate(free, 1)}
+    return found
+
+
+def table_6(data: Path | None) -> Ours:
+    """Return DistRatio of ISF with other targets."""
+    tiles, tokens = BUDGETS
+    targets = {f"Q_t - {less}": (tiles, tokens - less) for less in (64, 128, 256)}
+    targets["Q_v - 1, Q_t - 128"] = (tiles - 1, tokens - 128)
+    found: Ours = {}
+    for name, target in targets.items():
+        found |= _named(name, isf_batches(_needed(data), 4, targets=target).ratios)
+    return found
+
+
+def table_10(data: Path | None) -> Ours:
+    """Return images of at most 1, 4 and 12 tiles, the last of another data set."""
+    return {
+        **_named("1", whole(data, *HEADLINE, most_tiles=1)),
+        **_named("4", whole(data, *HEADLINE)),
+        **_named("12", whole(data, *HEADLINE, name="skewed_1200k", budgets=(14, 5120))),
+    }
+
+
+def _jobs(rows: Mapping[str, Ours]) -> Ours:
+    return {name: value for begin, row in rows.items() for name, value in _named(begin, row).items()}
+
+
+FIGURES = {
+    "Figure 2": figure_2,
+    "Table 2": table_2,
+    "Table 3": table_3,
+    "Table 4": table_4,
+    "Table 5": table_5,
+    "Table 6": table_6,
+    "Table 7": lambda data: whole(data, *HEADLINE),
+    "Table 8": lambda data: _jobs({one: whole(data, *HEADLINE, name=SETS[one]) for one in SETS}),
+    "Table 9": lambda data: _jobs({one: whole(data, *sizes) for one, sizes in PAIRS.items()}),
+    "Table 10": table_10,
+    "Table 15": lambda data: _jobs(
+        {name: whole(data, *HEADLINE, device=one) for name, one in HARDWARE.items()}
+    ),
+    "Table 16": lambda data: _jobs(
+        {
+            f"{32 * dp} GPUs": whole(data, "internvit-6b+llama3-70b", 4, 8, dp, device=H100)
+            for dp in (2, 4, 8)
+        }
+    ),
+}
