@@ -66,6 +66,17 @@ def balanced(setup: FillSetup, *, even: bool = False) -> Timeline:
     )
 
 
+def equal_stages(setup: FillSetup) -> Timeline:
+    """Simulate the balanced baseline as if layers could be cut: all stages take the mean."""
+    encoders, layer = layer_times(setup)
+    layers, stages = encoders + [layer] * setup.model.layers, setup.stages * setup.chunks
+    forward, backward = (
+        [sum(getattr(one, which) for one in layers) // stages] * stages
+        for which in ("forward", "backward")
+    )
+    return _simulated(setup, setup.chunks, forward, backward)
+
+
 def first_partition(layers_ns: list[int], stages: int) -> tuple[int, ...]:
     """Return layers per stage by Appendix B: the shortest longest stage, first of equal choices.
 

@@ -36,12 +36,16 @@ class EncoderPlan:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The language model's step: its program, timeline and gaps, without encoders."""
+    """The language model's step: its program, timeline and gaps, without encoders.
+
+    `encoder_ns`: the encoders' collectives at its ends, which make it longer.
+    """
 
     program: Program
     costs: Costs
     timeline: Timeline
     gaps: Gaps
+    encoder_ns: int = 0
 
 
 def host_step(
@@ -70,11 +74,15 @@ def host_step(
         },
         p2p_ns=setup.hop_ns,
         buffer_bytes={"activation": saved * per_stage},
+        # One layer's activations on top: what a recomputing backward has in hand.
+        parameter_bytes=_states(setup, setup.model, setup.stages * setup.tensor, setup.data)
+        + layer.saved_bytes,
     )
     program = with_collectives(program)
     timeline = simulate(program, costs)
     inside = {"F": forward * per_stage, "B": backward * per_stage}
-    return Host(program, costs, timeline, find_gaps(timeline, {} if whole_passes else inside))
+    gaps = find_gaps(timeline, {} if whole_passes else inside)
+    return Host(program, costs, timeline, gaps, gather + scatter)
 
 
 def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
@@ -130,12 +138,18 @@ def _mismatch(setup: FillSetup, stages: int, tensor: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes per GPU of the language model and of the encoders, and what is available."""
+    """Bytes per GPU of the language model and of the encoders, and what is available.
+
+    `copies`: what the encoders' model states take in addition because a pipeline of the language
+    model has several encoder pipelines beside it, as a share of all model states with one (Optimus,
+    section 4.5).
+    """
 
     model: int
     states: int
     per_microbatch: int
     available: int
+    copies: float = 0.0
 
     @property
     def microbatches(self) -> int:
@@ -146,9 +160,7 @@ class Memory:
 
 def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
     """Return the memory of a plan, with one layer's full activations on top if it recomputes."""
-    layer, share = setup.model.layer, setup.stages * setup.tensor
-    states = _states(setup, setup.model, share, setup.data)
-    model = states + max(host.timeline.peak_bytes) + layer.saved_bytes
+    model = max(host.timeline.peak_bytes)
     pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
     stacks = setup.encoder_stacks(plan.tensor)
     encoder = sum(
@@ -162,14 +174,21 @@ def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
         * (one.layers // plan.stages)
         for one in trained
     )
-    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes)
+    # The optimizer's states are sharded over all copies, so they are no more than with one.
+    share = setup.stages * setup.tensor
+    one_copy = sum(_states(setup, one, share, 0) for one in stacks)
+    alone = _states(setup, setup.model, share, 0) + one_copy
+    copies = (pipelines - 1) * one_copy / max(1, alone)
+    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes, copies)
 
 
 def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
+    """Return the bytes of a stack's model states on a GPU; without an optimizer for 0 replicas."""
     parameters = stack.layer.parameters * stack.layers // share
     if not stack.trainable:
         return 2 * parameters
-    return setup.state_bytes * parameters + setup.optimizer_bytes * parameters // replicas
+    optimizer = setup.optimizer_bytes * parameters // replicas if replicas else 0
+    return setup.state_bytes * parameters + optimizer
 
 
 def plan_problem(

@@ -253,6 +253,8 @@ CASES = {
 def case_setup(name: str, machine: GpuSpec | None = None) -> FillSetup:
     """Return a case of the paper with the constants of set R. Raises ValueError if unknown.
 
+    As in the paper's simulation the encoders have no collectives: `with_encoder_collectives`.
+
     >>> setup = case_setup("3072")
     >>> setup.microbatches, setup.model.layer.forward[0].ns
     (16, 263658)
@@ -260,6 +262,19 @@ def case_setup(name: str, machine: GpuSpec | None = None) -> FillSetup:
     if name not in CASES:
         raise ValueError(f"unknown case {name!r}; known are {', '.join(CASES)}")
     return make_setup(name, CASES[name], machine or GpuSpec())
+
+
+def with_encoder_collectives(setup: FillSetup, machine: GpuSpec | None = None) -> FillSetup:
+    """Return a job that counts its encoders' own collectives, on the machine's network.
+
+    Parameters are gathered in bf16 and gradients scattered in fp32. A job that has times for them,
+    as a measured profile may, is returned as it is.
+    """
+    if setup.encoder_gather_ns or setup.encoder_scatter_ns:
+        return setup
+    rate = (machine or GpuSpec()).network_bytes_per_s
+    gather, scatter = (size * 10**18 // rate for size in (2, 4))
+    return replace(setup, encoder_gather_ns=gather, encoder_scatter_ns=scatter)
 
 
 def make_setup(name: str, case: Case, machine: GpuSpec) -> FillSetup:

@@ -1,5 +1,6 @@
 """`counterpoise schedule fill`: hide the encoders' work in a language model's bubbles."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,11 +13,17 @@ from rich.table import Table
 from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
 from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
-from ...sched.bubble_filling.presets import CASES, GpuSpec, case_setup
+from ...sched.bubble_filling.presets import (
+    CASES,
+    GpuSpec,
+    case_setup,
+    with_encoder_collectives,
+)
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
+from ...sched.render.summary import format_memory
 from ...sched.simulation.cost_profile import load_profile
 from ..console.reporting import emit, make_table, progress_console
 from ..inputs.files import parse_text
@@ -25,8 +32,8 @@ from .compare import draw
 
 SHOWN = 8
 COUNT = click.IntRange(min=1)
-# A billion parameters gathered in bf16 and their gradients scattered in fp32, at 45 GB/s.
-GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
+# Optimus' copies of encoders took "less than 12 %" of memory in addition (section 4.5).
+MOST_COPIES = 0.12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class FillOptions:
     guard: int
     slack: float
     encoder_collectives: bool
+    encoder_memory: float | None
     executable: bool
     pieces: int
 
@@ -77,7 +85,15 @@ class FillOptions:
 @click.option("--guard", default=0, show_default=True, help="Percent of each bubble left free.")
 @click.option("--slack", default=0.0, show_default=True, help="Milliseconds before each need.")
 @click.option(
-    "--encoder-collectives", is_flag=True, help="Add the encoders' own collectives, at 45 GB/s."
+    "--encoder-collectives/--no-encoder-collectives",
+    default=True,
+    help="Count the encoders' own, by default at 45 GB/s.",
+)
+@click.option(
+    "--encoder-memory",
+    type=click.FloatRange(min=0),
+    help="Share of the model states that copies of the encoders may add.  "
+    f"[{MOST_COPIES}; any for a plan named in full]",
 )
 @click.option(
     "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
@@ -120,7 +136,8 @@ def command(
         progress_console.print(f"wrote {out}")
     tables = _bubble_table(best, options.trace is None), _plan_table(found)
     report = {**_report(found), "contention": asdict(setup.contention)}
-    lines = [f"Contention of encoders' kernels: {setup.contention}.", best.filled.note]
+    lines = [*_summary(best, options.trace is None), best.filled.note]
+    lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if options.executable:
         # Filling kernels inside passes too hides more.
         finer = _scan(setup, replace(options, executable=False)).best
@@ -137,7 +154,6 @@ def command(
 def chosen_report(chosen: Chosen) -> dict[str, object]:
     """Return a plan and its figures, as JSON."""
     plan, need = chosen.plan, chosen.memory
-    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
     return {
         "pp_enc": plan.stages,
         "tp_enc": plan.tensor,
@@ -148,8 +164,15 @@ def chosen_report(chosen: Chosen) -> dict[str, object]:
         "upper_bound": chosen.filled.bound,
         "step_seconds": chosen.filled.step_ns / 1e9,
         "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
-        "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
+        "memory_gb": (need.model + _encoder_bytes(chosen)) / 1e9,
+        "encoder_copies": need.copies,
     }
+
+
+def _encoder_bytes(chosen: Chosen) -> int:
+    """Return what the encoders hold on a GPU: model states and all activations at once."""
+    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
+    return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
 def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
@@ -167,8 +190,8 @@ def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
         }
         setup = replace(setup, encoders=encoders)
     if options.encoder_collectives:
-        setup = replace(setup, encoder_gather_ns=GATHER_NS, encoder_scatter_ns=SCATTER_NS)
-    return setup
+        return with_encoder_collectives(setup)
+    return replace(setup, encoder_gather_ns=0, encoder_scatter_ns=0)
 
 
 def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
@@ -176,7 +199,16 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     wanted = _wanted(setup, options.pp_enc, options.tp_enc, options.warmup)
     how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
     guard = options.guard, round(options.slack * 1e6)
-    filled = partial(scan, setup, guard=guard, permille=options.costs or None, fixed=options.fixed)
+    named = options.pp_enc is not None and options.tp_enc is not None
+    most = options.encoder_memory
+    filled = partial(
+        scan,
+        setup,
+        guard=guard,
+        permille=options.costs or None,
+        fixed=options.fixed,
+        most_copies=most if most is not None else math.inf if named else MOST_COPIES,
+    )
     if options.trace is not None:
         measured = _traced(setup, options.trace)
         # The warm-up is part of what was measured, so each plan is filled once.
@@ -201,7 +233,7 @@ def _wanted(
     # A plan that was named in full is tried, even if `plans` would not propose it.
     if stages is not None and tensor is not None:
         warmups = [warmup] if warmup else ["megatron", "reduced"]
-        return [EncoderPlan(stages, tensor, True, one) for one in warmups]
+        return [EncoderPlan(stages, tensor, how, one) for one in warmups for how in (True, False)]
     if stages is not None and setup.stages % stages:
         return [EncoderPlan(stages, setup.tensor, True, warmup or "megatron")]
     return [
@@ -225,9 +257,9 @@ def _traced(setup: FillSetup, trace: Path) -> Host:
 
 
 def _picture(best: Chosen, out: Path) -> str:
-    both = [best.host.timeline, fill_timeline(best.host, best.filled)]
+    both = [best.host.timeline, fill_timeline(best.host, best.filled, _encoder_bytes(best))]
     title = "Encoder work in the language model's bubbles"
-    if text := draw(out.suffix, both, title, best.filled.note):
+    if text := draw(out.suffix, both, title, " ".join(_summary(best, True))):
         return text
     if out.suffix == ".txt":
         return format_program(fill_program(best.host, best.filled)) + "\n"
@@ -238,13 +270,51 @@ def _report(found: PlanScan) -> dict[str, object]:
     best = found.best
     return {
         "best": chosen_report(best),
-        "llm_only_seconds": best.host.gaps.step_ns / 1e9,
+        "llm_only_seconds": _alone_ns(best) / 1e9,
+        "encoder_collective_seconds": (best.host.gaps.step_ns - _alone_ns(best)) / 1e9,
         "order": best.filled.order,
         "note": best.filled.note,
         "plans": [chosen_report(one) for one in found.chosen],
         "refused": {str(one.plan): one.why for one in found.refused},
         "skipped": found.skipped,
     }
+
+
+def _alone_ns(best: Chosen) -> int:
+    """Return the language model's own step, without the encoders' collectives beside it."""
+    return best.host.gaps.step_ns - best.host.encoder_ns
+
+
+def _summary(best: Chosen, simulated: bool) -> list[str]:
+    """Return what the terminal and the page both say: where the step's time is, and the memory."""
+    step = best.host.gaps.step_ns
+    shares = _mean_shares(best, simulated)
+    kinds = {
+        "for data-parallel collectives": shares["gather_ns"] + shares["scatter_ns"],
+        "between passes": shares["warmup_ns"] + shares["steady_ns"] + shares["cooldown_ns"],
+        "in tensor-parallel collectives inside passes": shares["tensor_ns"],
+    }
+    parts = ", ".join(f"{share:.1%} {words}" for words, share in kinds.items())
+    beside = best.host.encoder_ns
+    own = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
+    timeline = best.host.timeline
+    need = best.memory
+    return [
+        f"The language model's GPUs do not compute for {sum(kinds.values()):.1%} of its step of "
+        f"{step / 1e9:.3f} s{own}: {parts} (what pages call bubble is {timeline.bubble_ratio:.1%}, "
+        "the part between passes).",
+        f"Memory: {format_memory(need.model)} without encoders, "
+        f"{format_memory(need.model + _encoder_bytes(best))} with them; their copies add "
+        f"{need.copies:.1%} of the model states.",
+    ]
+
+
+def _mean_shares(best: Chosen, simulated: bool) -> dict[str, float]:
+    """Return the mean share of the step by cause."""
+    host = best.host
+    rows = list(map(asdict, bubble_causes(host.gaps, host.timeline if simulated else None)))
+    whole = host.gaps.step_ns * len(rows)
+    return {cause: sum(row[cause] for row in rows) / whole for cause in rows[0]}
 
 
 def _bubble_table(best: Chosen, simulated: bool) -> Table:
@@ -254,27 +324,29 @@ def _bubble_table(best: Chosen, simulated: bool) -> Table:
     table = make_table(title, "rank", *causes)
     for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
         table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in asdict(one).values()))
+    shares = _mean_shares(best, simulated).values()
+    table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
     return table
 
 
 def _plan_table(found: PlanScan) -> Table:
-    columns = ("TP", "recompute", "warm-up", "pieces", "hidden", "bound", "step", "memory")
-    table = make_table("Encoder plans, shortest step first", "PP", *columns)
+    columns = ("again", "warm-up", "pieces", "hidden", "bound", "step", "memory", "copies")
+    table = make_table("Encoder plans, shortest step first", "PP, TP", *columns)
     for one in found.chosen[:SHOWN]:
-        plan, row = one.plan, chosen_report(one)
+        plan = one.plan
         cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
         table.add_row(
-            str(plan.stages),
-            str(plan.tensor),
+            f"{plan.stages}, {plan.tensor}",
             "yes" if plan.recompute else "no",
             plan.warmup,
             cut,
-            f"{100 * one.filled.efficiency:.1f} %",
-            f"{100 * one.filled.bound:.1f} %",
+            f"{one.filled.efficiency:.1%}",
+            f"{one.filled.bound:.1%}",
             f"{one.filled.step_ns / 1e9:.3f} s",
-            f"{row['memory_gb']:.0f} GB",
+            format_memory(one.memory.model + _encoder_bytes(one)),
+            f"{one.memory.copies:.0%}",
         )
     notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
-    notes += [f"{len(found.refused)} do not fit"] if found.refused else []
+    notes += [f"{len(found.refused)} do not fit, or copy too much"] if found.refused else []
     table.caption = "; ".join(notes)
     return table

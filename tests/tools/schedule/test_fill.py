@@ -1,6 +1,8 @@
 """`schedule fill` as a user meets it."""
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,17 +68,52 @@ def test_fill_options_change_what_they_say(run) -> None:
     costs = [word for cost in ("3000", "500", "400", "100") for word in ("--cost", cost)]
     assert fill(run, *base, *costs, "--fixed")["order"] == [0, 1, 2, 3]
     fill(run, *base, "--guard", "10", "--slack", "2.5")
-    tight = fill(run, "--guard", "10", "--whole", "--tp-enc", "1", "--warmup", "megatron")
+    words = ("--whole", "--tp-enc", "1", "--warmup", "megatron", "--encoder-memory", "9")
+    tight = fill(run, "--guard", "10", *words)
     assert tight["refused"]
     assert tight["plans"]
-    slower = fill(run, *base, "--encoder-collectives")
-    assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
+    free = fill(run, *base, "--whole", "--no-encoder-collectives")
+    assert free["encoder_collective_seconds"] == 0 < whole["encoder_collective_seconds"]
+    assert free["llm_only_seconds"] == whole["llm_only_seconds"]
+    assert free["best"]["step_seconds"] < whole["best"]["step_seconds"]
+
+
+def test_the_plan_is_chosen_with_the_encoders_collectives_and_few_copies(run) -> None:
+    best = fill(run, "--case", "3072")["best"]
+    assert (best["pp_enc"], best["tp_enc"], best["recompute"]) == (8, 8, False)
+    assert best["step_seconds"] == pytest.approx(4.779, abs=0.001)
+    words = ("--case", "3072", "--no-encoder-collectives", "--encoder-memory", "1")
+    alone = fill(run, *words)["best"]
+    assert alone["encoder_copies"] == pytest.approx(0.78, abs=0.01)
+    words = ("--case", "3072", "--pp-enc", str(alone["pp_enc"]), "--tp-enc", str(alone["tp_enc"]))
+    assert fill(run, *words)["best"]["step_seconds"] > 1.06 * best["step_seconds"]
+    full = fill(run, "--case", "3072", "--pp-enc", "8", "--tp-enc", "8")["best"]
+    assert full["step_seconds"] == best["step_seconds"]
+
+
+def test_plans_that_copy_too_much_are_refused(run) -> None:
+    report = fill(run, "--encoder-memory", "0")
+    assert {one["encoder_copies"] for one in report["plans"]} == {0}
+    assert any("of the model states, more than 0%" in why for why in report["refused"].values())
+
+
+def test_terminal_and_page_say_the_same(run, tmp_path: Path) -> None:
+    words = ("schedule", "fill", "--case", "A", "--out", str(tmp_path / "a.html"))
+    _, out, _ = run(*words)
+    page = html.unescape((tmp_path / "a.html").read_text())
+    said = [line for line in out.splitlines() if line.startswith(("The language", "Memory:"))]
+    assert len(said) == 2
+    assert all(line in page for line in said)
+    both = re.findall(r"([\d.]+ GiB) with(?:out)? ", said[1])
+    assert len(both) == 2
+    assert all(f'"peak memory","{held}"' in page for held in both)
 
 
 def test_an_executable_plan_has_whole_layers_and_says_what_kernels_would_add(
     run, tmp_path: Path
 ) -> None:
     base = ("--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable")
+    base = (*base, "--no-encoder-collectives")
     report = fill(run, *base, "--out", str(tmp_path / "filled.txt"))
     assert report["best"]["eff"] < report["kernel_level"]["eff"]
     assert report["best"]["step_seconds"] >= report["kernel_level"]["step_seconds"]
