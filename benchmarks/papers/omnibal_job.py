@@ -32,7 +32,7 @@ from counterpoise.sched.shapes import (
     step,
     time,
 )
-from counterpoise.tools.inputs.cost_tables import CostTable, EpochPlan, read_costs
+from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 
 from ..planning import epochs
 
@@ -65,10 +65,12 @@ class Batches:
         return {name: dist_ratio(self.loads[..., at]) for at, name in enumerate(names)}
 
     def steps(self, layout: ParallelLayout) -> Iterator[list[list[dict[str, int]]]]:
-        """Yield steps: each replica's microbatches, as `step` takes them."""
-        count = max(1, DRAWN // (layout.microbatches * layout.dp))
-        rows = self.loads.reshape(-1, 3)[: count * layout.microbatches * layout.dp]
-        for one in rows.reshape(count, layout.microbatches, layout.dp, 3).transpose(0, 2, 1, 3):
+        """Yield steps from all over the epoch: each replica's microbatches, as `step` takes them."""
+        each = layout.microbatches * layout.dp
+        rows = self.loads.reshape(-1, 3)
+        whole = rows[: len(rows) // each * each].reshape(-1, layout.microbatches, layout.dp, 3)
+        count = min(len(whole), max(1, DRAWN // each))
+        for one in whole[np.linspace(0, len(whole) - 1, count).astype(int)].transpose(0, 2, 1, 3):
             yield [[amounts(*load) for load in replica] for replica in one.tolist()]
 
 
@@ -93,27 +95,26 @@ def few_tiles(costs: CostTable, most: int) -> CostTable:
 def random_batches(costs: CostTable, ranks: int) -> Batches:
     """Return mini-batches of 4 samples in random order, padded to the longest."""
     order = permutation(len(costs.costs), 0, 0)
-    return _padded(costs, order[: len(order) // (SIZE * ranks) * SIZE * ranks], SIZE, ranks)
+    return _padded(costs, order[: len(order) // (SIZE * ranks) * SIZE * ranks].reshape(-1, SIZE), ranks)
 
 
-def _padded(costs: CostTable, order: Int64, size: int, ranks: int) -> Batches:
-    tiles, tokens = costs.costs[order].reshape(-1, size, 2).transpose(2, 0, 1)
-    longest = tokens.max(axis=1)
-    loads = np.stack([tiles.sum(1), size * longest, size * longest**2], axis=1)
-    padding = float(np.mean(1 - tokens.sum(1) / (size * longest)))
-    return Batches(loads.reshape(-1, ranks, 3), size, padding)
+def _padded(costs: CostTable, groups: Int64, ranks: int) -> Batches:
+    """Return mini-batches of these samples (n, size); -1 is none."""
+    tiles, tokens = np.where(groups[..., None] < 0, 0, costs.costs[groups]).transpose(2, 0, 1)
+    size, longest = (groups >= 0).sum(axis=1), tokens.max(axis=1)
+    loads = np.stack([tiles.sum(axis=1), size * longest, size * longest**2], axis=1)
+    padding = float(np.mean(1 - tokens.sum(axis=1) / (size * longest)))
+    return Batches(loads.reshape(-1, ranks, 3), float(size.mean()), padding)
 
 
 def planned_batches(costs: CostTable, strategy: str, ranks: int) -> Batches:
-    """Return mini-batches of 4 by a strategy that sorts, from the first samples."""
+    """Return mini-batches of up to 4 by a strategy that sorts, from the first samples."""
     some = CostTable(costs.resources, costs.costs[:FEW], costs.sources[:FEW])
     config = epochs.make_config(some, BUDGETS, ranks, MICROBATCHES, "window", 0)
-    plan: EpochPlan = epochs.STRATEGIES[strategy](some, config, 0)
+    plan = epochs.STRATEGIES[strategy](some, config, 0)
     groups = [plan.groups[at] for row in plan.rows[: plan.whole_rows] for at in row]
-    whole = all(len(group) == SIZE for group in groups)
-    if not whole:
-        raise ValueError(f"{strategy} made microbatches of other sizes than {SIZE}")
-    return _padded(costs, np.array(groups, np.int64).ravel(), SIZE, ranks)
+    full = np.array([(*group, *[-1] * SIZE)[:SIZE] for group in groups], np.int64)
+    return _padded(costs, full, ranks)
 
 
 @cache
