@@ -84,11 +84,13 @@ def table_rows(
 
 
 def ratio(ours: float, theirs: Figure) -> float | None:
-    """Return ours over theirs: over the nearer end of a range, 1 inside it; None over 0.
+    """Return ours over theirs: over the nearer end of a range, 1 inside it; None over 0 or words.
 
     >>> ratio(3.0, 2.0), ratio(3.0, (1.0, 4.0)), ratio(6.0, (1.0, 4.0)), ratio(0.0, 0.0)
     (1.5, 1.0, 1.5, None)
     """
+    if isinstance(theirs, str):
+        return None
     if isinstance(theirs, tuple):
         least, most = theirs
         theirs = min(max(ours, least), most)

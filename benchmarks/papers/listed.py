@@ -18,7 +18,8 @@ TEXTS = {
 # A caption begins a line; a sentence that begins with a reference has no mark behind the number.
 _CAPTION = re.compile(r"^(Table|Figure) (\d+)[:.]", re.MULTILINE)
 
-Figure = float | tuple[float, float]
+# A number, the ends of a range, or words where none is printed.
+Figure = float | tuple[float, float] | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ DRAWN = 1024
 # Of a node's links: each GPU's share of 4 x 200 Gb/s, as much as NCCL usually reaches of it.
 A100 = replace(read_device("a100"), network_bytes_per_s=11 * 10**9, encoder_percent=35)
 SHARE_OF_MEMORY = 0.92
-# Strategies that sort windows are planned on the first samples only.
+# Strategies that sort windows are planned on so many samples only.
 FEW = 100_000
 
 
@@ -108,13 +108,14 @@ def _padded(costs: CostTable, groups: Int64, ranks: int) -> Batches:
 
 
 def planned_batches(costs: CostTable, strategy: str, ranks: int) -> Batches:
-    """Return mini-batches of up to 4 by a strategy that sorts, from the first samples."""
-    some = CostTable(costs.resources, costs.costs[:FEW], costs.sources[:FEW])
+    """Return mini-batches of up to 4 by a strategy that sorts, of some samples."""
+    drawn = permutation(len(costs.costs), 2, 0)[:FEW]
+    some = CostTable(costs.resources, costs.costs[drawn], costs.sources[drawn])
     config = epochs.make_config(some, BUDGETS, ranks, MICROBATCHES, "window", 0)
     plan = epochs.STRATEGIES[strategy](some, config, 0)
     groups = [plan.groups[at] for row in plan.rows[: plan.whole_rows] for at in row]
     full = np.array([(*group, *[-1] * SIZE)[:SIZE] for group in groups], np.int64)
-    return _padded(costs, full, ranks)
+    return _padded(some, full, ranks)
 
 
 @cache

@@ -61,8 +61,8 @@ def text(value: Figure | None) -> str:
     >>> text(0.0364), text(61.8), text((1.7, 2.2)), text(1234.5), text(None)
     ('0.036', '61.8', '1.7 to 2.2', '1,234', '')
     """
-    if value is None:
-        return ""
+    if value is None or isinstance(value, str):
+        return value or ""
     if isinstance(value, tuple | list):
         return " to ".join(map(text, value))
     if abs(value) >= 100:
