@@ -2,10 +2,10 @@
 
 GPU days are those of one pass over the data: the mean step of a few drawn ones, each as long as its
 slowest replica's, times the steps. The paper does not print all of its job. Assumed are: 32
-microbatches a step and replica (the commands' default; 512 samples where a microbatch has 4),
-DeepSpeed's own split by parameters and recomputation of everything before balancing, and encoder
-layers at 70 % of the language model's FLOP/s, as the stages that the paper measured as best say
-(Table 9: equal numbers of both kinds of layers).
+microbatches a step and replica (the commands' default; 512 samples where a microbatch has 4), no
+sequence parallelism, DeepSpeed's own split by parameters and recomputation of everything before
+balancing; and InternViT's layers at 70 % of the language model's FLOP/s, EVA-CLIP's at 100 %, as
+the stages that the paper measured as best say (Table 9; docs/benchmarks.md).
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,8 @@ SIZE, MICROBATCHES = 4, 32
 # Microbatches that are simulated for a figure, at least one step of all replicas.
 DRAWN = 1024
 # Of a node's links: each GPU's share of 4 x 200 Gb/s, as much as NCCL usually reaches of it.
-A100 = replace(read_device("a100"), network_bytes_per_s=11 * 10**9, encoder_percent=35)
+A100 = replace(read_device("a100"), network_bytes_per_s=11 * 10**9)
+ENCODER_PERCENT = {"internvit-6b": 35}
 SHARE_OF_MEMORY = 0.92
 # Strategies that sort windows are planned on so many samples only.
 FEW = 100_000
@@ -197,14 +198,6 @@ def _full(budgets: Sizes) -> dict[str, int]:
 
 def make_job(model: str, tp: int, pp: int, dp: int, device: Device = A100) -> Job:
     """Return a job by names and sizes."""
-    return Job(read_model(model), ParallelLayout(tp, pp, dp, microbatches=MICROBATCHES), device)
-
-
-def lockstep_days(job: Job, batches: Batches) -> float:
-    """Return GPU days where all ranks wait for each other in every microbatch, as in ZeRO-3."""
-    cut = replace(job.layout, stages=(job.model.layers,), recompute="all", zero=3)
-    seconds = []
-    for row in batches.loads[: DRAWN // 32].tolist():
-        each = [time(job.model, job.device, cut, amounts(*load)).stages[0] for load in row]
-        seconds.append(max(one.forward_ns + one.backward_ns for one in each) / 1e9)
-    return float(np.mean(seconds)) * job.samples / batches.size / 86_400
+    layout = ParallelLayout(tp, pp, dp, microbatches=MICROBATCHES, sequence_parallel=False)
+    percent = ENCODER_PERCENT.get(model.split("+")[0], device.efficiency_percent)
+    return Job(read_model(model), layout, replace(device, encoder_percent=percent))
