@@ -144,7 +144,8 @@ def scan(
         copies = memory(setup, plan, host).copies if plan.tensor in setup.encoders else 0.0
         if copies > most_copies:
             why = f"copies of the encoders add {copies:.0%} of the model states"
-            refused.append(RejectedPlan(plan, f"{why}, more than {most_copies:.0%}"))
+            why += f", more than {most_copies:.0%}; allow more, or cut encoders further"
+            refused.append(RejectedPlan(plan, why))
             continue
         for splitting in splittings:
             # Hosts come shortest step first: from here on nothing can be better.

@@ -56,10 +56,13 @@ def host_step(
     `whole_passes`: whether nothing can run inside a pass, as with an executor that runs whole
     modules. Raises ValueError as `schedule` and `simulate` do.
     """
-    program = schedule(
-        "interleaved", ranks=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks,
-        warmup=plan.warmup if plan else WARMUPS[0],
-    )  # fmt: skip
+    sizes = {"ranks": setup.stages, "microbatches": setup.microbatches}
+    if setup.chunks == 1:
+        # Interleaved 1F1B of one chunk would hold twice as many microbatches for nothing.
+        program = schedule("1f1b", **sizes)
+    else:
+        warmup = plan.warmup if plan else WARMUPS[0]
+        program = schedule("interleaved", chunks=setup.chunks, warmup=warmup, **sizes)
     forward, backward = host_kernels(setup)
     per_stage = setup.model.layers // program.stages
     layer = setup.model.layer
@@ -74,9 +77,8 @@ def host_step(
         },
         p2p_ns=setup.hop_ns,
         buffer_bytes={"activation": saved * per_stage},
-        # One layer's activations on top: what a recomputing backward has in hand.
         parameter_bytes=_states(setup, setup.model, setup.stages * setup.tensor, setup.data)
-        + layer.saved_bytes,
+        + layer.at_work_bytes(setup.recompute),
     )
     program = with_collectives(program)
     timeline = simulate(program, costs)
@@ -115,7 +117,7 @@ def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
     """
     return tuple(
         EncoderPlan(stages, tensor, recompute, warmup)
-        for warmup in WARMUPS
+        for warmup in WARMUPS[: min(2, setup.chunks)]
         for recompute in (True, False)
         for stages in range(1, setup.stages + 1)
         for tensor in sorted(setup.encoders, reverse=True)
@@ -159,7 +161,7 @@ class Memory:
 
 
 def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
-    """Return the memory of a plan, with one layer's full activations on top if it recomputes."""
+    """Return the memory of a plan, with what a backward of one layer needs on top."""
     model = max(host.timeline.peak_bytes)
     pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
     stacks = setup.encoder_stacks(plan.tensor)
@@ -167,8 +169,7 @@ def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
         _states(setup, one, plan.stages * plan.tensor, setup.data * pipelines) for one in stacks
     )
     trained = [one for one in stacks if one.trainable]
-    if plan.recompute:
-        encoder += max((one.layer.saved_bytes for one in trained), default=0)
+    encoder += max((one.layer.at_work_bytes(plan.recompute) for one in trained), default=0)
     kept = sum(
         (one.layer.checkpoint_bytes if plan.recompute else one.layer.saved_bytes)
         * (one.layers // plan.stages)

@@ -15,8 +15,8 @@ from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, 
 from ...sched.bubble_filling.filled_program import fill_program
 from ...sched.bubble_filling.presets import (
     CASES,
-    GpuSpec,
     case_setup,
+    model_setup,
     with_encoder_collectives,
 )
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
@@ -24,9 +24,11 @@ from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
 from ...sched.render.summary import format_memory
+from ...sched.shapes import Device, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
 from ..console.reporting import emit, make_table, progress_console
 from ..inputs.files import parse_text
+from ..inputs.models import amounts_of, device_option, model_option, size_option
 from ..inputs.programs import check_sizes
 from .compare import draw
 
@@ -59,8 +61,17 @@ class FillOptions:
 
 
 @click.command("fill")
-@click.option("--case", default="3072", show_default=True, type=click.Choice(list(CASES)))
+@click.option("--case", type=click.Choice(list(CASES)), help="A job of the paper.  [3072]")
 @click.option("--profile", type=click.Path(path_type=Path), help="A measured job (JSON) instead.")
+@model_option()
+@device_option()
+@size_option("--tp", "With --model: tensor-parallel GPUs of a stage.")
+@size_option("--pp", "With --model: pipeline ranks of the language model.")
+@size_option("--dp", "With --model: replicas.")
+@size_option("--vpp", "With --model: chunks a rank.")
+@click.option("--tiles", type=COUNT, help="With --model: of a microbatch.  [the model's]")
+@click.option("--tokens", type=COUNT, help="With --model: of a microbatch.  [the model's]")
+@click.option("--recompute", is_flag=True, help="With --model: all layers of it.")
 @click.option(
     "--contention", type=click.Path(path_type=Path), help="Its table in a cost profile (JSON)."
 )
@@ -105,12 +116,14 @@ class FillOptions:
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    case: str, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
-    tp_chunks: int, **given: Any,
+    case: str | None, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
+    tp_chunks: int, model: str | None, device: str, tp: int, pp: int, dp: int, vpp: int,
+    tiles: int | None, tokens: int | None, recompute: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
-    Without --profile the job is one of the Optimus paper's, with the constants of set R.
+    The job is one of the Optimus paper's with the constants of set R (--case), a model of your own
+    on a device (--model), or a measured one (--profile).
 
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
@@ -123,9 +136,21 @@ def command(
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     if profile and tp_chunks != 1:
         raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
-    machine = GpuSpec(tensor_chunks=tp_chunks)
-    setup = parse_text(profile, load_setup) if profile else case_setup(case, machine)
-    setup = _changed(setup, options)
+    if len([one for one in (case, profile, model) if one]) > 1:
+        raise ValueError("give one of --case, --profile and --model")
+    found_device = read_device(device) if model else None
+    if profile:
+        setup = parse_text(profile, load_setup)
+    elif model and found_device:
+        layout = ParallelLayout(
+            tp=tp, pp=pp, dp=dp, vpp=vpp, microbatches=options.microbatches or 32,
+            recompute="all" if recompute else "none",
+        )  # fmt: skip
+        read = read_model(model)
+        setup = model_setup(read, found_device, layout, amounts_of(read, tiles, tokens), tp_chunks)
+    else:
+        setup = case_setup(case or "3072", chunks=tp_chunks)
+    setup = _changed(setup, options, found_device)
     if dump_profile:
         click.echo(dump_setup(setup))
         return
@@ -175,7 +200,7 @@ def _encoder_bytes(chosen: Chosen) -> int:
     return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
-def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
+def _changed(setup: FillSetup, options: FillOptions, device: Device | None) -> FillSetup:
     """Return the job with the changes that the options ask for."""
     if options.contention is not None:
         measured = parse_text(options.contention, load_profile).contention
@@ -190,7 +215,7 @@ def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
         }
         setup = replace(setup, encoders=encoders)
     if options.encoder_collectives:
-        return with_encoder_collectives(setup)
+        return with_encoder_collectives(setup, device)
     return replace(setup, encoder_gather_ns=0, encoder_scatter_ns=0)
 
 

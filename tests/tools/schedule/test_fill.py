@@ -31,7 +31,8 @@ def run(capsys: pytest.CaptureFixture[str]):
 
 
 def fill(run, *words: str) -> dict:
-    status, out, err = run("schedule", "fill", "--case", "A", *words, "--json")
+    job = () if {"--case", "--profile", "--model"} & set(words) else ("--case", "A")
+    status, out, err = run("schedule", "fill", *job, *words, "--json")
     assert status == 0, err
     return json.loads(out.splitlines()[-1])
 
@@ -143,6 +144,18 @@ def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:
     assert "traceEvents" in err
 
 
+def test_fill_takes_a_model_on_a_device(run) -> None:
+    words = ("--model", "internvit-6b+internlm2-20b", "--tp", "8", "--pp", "4", "--dp", "4")
+    report = fill(run, *words, "--microbatches", "8", "--encoder-memory", "1")
+    assert report["best"]["pp_enc"] == 1
+    assert report["best"]["encoder_copies"] == pytest.approx(0.68, abs=0.02)
+    status, _, err = run("schedule", "fill", *words, "--case", "A")
+    assert (status, "give one of --case, --profile and --model" in err) == (2, True)
+    status, _, err = run("schedule", "fill", *words)
+    assert status == 2
+    assert "more than 12%; allow more, or cut encoders further" in err
+
+
 def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
     host = host_step(case_setup("A"))
     events = []
@@ -182,7 +195,8 @@ def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
     ],
 )
 def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:
-    status, _, err = run("schedule", "fill", "--case", "A", *words)
+    job = () if "--profile" in words else ("--case", "A")
+    status, _, err = run("schedule", "fill", *job, *words)
     assert status == 2
     assert said in err
     assert "Traceback" not in err
