@@ -106,9 +106,9 @@ def layer_costs(
         trains = not part.frozen
         row = _part_costs(part, device, layout, amounts, trains, is_reached or trains)
         is_reached = is_reached or trains or part.projector > 0
+        # Behind an encoder its features travel on, through the layers of the next one.
+        row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
         if part.kind == ENCODER and LANGUAGE in [other.kind for other in model.parts]:
-            # Features travel on through the layers of the next encoder, to the language model.
-            row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
             handed = _handed_bytes(part, model.language.hidden, layout, amounts)
             row[-1] = replace(row[-1], output_bytes=handed + carried)
             carried += handed
