@@ -9,18 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from counterpoise.sched.bubble_filling.presets import (
-    GpuSpec,
-    MicrobatchShape,
-    Tower,
-    language_layer,
-)
+from counterpoise.sched.bubble_filling.presets import model_setup
 from counterpoise.sched.bubble_filling.setup import total_ns
 from counterpoise.sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
 from counterpoise.sched.planners.orchestration.models import FROZEN, modules_of
 from counterpoise.sched.planners.orchestration.simulated import RankedLayout, plan_layouts, rerank
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
-from counterpoise.sched.shapes import read_device, read_model
+from counterpoise.sched.shapes import ParallelLayout, read_device, read_model
 
 from ..planning.order import compare_orders
 
@@ -35,11 +30,6 @@ A800 = read_device("a800")
 MEMORY_BYTES = 92 * A800.memory_bytes // 100
 # Figure 18's rows, as `make bench NAME=order` takes them.
 ORDERS = ((4, 8, 0.5), (4, 64, 0.5), (8, 32, 0.5), (8, 64, 0.5))
-BACKBONES = (
-    Tower("Llama3-7B", 4096, 32, 11008, gated=True),
-    Tower("Llama3-13B", 5120, 40, 13824, gated=True),
-    Tower("Llama3-70B", 8192, 80, 28672, gated=True, key_value_permille=125),
-)
 
 
 class Gain(NamedTuple):
@@ -76,6 +66,29 @@ def _range(name: str, values: Iterable[float]) -> Ours:
     return {f"{name}least": min(every), f"{name}most": max(every)}
 
 
+@cache
+def _beside() -> tuple[float, float]:
+    """Return what Figures 18 and 22 (TP 8) gain together: the least, the most."""
+    order, overlap = figure_18(None), figure_22(None)
+    return order["least"] * overlap["TP 8, least"], order["most"] * overlap["TP 8, most"]
+
+
+def _both(ends: Ours) -> Ours:
+    """Return a range of gains alone, and with Figures 18 and 22, which DistTrain has too."""
+    more = {name: value * _beside()[name.endswith("most")] for name, value in ends.items()}
+    return {
+        **{f"alone, {name}": value for name, value in ends.items()},
+        **{f"with Figures 18 and 22, {name}": value for name, value in more.items()},
+    }
+
+
+def overall(which: str) -> Ours:
+    """Return the gains over Megatron-LM on 1,296 GPUs."""
+    small, large = ([_gain("megatron", m, 1296, 1920) for m in row] for row in (SMALL, [LARGE]))
+    rows = _range("9B and 15B, ", [getattr(one, which) for one in small])
+    return _both({**rows, "72B": getattr(large[0], which)})
+
+
 def figure_15(data: Path | None) -> Ours:
     """Return utilisation, and over Megatron-LM's."""
     shares = []
@@ -84,36 +97,27 @@ def figure_15(data: Path | None) -> Ours:
         flops = job.batch * sum(module.flops for module in job.modules)
         seconds = best.simulated_ns / 1e9
         shares.append(100 * flops / (seconds * best.layout.gpus * A800.flops_per_s))
-    small = [_gain("megatron", model, 1296, 1920).mfu for model in SMALL]
-    return {
-        **_range("DistTrain, %, ", shares),
-        **_range("9B and 15B over Megatron-LM, ", small),
-        "72B over Megatron-LM": _gain("megatron", LARGE, 1296, 1920).mfu,
-    }
-
-
-def figure_16(data: Path | None) -> Ours:
-    """Return throughput over Megatron-LM's."""
-    small = [_gain("megatron", model, 1296, 1920).throughput for model in SMALL]
-    large = _gain("megatron", LARGE, 1296, 1920).throughput
-    return {**_range("9B and 15B, ", small), "72B": large}
+    gains = {f"over Megatron-LM, {name}": value for name, value in overall("mfu").items()}
+    return {**_range("DistTrain, %, ", shares), **gains}
 
 
 def figure_17(data: Path | None) -> Ours:
     """Return both gains over three layouts on 98 GPUs."""
     found: dict[str, float] = {}
-    names = {"megatron": "Megatron-LM", "ratio": "GPUs by operations", "rigid": "the best rigid layout"}
+    names = {"megatron": "Megatron-LM", "ratio": "GPUs by operations", "rigid": "best rigid layout"}
     for name, title in names.items():
         gains = [_gain(name, model, 98, BATCHES[model]) for model in MODELS]
-        found |= _range(f"over {title}, MFU, ", [one.mfu for one in gains])
-        found |= _range(f"over {title}, throughput, ", [one.throughput for one in gains])
+        rows = _range("MFU, ", [one.mfu for one in gains]) | _range(
+            "throughput, ", [one.throughput for one in gains]
+        )
+        found |= {f"over {title}, {row}": value for row, value in _both(rows).items()}
     return found
 
 
 def frozen(which: str) -> Ours:
     """Return the range of gains over models and frozen modules."""
     jobs = [(model, 98, BATCHES[model], freeze) for model in MODELS for freeze in FREEZES]
-    return _range("", [getattr(_gain("megatron", *job), which) for job in jobs])
+    return _both(_range("", [getattr(_gain("megatron", *job), which) for job in jobs]))
 
 
 def table_2(data: Path | None) -> Ours:
@@ -141,22 +145,21 @@ def figure_22(data: Path | None) -> Ours:
     """Return the ranges of a stage's time over that with collectives in four chunks, by TP."""
     found: dict[str, float] = {}
     for tp in (4, 8):
-        times = [[_stage_ns(one, tp, chunks) for chunks in (1, 4)] for one in BACKBONES]
+        times = [[_stage_ns(one, tp, chunks) for chunks in (1, 4)] for one in MODELS]
         found |= _range(f"TP {tp}, ", [whole / cut for whole, cut in times])
     return found
 
 
-def _stage_ns(tower: Tower, tp: int, chunks: int) -> int:
-    machine = GpuSpec(
-        A800.flops_per_s, 500, tensor_bytes_per_s=A800.link_bytes_per_s, tensor_chunks=chunks
-    )
-    layer = language_layer(tower, MicrobatchShape(1, 8192, tp), machine)
+def _stage_ns(name: str, tp: int, chunks: int) -> int:
+    model = read_model(name)
+    layout = ParallelLayout(tp=tp)
+    layer = model_setup(model, A800, layout, model.amounts(), chunks).model.layer
     return total_ns(layer.forward) + total_ns(layer.backward)
 
 
 FIGURES = {
     "Figure 15": figure_15,
-    "Figure 16": figure_16,
+    "Figure 16": lambda data: overall("throughput"),
     "Figure 17": figure_17,
     "Table 2": table_2,
     "Figure 18": figure_18,
