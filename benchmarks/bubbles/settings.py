@@ -16,7 +16,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 from counterpoise.sched.bubble_filling.instance import FillProblem
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.setup import FillSetup
-from counterpoise.tools.schedule.fill import chosen_report
+from counterpoise.tools.schedule.fill_report import chosen_report
 
 from ..baselines.joint_pipelines import balanced, megatron
 from ..baselines.optimus_algorithm2 import fill_optimus

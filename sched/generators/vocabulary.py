@@ -253,8 +253,11 @@ def _register(base: str, form: Form) -> None:
     text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
     # Algorithm 2's second collective is not waited for between passes: one barrier is left.
     text = text if form is not ALGORITHM_2 else text.replace("2 barriers", "1 barrier")
-    generators = {"1f1b": generate, "interleaved": generate_chunks, "v-half": generate_plain}
-    register(f"{base}-{form.name}", text)(generators[base])
+    add = register(f"{base}-{form.name}", text)
+    if base == "1f1b":
+        add(generate)
+    else:
+        add(generate_chunks if base == "interleaved" else generate_plain)
 
 
 for _base in BLOCKS:

@@ -172,7 +172,7 @@ def _attention(config: Config, kind: str, family: _Family) -> TransformerLayer:
     if family.qk_norm:
         vectors += 2 * size
     return TransformerLayer(
-        hidden, key_values=both, query=query, matrices=3, causal=True, vectors=vectors
+        hidden, key_values=both, query=query, matrices=3, causal=True, rms=True, vectors=vectors
     )
 
 
@@ -189,7 +189,7 @@ def _latent_attention(config: Config, kind: str, vectors: int) -> TransformerLay
         vectors += low + latent + rope + hidden
     return TransformerLayer(
         hidden, key_values=query + heads * value, query=query, value=heads * value,
-        projections=weights, matrices=3, causal=True, vectors=vectors,
+        projections=weights, matrices=3, causal=True, rms=True, vectors=vectors,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def read_encoder(config: Config, *, of: str = "", is_required: bool = True) -> A
     None for an unknown architecture, or ValueError if `is_required`.
     """
     kind = str(config.get("model_type", ""))
-    if (of in _OF and kind not in _READERS) or kind == of:
+    if of in _OF and (kind not in _READERS or kind == of):
         kind = _OF[of]
     if kind in _READERS:
         return _READERS[kind](config, kind)
@@ -61,7 +61,7 @@ def _tower(config: Config, kind: str) -> SubModel:
         vectors += 2 * width  # layer scales
         has_norms = found.get("use_qk_norm") or found.get("qk_normalization")
         vectors += 2 * width if has_norms else 0
-    layer = TransformerLayer(width, inner, vectors=vectors)
+    layer = TransformerLayer(width, inner, vectors=vectors, rms=norm == width)
     front = 3 * patch * patch * width + first * width + (patches + first) * width
     back = 0
     if kind.startswith("clip"):
@@ -101,7 +101,7 @@ def _qwen(config: Config, kind: str) -> SubModel:
     gated = kind == "qwen2_5_vl_vision"
     norm = width if gated else 2 * width
     biases = 4 * width + (2 * inner if gated else inner) + width
-    layer = TransformerLayer(width, inner, 3 if gated else 2, vectors=biases + 2 * norm)
+    layer = TransformerLayer(width, inner, 3 if gated else 2, vectors=biases + 2 * norm, rms=gated)
     front = 3 * times * patch * patch * width
     square = take(found, "spatial_merge_size", kind) ** 2
     wide = square * width

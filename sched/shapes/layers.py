@@ -8,7 +8,7 @@ Bytes are Korthikanti et al. (2022), section 4, without dropout, and with attent
 scores: a layer keeps the inputs of its two norms and of what follows them (4 h a token, divided by
 TP only with sequence parallelism), and, divided by TP, queries, keys, values, attention's output,
 and the MLP's inner tensors: 2 of its width, 3 if it is gated. Plain PyTorch (`fused` False) keeps a
-normalized copy with each norm and the gate's activation too. A frozen layer keeps no inputs of
+normalized copy with each RMS norm and the gate's activation too. A frozen layer keeps no inputs of
 matrices; one with nothing to train before it keeps nothing.
 """
 
@@ -102,18 +102,16 @@ def layer_costs(
     """
     found: list[LayerCost] = []
     carried, is_reached = 0, False
+    is_joined = any(part.kind == LANGUAGE for part in model.parts)
     for part in model.parts:
         trains = not part.frozen
         row = _part_costs(part, device, layout, amounts, trains, is_reached or trains)
         is_reached = is_reached or trains or part.projector > 0
-        # Behind an encoder its features travel on, through the layers of the next one.
-        row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
-        if part.kind == ENCODER and LANGUAGE in [other.kind for other in model.parts]:
-            handed = _handed_bytes(part, model.language.hidden, layout, amounts)
-            row[-1] = replace(row[-1], output_bytes=handed + carried)
-            carried += handed
-        else:
-            carried = 0
+        if part.kind == ENCODER and is_joined:
+            # Behind an encoder its features travel on, through the layers of the next one.
+            row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
+            carried += _handed_bytes(part, model.language.hidden, layout, amounts)
+            row[-1] = replace(row[-1], output_bytes=carried)
         found += row
     found[0] = replace(found[0], delivered_bytes=_delivered_bytes(model, amounts))
     return tuple(found)
@@ -180,7 +178,8 @@ def _part_costs(
         row[-1] = _grown(row[-1], more, trains, layout, times)
         if words.outputs:
             kept, loss = _logits_bytes(setting, words.size)
-            norm = setting.bytes((2 if layout.fused else 3) * part.hidden)
+            copied = part.layers[-1].rms and not layout.fused
+            norm = setting.bytes((3 if copied else 2) * part.hidden)
             row[-1] = replace(row[-1], logits_bytes=(kept + norm) * passes, loss_bytes=loss)
     return row
 
@@ -213,6 +212,7 @@ def _layer_cost(
         kept * passes,
         setting.bytes(layer.hidden) * passes,
         own,
+        recompute_ns=(forward + sync) * passes,
         frozen=0 if trains else held,
         working_bytes=working * passes,
     )
@@ -221,7 +221,7 @@ def _layer_cost(
 def _kept_bytes(layer: TransformerLayer, setting: _Setting, trains: bool) -> tuple[int, int]:
     """Return the bytes that a layer keeps, and those that its backward needs beside them."""
     gated, fused = layer.matrices == 3, setting.layout.fused
-    norms = 2 if fused else 4
+    norms = 4 if layer.rms and not fused else 2
     inner = (2 if fused else 3) if gated else 1
     whole, divided = norms * layer.hidden, layer.query + layer.key_values + layer.value
     divided += inner * layer.active_inner

@@ -133,12 +133,12 @@ def stage_memory(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[S
             one.input_bytes if at in again else one.activation_bytes for at, one in enumerate(own)
         ]
         logits = sum(one.logits_bytes for one in own)
-        at_work = [
-            one.working_bytes + (at in again) * (one.activation_bytes - one.input_bytes)
-            for at, one in enumerate(own)
-        ]
-        # When a layer's backward runs, its microbatch's logits are gone.
-        working = max(max(at_work) - logits, *(one.loss_bytes for one in own), 0)
+        # When a layer's backward runs, what the layers behind it kept for this microbatch is free.
+        working, free = max(0, *(one.loss_bytes for one in own)), logits
+        for at in reversed(range(len(own))):
+            whole = own[at].activation_bytes - kept[at]
+            working = max(working, own[at].working_bytes + whole - free)
+            free += kept[at]
         found.append(
             StageMemory(
                 sum(one.parameters for one in own),

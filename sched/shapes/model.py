@@ -27,6 +27,7 @@ class TransformerLayer:
     weights of attention's matrices if they are not those of these widths (latent or cross).
     `experts` of which each token takes `active`; `shared`: the width of the MLP for every token
     beside them. `vectors`: parameters that are no matrices (biases, norms, scales).
+    `rms`: its norms are RMS norms, which plain PyTorch code keeps a normalized copy for.
     """
 
     hidden: int
@@ -41,6 +42,7 @@ class TransformerLayer:
     shared: int = 0
     causal: bool = False
     vectors: int = 0
+    rms: bool = False
 
     def __post_init__(self) -> None:
         """Fill in the usual widths. Raises ValueError for sizes that contradict each other."""

@@ -31,7 +31,7 @@ def _encoder(name: str, width: int, inner: int, layers: int) -> SubModel:
 
 
 def _language(name: str, layer: TransformerLayer, layers: int, words: int) -> SubModel:
-    causal = (replace(layer, causal=True),) * layers
+    causal = (replace(layer, causal=True, rms=layer.matrices == 3),) * layers
     return SubModel(name, LANGUAGE, causal, Vocabulary(layer.hidden, words))
 
 
@@ -163,4 +163,6 @@ def _part_of(word: str, text: str) -> Model:
         raise ValueError(f"{path} is no JSON: {error}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} is no config.json: it holds no object")
+    if {"modules", "layers"} & set(config):
+        raise ValueError(f"{path} holds measured costs: give it as --costs, not as a model")
     return read_config(config, path.parent.name or path.stem)

@@ -18,6 +18,7 @@ from ...sched import Costs, Program, Timeline, schedules, simulate
 from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, form_of
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
+from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from .files import parse_text
 from .programs import PACE, Command, Size, is_count, read_program, with_options
@@ -91,7 +92,7 @@ class GivenTimes:
         # Of the whole layer on one rank a third is forward; I and W are a third each.
         whole = ranks * (softmax + gradients) if output else 0
         shares = {"F": whole // 3, "B": whole - whole // 3, "I": whole // 3, "W": whole // 3}
-        stages = {
+        stages: dict[str, Table] = {
             kind: [time // chunks] * (program.stages - 1) + [time // chunks + shares[kind]]
             for kind, time in staged.items()
         }
@@ -109,7 +110,7 @@ class GivenTimes:
         barriers = (barrier.name for barrier in program.barriers)
         collective = _or(times["collective"], collective_ns(forward, ranks))
         return Costs(
-            stages | cut | free | guests | layers,
+            {**stages, **cut, **free, **guests, **layers},
             p2p_ns=_or(times["p2p"], 0),
             collective_ns=dict.fromkeys(barriers, collective),
             buffer_bytes={"activation": MICROBATCHES.size // chunks},

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
 from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
+from ...sched.bubble_filling.own_plans import OwnPlans, scan_each
 from ...sched.bubble_filling.presets import (
     CASES,
     case_setup,
@@ -20,19 +20,27 @@ from ...sched.bubble_filling.presets import (
     with_encoder_collectives,
 )
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
-from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
+from ...sched.bubble_filling.timeline import fill_timeline
 from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
-from ...sched.render.summary import format_memory
 from ...sched.shapes import Device, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
-from ..console.reporting import emit, make_table, progress_console
+from ..console.reporting import emit, progress_console
 from ..inputs.files import parse_text
 from ..inputs.models import amounts_of, device_option, model_option, size_option
 from ..inputs.programs import check_sizes
 from .compare import draw
+from .fill_report import (
+    bubble_table,
+    chosen_report,
+    encoder_bytes,
+    own_report,
+    own_words,
+    plan_table,
+    scan_report,
+    summary,
+)
 
-SHOWN = 8
 COUNT = click.IntRange(min=1)
 # Optimus' copies of encoders took "less than 12 %" of memory in addition (section 4.5).
 MOST_COPIES = 0.12
@@ -156,12 +164,16 @@ def command(
         return
     found = _scan(setup, options)
     best = found.best
+    own = _own_plans(setup, options, best)
     if out is not None:
-        out.write_text(_picture(best, out), "utf-8")
+        out.write_text(_picture(best, own, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    tables = _bubble_table(best, options.trace is None), _plan_table(found)
-    report = {**_report(found), "contention": asdict(setup.contention)}
-    lines = [*_summary(best, options.trace is None), best.filled.note]
+    tables = bubble_table(best, options.trace is None), plan_table(found)
+    report = {**scan_report(found), "contention": asdict(setup.contention)}
+    report["own_plans"] = own_report(setup, own) if own else None
+    lines = [*summary(best, options.trace is None), best.filled.note]
+    if own:
+        lines.append(own_words(setup, own, best))
     lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if options.executable:
         # Filling kernels inside passes too hides more.
@@ -174,30 +186,6 @@ def command(
     emit(report, as_json, *tables)
     for line in filter(None, () if as_json else lines):
         click.echo(line)
-
-
-def chosen_report(chosen: Chosen) -> dict[str, object]:
-    """Return a plan and its figures, as JSON."""
-    plan, need = chosen.plan, chosen.memory
-    return {
-        "pp_enc": plan.stages,
-        "tp_enc": plan.tensor,
-        "recompute": plan.recompute,
-        "warmup": plan.warmup,
-        "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
-        "eff": chosen.filled.efficiency,
-        "upper_bound": chosen.filled.bound,
-        "step_seconds": chosen.filled.step_ns / 1e9,
-        "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
-        "memory_gb": (need.model + _encoder_bytes(chosen)) / 1e9,
-        "encoder_copies": need.copies,
-    }
-
-
-def _encoder_bytes(chosen: Chosen) -> int:
-    """Return what the encoders hold on a GPU: model states and all activations at once."""
-    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
-    return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
 def _changed(setup: FillSetup, options: FillOptions, device: Device | None) -> FillSetup:
@@ -251,6 +239,17 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     return filled(candidates=wanted, splittings=how, prune=not any(guard))
 
 
+def _own_plans(setup: FillSetup, options: FillOptions, best: Chosen) -> OwnPlans | None:
+    """Return plans of the encoders' own where they are better; only with nothing else asked for."""
+    asked = (options.pp_enc, options.tp_enc, options.warmup, options.trace, options.costs)
+    others = (options.executable, options.fixed, options.guard, options.slack)
+    if len(setup.encoder_stacks(setup.tensor)) < 2 or any(asked) or any(others):
+        return None
+    how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
+    most = MOST_COPIES if options.encoder_memory is None else options.encoder_memory
+    return scan_each(setup, best.filled.step_ns, splittings=how, most_copies=most)
+
+
 def _wanted(
     setup: FillSetup, stages: int | None, tensor: int | None, warmup: str | None
 ) -> Sequence[EncoderPlan]:
@@ -281,97 +280,16 @@ def _traced(setup: FillSetup, trace: Path) -> Host:
     return replace(host_step(setup), gaps=gaps)
 
 
-def _picture(best: Chosen, out: Path) -> str:
-    both = [best.host.timeline, fill_timeline(best.host, best.filled, _encoder_bytes(best))]
+def _picture(best: Chosen, own: OwnPlans | None, out: Path) -> str:
+    both = [best.host.timeline, fill_timeline(best.host, best.filled, encoder_bytes(best))]
+    if own:
+        drawn = best.host.timeline
+        for one in own.parts:
+            drawn = fill_timeline(replace(one.host, timeline=drawn), one.filled, encoder_bytes(one))
+        both.append(replace(drawn, name=f"{best.host.timeline.name}, own plans"))
     title = "Encoder work in the language model's bubbles"
-    if text := draw(out.suffix, both, title, " ".join(_summary(best, True))):
+    if text := draw(out.suffix, both, title, " ".join(summary(best, True))):
         return text
     if out.suffix == ".txt":
         return format_program(fill_program(best.host, best.filled)) + "\n"
     raise ValueError(f"--out got {out}; end it in .svg, .html, .json or .txt")
-
-
-def _report(found: PlanScan) -> dict[str, object]:
-    best = found.best
-    return {
-        "best": chosen_report(best),
-        "llm_only_seconds": _alone_ns(best) / 1e9,
-        "encoder_collective_seconds": (best.host.gaps.step_ns - _alone_ns(best)) / 1e9,
-        "order": best.filled.order,
-        "note": best.filled.note,
-        "plans": [chosen_report(one) for one in found.chosen],
-        "refused": {str(one.plan): one.why for one in found.refused},
-        "skipped": found.skipped,
-    }
-
-
-def _alone_ns(best: Chosen) -> int:
-    """Return the language model's own step, without the encoders' collectives beside it."""
-    return best.host.gaps.step_ns - best.host.encoder_ns
-
-
-def _summary(best: Chosen, simulated: bool) -> list[str]:
-    """Return what the terminal and the page both say: where the step's time is, and the memory."""
-    step = best.host.gaps.step_ns
-    shares = _mean_shares(best, simulated)
-    kinds = {
-        "for data-parallel collectives": shares["gather_ns"] + shares["scatter_ns"],
-        "between passes": shares["warmup_ns"] + shares["steady_ns"] + shares["cooldown_ns"],
-        "in tensor-parallel collectives inside passes": shares["tensor_ns"],
-    }
-    parts = ", ".join(f"{share:.1%} {words}" for words, share in kinds.items())
-    beside = best.host.encoder_ns
-    own = f", of which the encoders' collectives are {beside / 1e9:.3f} s" if beside else ""
-    timeline = best.host.timeline
-    need = best.memory
-    return [
-        f"The language model's GPUs do not compute for {sum(kinds.values()):.1%} of its step of "
-        f"{step / 1e9:.3f} s{own}: {parts} (what pages call bubble is {timeline.bubble_ratio:.1%}, "
-        "the part between passes).",
-        f"Memory: {format_memory(need.model)} without encoders, "
-        f"{format_memory(need.model + _encoder_bytes(best))} with them; their copies add "
-        f"{need.copies:.1%} of the model states.",
-    ]
-
-
-def _mean_shares(best: Chosen, simulated: bool) -> dict[str, float]:
-    """Return the mean share of the step by cause."""
-    host = best.host
-    rows = list(map(asdict, bubble_causes(host.gaps, host.timeline if simulated else None)))
-    whole = host.gaps.step_ns * len(rows)
-    return {cause: sum(row[cause] for row in rows) / whole for cause in rows[0]}
-
-
-def _bubble_table(best: Chosen, simulated: bool) -> Table:
-    host = best.host
-    title = f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
-    causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
-    table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in asdict(one).values()))
-    shares = _mean_shares(best, simulated).values()
-    table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
-    return table
-
-
-def _plan_table(found: PlanScan) -> Table:
-    columns = ("again", "warm-up", "pieces", "hidden", "bound", "step", "memory", "copies")
-    table = make_table("Encoder plans, shortest step first", "PP, TP", *columns)
-    for one in found.chosen[:SHOWN]:
-        plan = one.plan
-        cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
-        table.add_row(
-            f"{plan.stages}, {plan.tensor}",
-            "yes" if plan.recompute else "no",
-            plan.warmup,
-            cut,
-            f"{one.filled.efficiency:.1%}",
-            f"{one.filled.bound:.1%}",
-            f"{one.filled.step_ns / 1e9:.3f} s",
-            format_memory(one.memory.model + _encoder_bytes(one)),
-            f"{one.memory.copies:.0%}",
-        )
-    notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
-    notes += [f"{len(found.refused)} do not fit, or copy too much"] if found.refused else []
-    table.caption = "; ".join(notes)
-    return table

@@ -14,7 +14,6 @@ from counterpoise.sched.planners.orchestration.baselines import (
     ratio,
     rigid,
 )
-from counterpoise.sched.planners.orchestration.models import modules_of
 from counterpoise.sched.planners.orchestration.search import capped, divisors, orchestrate
 from counterpoise.sched.planners.orchestration.units import (
     Module,
@@ -27,15 +26,10 @@ from counterpoise.sched.planners.orchestration.units import (
     taken_in,
     warmup_ns,
 )
-from counterpoise.sched.shapes import read_device, read_model
+from counterpoise.sched.shapes import read_model
+from tests.sched.planners.shaped import preset
 
 SIZES = (1, 2, 4, 8)
-
-
-def preset(name: str, frozen: tuple[str, ...] = ()) -> tuple[Module, ...]:
-    """One of DistTrain's models on its cluster's GPUs."""
-    model = read_model(name)
-    return modules_of(model, read_device("a800"), model.amounts(), frozen)
 
 
 def a_module(name: str, rng: random.Random, work_ns: int, **rest: int) -> Module:
@@ -258,3 +252,14 @@ def test_bad_jobs_are_refused_in_one_line() -> None:
         orchestrate(
             OrchestrationProblem((Module("backbone", 2, {1: 1}, {1: 1}, state_bytes=9),), 1, 1, 8)
         )
+
+
+def test_a_backbone_computes_its_vocabulary_and_holds_it_twice() -> None:
+    backbone = preset("mllm-9b")[1]
+    layer = read_model("mllm-9b").language.layers[0]
+    words = 4096 * 128_256  # hidden x size, of the embedding and of the output layer each
+    flops = 32 * layer.forward_flops(tokens=8192, pairs=8192**2) + 2 * 8192 * words
+    # Half of an A800's 312 TFLOP/s; one rank has no collectives.
+    assert backbone.forward_ns[1] == pytest.approx(flops / 156e3, rel=1e-6)
+    assert backbone.backward_ns[1] == pytest.approx(2 * flops / 156e3, rel=1e-6)
+    assert backbone.state_bytes == 6 * (32 * layer.parameters + 2 * words)

@@ -1,11 +1,9 @@
 """Re-ranking: the simulator agrees with the formula, and sees what the formula leaves out."""
 
-from typing import Any
-
 import pytest
 
 from counterpoise.sched import check, simulate
-from counterpoise.sched.planners.orchestration.models import modules_of, read_modules
+from counterpoise.sched.planners.orchestration.models import read_modules
 from counterpoise.sched.planners.orchestration.search import Allocation, orchestrate
 from counterpoise.sched.planners.orchestration.simulated import (
     layout_program,
@@ -20,14 +18,7 @@ from counterpoise.sched.planners.orchestration.units import (
     iteration_ns,
     memory_of,
 )
-from counterpoise.sched.shapes import read_device, read_model
-
-
-def preset(name: str, **options: Any) -> tuple[Module, ...]:
-    """One of DistTrain's models on its cluster's GPUs."""
-    model = read_model(name)
-    return modules_of(model, read_device("a800"), model.amounts(), **options)
-
+from tests.sched.planners.shaped import preset
 
 ENCODER = Module("encoder", 4, {1: 240}, {1: 480}, activation_bytes=4000, state_bytes=400)
 BACKBONE = Module("backbone", 8, {1: 960}, {1: 1920}, activation_bytes=8000, state_bytes=800)

@@ -325,7 +325,8 @@ def test_a_pattern_follows_the_given_times(run) -> None:
     words = ("export", "1f1b-alg1", "--stages", "8", "--microbatches", "32")
     written = [run(*words, "--b", backward)[1] for backward in ("1", "4")]
     assert written[0] != written[1]
-    assert [check(parse_program(text)) for text in written] == [None, None]
+    for text in written:
+        check(parse_program(text))
 
 
 @pytest.mark.parametrize(

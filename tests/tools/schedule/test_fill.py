@@ -86,10 +86,21 @@ def test_the_plan_is_chosen_with_the_encoders_collectives_and_few_copies(run) ->
     words = ("--case", "3072", "--no-encoder-collectives", "--encoder-memory", "1")
     alone = fill(run, *words)["best"]
     assert alone["encoder_copies"] == pytest.approx(0.78, abs=0.01)
-    words = ("--case", "3072", "--pp-enc", str(alone["pp_enc"]), "--tp-enc", str(alone["tp_enc"]))
-    assert fill(run, *words)["best"]["step_seconds"] > 1.06 * best["step_seconds"]
+    plan = ("--pp-enc", str(alone["pp_enc"]), "--tp-enc", str(alone["tp_enc"]))
+    assert fill(run, "--case", "3072", *plan)["best"]["step_seconds"] > 1.06 * best["step_seconds"]
     full = fill(run, "--case", "3072", "--pp-enc", "8", "--tp-enc", "8")["best"]
     assert full["step_seconds"] == best["step_seconds"]
+
+
+def test_each_encoder_has_a_plan_of_its_own_where_that_is_better(run) -> None:
+    words = ("--case", "22+5", "--whole", "--microbatches", "8")
+    report = fill(run, *words)
+    own = report["own_plans"]
+    assert set(own["encoders"]) == {"vit-22b", "vit-5b"}
+    assert own["step_seconds"] < report["best"]["step_seconds"]
+    _, out, _ = run("schedule", "fill", *words)
+    assert "With a plan of its own for each encoder (vit-22b PP" in out
+    assert fill(run, "--microbatches", "4")["own_plans"] is None
 
 
 def test_plans_that_copy_too_much_are_refused(run) -> None:
@@ -113,8 +124,10 @@ def test_terminal_and_page_say_the_same(run, tmp_path: Path) -> None:
 def test_an_executable_plan_has_whole_layers_and_says_what_kernels_would_add(
     run, tmp_path: Path
 ) -> None:
-    base = ("--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable")
-    base = (*base, "--no-encoder-collectives")
+    base = (
+        "--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable",
+        "--no-encoder-collectives",
+    )  # fmt: skip
     report = fill(run, *base, "--out", str(tmp_path / "filled.txt"))
     assert report["best"]["eff"] < report["kernel_level"]["eff"]
     assert report["best"]["step_seconds"] >= report["kernel_level"]["step_seconds"]

@@ -1,0 +1,1 @@
+"""Work, times and memory of layers and layouts, by hand."""
