@@ -1,1 +1,1 @@
-"""`make bench NAME=papers`: the tables and figures of four papers, and what we compute beside them."""
+"""`make bench NAME=papers`: tables and figures of four papers, and ours beside them."""

@@ -13,7 +13,8 @@ from . import disttrain, omnibal, optimus, vocabulary
 from .listed import Figure, Listed, Paper, read_papers
 from .page import markdown, text
 
-Maker = Callable[[Path | None], Mapping[str, float]]
+# Takes the data folder where the list says so.
+Maker = Callable[..., Mapping[str, float]]
 MAKERS: Mapping[str, Mapping[str, Maker]] = {
     "optimus": optimus.FIGURES,
     "vocabulary": vocabulary.FIGURES,
@@ -33,9 +34,7 @@ HERE = "make bench NAME=papers"
 )
 @click.option("--markdown", "page", type=click.Path(path_type=Path), help="Write the page here.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(
-    chosen: tuple[str, ...], data: Path | None, page: Path | None, as_json: bool
-) -> None:
+def command(chosen: tuple[str, ...], data: Path | None, page: Path | None, as_json: bool) -> None:
     """Print every numbered table and figure of four papers with ours beside it, or why not.
 
     Ours are simulated or counted, never measured on a GPU.
@@ -68,7 +67,8 @@ def table_rows(
     if table.reason:
         return [begin | {"row": ""} | empty | {"reason": table.reason}]
     absent = table.data and data is None
-    ours = {} if absent else makers[table.name](data)
+    given = (data,) if table.data else ()
+    ours = {} if absent else makers[table.name](*given)
     rows = []
     for name, theirs in table.rows.items():
         row = begin | {"row": name} | empty | {"theirs": theirs}
@@ -100,13 +100,17 @@ def ratio(ours: float, theirs: Figure) -> float | None:
 
 
 def _tables(papers: Mapping[str, Paper], rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    return [_table(paper, [row for row in rows if row["paper"] == paper.title]) for paper in papers.values()]
+    return [
+        _table(paper, [row for row in rows if row["paper"] == paper.title])
+        for paper in papers.values()
+    ]
 
 
 def _table(paper: Paper, rows: Sequence[Mapping[str, Any]]) -> Table:
-    shown = make_table(f"{paper.title} ({paper.year})", "table", "row", "paper", "ours", "ratio", "why not")
+    shown = make_table(
+        f"{paper.title} ({paper.year})", "table", "row", "paper", "ours", "ratio", "why not"
+    )
     for row in rows:
         figures = (text(row[key]) for key in ("theirs", "ours", "ratio"))
         shown.add_row(row["table"], row["row"], *figures, row["reason"])
     return shown
-

@@ -6,7 +6,6 @@ The paper prints ranges over its models; the least and the most of ours stand be
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from counterpoise.sched.bubble_filling.presets import model_setup
@@ -19,7 +18,7 @@ from counterpoise.sched.shapes import ParallelLayout, read_device, read_model
 
 from ..planning.order import compare_orders
 
-Ours = Mapping[str, float]
+Ours = dict[str, float]
 SMALL, LARGE = ("mllm-9b", "mllm-15b"), "mllm-72b"
 MODELS = (*SMALL, LARGE)
 # Section 8.2: 98 GPUs, and these batches.
@@ -69,7 +68,7 @@ def _range(name: str, values: Iterable[float]) -> Ours:
 @cache
 def _beside() -> tuple[float, float]:
     """Return what Figures 18 and 22 (TP 8) gain together: the least, the most."""
-    order, overlap = figure_18(None), figure_22(None)
+    order, overlap = figure_18(), figure_22()
     return order["least"] * overlap["TP 8, least"], order["most"] * overlap["TP 8, most"]
 
 
@@ -89,7 +88,7 @@ def overall(which: str) -> Ours:
     return _both({**rows, "72B": getattr(large[0], which)})
 
 
-def figure_15(data: Path | None) -> Ours:
+def figure_15() -> Ours:
     """Return utilisation, and over Megatron-LM's."""
     shares = []
     for model in MODELS:
@@ -101,7 +100,7 @@ def figure_15(data: Path | None) -> Ours:
     return {**_range("DistTrain, %, ", shares), **gains}
 
 
-def figure_17(data: Path | None) -> Ours:
+def figure_17() -> Ours:
     """Return both gains over three layouts on 98 GPUs."""
     found: dict[str, float] = {}
     names = {"megatron": "Megatron-LM", "ratio": "GPUs by operations", "rigid": "best rigid layout"}
@@ -120,7 +119,7 @@ def frozen(which: str) -> Ours:
     return _both(_range("", [getattr(_gain("megatron", *job), which) for job in jobs]))
 
 
-def table_2(data: Path | None) -> Ours:
+def table_2() -> Ours:
     """Return milliseconds of planning the 72B model."""
     found = {}
     for gpus, batch in ((1296, 1920), (648, 960), (324, 480), (112, 240)):
@@ -131,7 +130,7 @@ def table_2(data: Path | None) -> Ours:
     return found
 
 
-def figure_18(data: Path | None) -> Ours:
+def figure_18() -> Ours:
     """Return the range of our order's gains over random ones, and of Algorithm 3's, repaired."""
     rows = [
         cast(dict[str, Any], compare_orders(*size, 1, None, 10, 0)["strategies"]) for size in ORDERS
@@ -141,7 +140,7 @@ def figure_18(data: Path | None) -> Ours:
     }
 
 
-def figure_22(data: Path | None) -> Ours:
+def figure_22() -> Ours:
     """Return the ranges of a stage's time over that with collectives in four chunks, by TP."""
     found: dict[str, float] = {}
     for tp in (4, 8):
@@ -159,11 +158,11 @@ def _stage_ns(name: str, tp: int, chunks: int) -> int:
 
 FIGURES = {
     "Figure 15": figure_15,
-    "Figure 16": lambda data: overall("throughput"),
+    "Figure 16": lambda: overall("throughput"),
     "Figure 17": figure_17,
     "Table 2": table_2,
     "Figure 18": figure_18,
-    "Figure 19": lambda data: frozen("mfu"),
-    "Figure 20": lambda data: frozen("throughput"),
+    "Figure 19": lambda: frozen("mfu"),
+    "Figure 20": lambda: frozen("throughput"),
     "Figure 22": figure_22,
 }

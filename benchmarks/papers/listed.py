@@ -1,4 +1,4 @@
-"""The list of the papers' numbered tables and figures (`tables.toml`), and what their texts have."""
+"""The list of the papers' numbered tables and figures (`tables.toml`)."""
 
 import re
 import tomllib
@@ -72,9 +72,9 @@ def read_papers(path: Path = LIST) -> dict[str, Paper]:
 
 
 def captions(text: str) -> set[str]:
-    """Return the names of the tables and figures that a paper's text has captions of.
+    r"""Return the names of the tables and figures that a paper's text has captions of.
 
-    >>> sorted(captions("Table 1: sizes\\nFigure 2. A chart\\nFigure 3 shows more\\n"))
+    >>> sorted(captions("Table 1: sizes\nFigure 2. A chart\nFigure 3 shows more\n"))
     ['Figure 2', 'Table 1']
     """
     return {f"{kind} {number}" for kind, number in _CAPTION.findall(text)}

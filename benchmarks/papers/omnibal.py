@@ -22,7 +22,7 @@ from .omnibal_job import (
     table,
 )
 
-Ours = Mapping[str, float]
+Ours = dict[str, float]
 # Table 9: model, TP, PP, DP.
 PAIRS = {
     "6B + Llama3-8B": ("internvit-6b+llama3-8b", 1, 4, 8),
@@ -37,6 +37,7 @@ PAIRS = {
 }
 HEADLINE = PAIRS["6B + InternLM2-20B"]
 H100 = read_device("h100")
+SPLITS = ("parameter", "layer", "profile", "balanced")
 # Ranks side by side in DistRatio; the paper does not print them.
 RANKS = 8
 HARDWARE = {
@@ -47,15 +48,9 @@ HARDWARE = {
 SETS = {"LLaVA-665K": "calibrated_665k", "InternVL-1.2M": "calibrated_1200k"}
 
 
-def _needed(data: Path | None) -> Path:
-    if data is None:
-        raise ValueError("costs are in the data folder: --data")
-    return data
-
-
 @cache
 def whole(
-    data: Path | None,
+    data: Path,
     model: str,
     tp: int,
     pp: int,
@@ -67,11 +62,10 @@ def whole(
     budgets: tuple[int, int] = BUDGETS,
 ) -> Ours:
     """Return a job's figures: GPU days part by part, the speed-up, and its mini-batches'."""
-    folder = _needed(data)
-    costs = few_tiles(table(folder, name), most_tiles)
+    costs = few_tiles(table(data, name), most_tiles)
     job = replace(make_job(model, tp, pp, dp, device), samples=len(costs.costs))
-    batches = isf_batches(folder, dp, name, most_tiles=most_tiles, budgets=budgets)
-    usual, stages = job.split("parameter", budgets), job.split("balanced", budgets)
+    batches = isf_batches(data, dp, name, most_tiles=most_tiles, budgets=budgets)
+    usual, stages = (job.split(method, batches.mean) for method in ("parameter", "balanced"))
     again = job.recompute(stages, budgets)
     before = job.days(random_batches(costs, dp), usual)
     after = job.days(batches, stages, again)
@@ -85,7 +79,7 @@ def whole(
         "speed-up": before / after,
         "samples a batch": batches.size,
         "recomputed": sum(map(len, again)),
-        **isf_batches(folder, RANKS, name, most_tiles=most_tiles, budgets=budgets).ratios,
+        **isf_batches(data, RANKS, name, most_tiles=most_tiles, budgets=budgets).ratios,
     }
 
 
@@ -93,19 +87,7 @@ def _named(begin: str, rows: Ours) -> Ours:
     return {f"{begin}, {name}": value for name, value in rows.items()}
 
 
-def figure_2(data: Path | None) -> Ours:
-    """Return forward times of three microbatches, the last of 4 sequences."""
-    job = make_job(*HEADLINE)
-    stages, found = job.split("parameter"), {}
-    for tiles, k, sequences in ((4, 2, 1), (9, 4, 1), (20, 16, 4)):
-        load = amounts(tiles, 1024 * k, (1024 * k) ** 2 // sequences)
-        times = job.forwards_ms(stages, load)
-        rows = {"ms": sum(times), "first stage": times[0] / sum(times)}
-        found |= _named(f"{tiles} images, {k}k tokens", rows)
-    return found
-
-
-def table_2(data: Path | None) -> Ours:
+def table_2(data: Path) -> Ours:
     """Return GPU days of both models in a pipeline."""
     found: Ours = {}
     for name, pair in (("6+20B", HEADLINE), ("6+34B", PAIRS["6B + Yi-34B"])):
@@ -114,35 +96,36 @@ def table_2(data: Path | None) -> Ours:
     return found
 
 
-def table_3(data: Path | None) -> Ours:
+def table_3(data: Path) -> Ours:
     """Return padding, DistRatio and GPU days of four ways to make mini-batches."""
     job, found = make_job(*HEADLINE), {}
-    ours, wide = (_ways(_needed(data), ranks) for ranks in (job.layout.dp, RANKS))
+    stages = {name: job.split(name, isf_batches(data, 4).mean) for name in SPLITS}
+    ours, wide = (_ways(data, ranks) for ranks in (job.layout.dp, RANKS))
     for name, batches in ours.items():
         rows = {
             "padding": batches.padding,
             "samples a batch": batches.size,
-            "GPU days": job.days(batches, job.split("parameter")),
-            "GPU days, balanced model": job.days(batches, job.split("balanced")),
+            "GPU days": job.days(batches, stages["parameter"]),
+            "GPU days, balanced model": job.days(batches, stages["balanced"]),
         }
         found |= _named(name, rows | wide[name].ratios)
     return found
 
 
-def _ways(folder: Path, ranks: int) -> dict[str, Batches]:
-    costs = table(folder)
+def _ways(data: Path, ranks: int) -> dict[str, Batches]:
+    costs = table(data)
     sorting = {name: planned_batches(costs, name, ranks) for name in ("length", "device")}
-    return {"random": random_batches(costs, ranks), **sorting, "ISF": isf_batches(folder, ranks)}
+    return {"random": random_batches(costs, ranks), **sorting, "ISF": isf_batches(data, ranks)}
 
 
-def table_4(data: Path | None) -> Ours:
+def table_4(data: Path) -> Ours:
     """Return GPU days of four splits, and how they differ in layers and bytes."""
     job = make_job(*HEADLINE)
-    batches = isf_batches(_needed(data), job.layout.dp)
+    batches = isf_batches(data, job.layout.dp)
     layers = layer_costs(job.model, job.device, job.layout, amounts(*BUDGETS, BUDGETS[1] ** 2))
-    first, found = traffic_bytes(layers, job.split("parameter")), {}
-    for method in ("parameter", "layer", "profile", "balanced"):
-        stages = job.split(method)
+    first, found = traffic_bytes(layers, job.split("parameter", batches.mean)), {}
+    for method in SPLITS:
+        stages = job.split(method, batches.mean)
         rows = {
             "GPU days": job.days(batches, stages),
             "layers": statistics.pstdev(stages),
@@ -152,10 +135,10 @@ def table_4(data: Path | None) -> Ours:
     return found
 
 
-def table_5(data: Path | None) -> Ours:
+def table_5(data: Path) -> Ours:
     """Return what is free on each stage with everything recomputed, and as planned."""
     job = make_job(*HEADLINE)
-    stages, found = job.split("balanced"), {}
+    stages, found = job.split("balanced", isf_batches(data, 4).mean), {}
     ways: dict[str, Recompute] = {"all recomputed": "all", "as planned": job.recompute(stages)}
     for name, recompute in ways.items():
         cut = replace(job.layout, stages=stages, recompute=recompute)
@@ -165,23 +148,24 @@ def table_5(data: Path | None) -> Ours:
     return found
 
 
-def table_6(data: Path | None) -> Ours:
+def table_6(data: Path) -> Ours:
     """Return DistRatio of ISF with other targets."""
     tiles, tokens = BUDGETS
     targets = {f"Q_t - {less}": (tiles, tokens - less) for less in (64, 128, 256)}
     targets["Q_v - 1, Q_t - 128"] = (tiles - 1, tokens - 128)
     found: Ours = {}
     for name, target in targets.items():
-        found |= _named(name, isf_batches(_needed(data), RANKS, targets=target).ratios)
+        found |= _named(name, isf_batches(data, RANKS, targets=target).ratios)
     return found
 
 
 def _jobs(rows: Mapping[str, Ours]) -> Ours:
-    return {name: value for begin, row in rows.items() for name, value in _named(begin, row).items()}
+    return {
+        name: value for begin, row in rows.items() for name, value in _named(begin, row).items()
+    }
 
 
 FIGURES = {
-    "Figure 2": figure_2,
     "Table 2": table_2,
     "Table 3": table_3,
     "Table 4": table_4,

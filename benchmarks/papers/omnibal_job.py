@@ -23,14 +23,13 @@ from counterpoise.sched.planners.recompute import modelled_stages, plan_recomput
 from counterpoise.sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
 from counterpoise.sched.shapes import (
     Device,
-    ParallelLayout,
     Model,
+    ParallelLayout,
     Recompute,
     layer_costs,
     read_device,
     read_model,
     step,
-    time,
 )
 from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
 
@@ -65,8 +64,13 @@ class Batches:
         names = ("DistRatio, ViT", "DistRatio, LLM")
         return {name: dist_ratio(self.loads[..., at]) for at, name in enumerate(names)}
 
+    @property
+    def mean(self) -> dict[str, int]:
+        """Return the mean mini-batch."""
+        return amounts(*(round(one) for one in self.loads.reshape(-1, 3).mean(axis=0)))
+
     def steps(self, layout: ParallelLayout) -> Iterator[list[list[dict[str, int]]]]:
-        """Yield steps from all over the epoch: each replica's microbatches, as `step` takes them."""
+        """Yield steps from all over the epoch: the microbatches of each replica."""
         each = layout.microbatches * layout.dp
         rows = self.loads.reshape(-1, 3)
         whole = rows[: len(rows) // each * each].reshape(-1, layout.microbatches, layout.dp, 3)
@@ -96,7 +100,9 @@ def few_tiles(costs: CostTable, most: int) -> CostTable:
 def random_batches(costs: CostTable, ranks: int) -> Batches:
     """Return mini-batches of 4 samples in random order, padded to the longest."""
     order = permutation(len(costs.costs), 0, 0)
-    return _padded(costs, order[: len(order) // (SIZE * ranks) * SIZE * ranks].reshape(-1, SIZE), ranks)
+    return _padded(
+        costs, order[: len(order) // (SIZE * ranks) * SIZE * ranks].reshape(-1, SIZE), ranks
+    )
 
 
 def _padded(costs: CostTable, groups: Int64, ranks: int) -> Batches:
@@ -168,9 +174,9 @@ class Job:
         steps = self.samples / (cut.dp * cut.microbatches * batches.size)
         return float(np.mean(ends)) / 1e9 * steps * cut.gpus / 86_400
 
-    def split(self, method: str, budgets: Sizes = BUDGETS) -> Sizes:
-        """Return the stages that a method cuts, for full microbatches; `balanced` is the planner's."""
-        layers = layer_costs(self.model, self.device, self.layout, _full(budgets))
+    def split(self, method: str, load: Mapping[str, int]) -> Sizes:
+        """Return the stages that a method cuts for this mini-batch; `balanced` is the planner's."""
+        layers = layer_costs(self.model, self.device, self.layout, load)
         if method != "balanced":
             return BASELINES[method](layers, self.layout.pp)
         usual = [other(layers, self.layout.pp) for other in BASELINES.values()]
@@ -184,11 +190,6 @@ class Job:
         model = modelled_stages(layers, cut)
         limit = int(SHARE_OF_MEMORY * self.device.memory_bytes)
         return tuple(one.recompute for one in plan_recompute(model.stages, model.saving, limit))
-
-    def forwards_ms(self, stages: Sizes, load: Mapping[str, int]) -> list[float]:
-        """Return the stages' forward times for a microbatch."""
-        cut = replace(self.layout, stages=stages)
-        return [one.forward_ns / 1e6 for one in time(self.model, self.device, cut, load).stages]
 
 
 def _full(budgets: Sizes) -> dict[str, int]:

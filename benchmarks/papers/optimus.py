@@ -7,7 +7,6 @@ for Table 7, which is the paper's own plan.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from counterpoise.sched.bubble_filling.choose import PlanScan, scan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step
@@ -24,7 +23,7 @@ from ..baselines.joint_pipelines import balanced, megatron
 from ..bubbles.published import published_layer, published_report
 from ..bubbles.settings import SETTINGS, efficiencies, width_scan
 
-Ours = Mapping[str, float]
+Ours = dict[str, float]
 # Table 4's layout is not printed; batches of 16 are 8 microbatches of 2 sequences.
 SMALL_LAYOUT = ParallelLayout(tp=2, pp=4, vpp=5, microbatches=8)
 # Kernels reach as much of an A100's peak as set R's do of an H100's.
@@ -54,7 +53,7 @@ def published(table: str) -> Ours:
     }
 
 
-def figure_16(data: Path | None) -> Ours:
+def figure_16() -> Ours:
     """Return speed-ups over Megatron-LM, and those with the paper's time of a ViT-22B layer."""
     found = dict(published("Table 6"))
     for case in ("11+5", "22+5", "22+11"):
@@ -64,7 +63,7 @@ def figure_16(data: Path | None) -> Ours:
     return found
 
 
-def table_4(data: Path | None) -> Ours:
+def table_4() -> Ours:
     """Return seconds of a step of the small model, nothing recomputed."""
     model = read_model("vit-3b+gpt-11b")
     setup = model_setup(model, A100, SMALL_LAYOUT, model.amounts())
@@ -75,7 +74,7 @@ def table_4(data: Path | None) -> Ours:
     }
 
 
-def table_5(data: Path | None) -> Ours:
+def table_5() -> Ours:
     """Return seconds and utilisation of three sizes."""
     return {name: value for case in SETTINGS for name, value in _strong(case)}
 
@@ -98,12 +97,12 @@ def _flops(case: str) -> float:
     return 4.0 * model.forward_flops(model.amounts()) * job.batch / 2
 
 
-def figure_17(data: Path | None) -> Ours:
+def figure_17() -> Ours:
     """Return the most that the encoders' copies add to the model states, in per cent."""
     return {"overhead, %": max(100 * best(case).best.memory.copies for case in "ABCD")}
 
 
-def table_7(data: Path | None) -> Ours:
+def table_7() -> Ours:
     """Return what the paper's plan hides, coarse and with whole kernels, and planning's seconds."""
     found: dict[str, float] = {}
     for case in SETTINGS:
@@ -121,13 +120,13 @@ def parameters(names: Mapping[str, str]) -> Ours:
 
 
 FIGURES = {
-    "Table 1": lambda data: published("Table 1"),
-    "Figure 15": lambda data: published("Fig. 15"),
+    "Table 1": lambda: published("Table 1"),
+    "Figure 15": lambda: published("Fig. 15"),
     "Table 4": table_4,
     "Table 5": table_5,
     "Figure 16": figure_16,
     "Figure 17": figure_17,
     "Table 7": table_7,
-    "Table 8": lambda data: parameters(VITS),
-    "Table 9": lambda data: parameters(LANGUAGES),
+    "Table 8": lambda: parameters(VITS),
+    "Table 9": lambda: parameters(LANGUAGES),
 }

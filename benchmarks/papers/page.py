@@ -40,18 +40,23 @@ def _section(table: Listed, rows: Sequence[Row]) -> Iterator[str]:
     yield "| row | paper | ours | ratio |\n| -- | -- | -- | -- |"
     left = [row for row in rows if row["reason"]]
     for row in rows:
+        cells = [row["row"], *(text(row[key]) for key in ("theirs", "ours", "ratio"))]
         if not row["reason"]:
-            yield f"| {row['row']} | {' | '.join(text(row[key]) for key in ('theirs', 'ours', 'ratio'))} |"
+            yield f"| {' | '.join(cells)} |"
     if table.cause:
         yield f"\n{table.cause}"
     for why in dict.fromkeys(row["reason"] for row in left):
-        names = ", ".join(f"{row['row']} ({text(row['theirs'])})" for row in left if row["reason"] == why)
+        names = ", ".join(
+            f"{row['row']} ({text(row['theirs'])})" for row in left if row["reason"] == why
+        )
         yield f"\nNot ours: {names}. {why}"
 
 
 def _reasons(paper: Paper, rows: Sequence[Row]) -> str:
     lines = [f"- {row['table']}: {row['reason']}" for row in rows if not row["row"]]
-    lines.append(f"- {', '.join(paper.drawings)}: drawings, lists of symbols; they print no figures.")
+    lines.append(
+        f"- {', '.join(paper.drawings)}: drawings, lists of symbols; they print no figures."
+    )
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from ..baselines.vocabulary_placements import ModelTimes, arrange, output_ns
 from ..vocabulary.golden import STATE_BYTES, golden
 from ..vocabulary.simulated import MICROBATCHES, MODELS, WORDS
 
-Ours = Mapping[str, float]
+Ours = dict[str, float]
 A100 = Device()
 GEMMA_2_9B, GPT_7B = TransformerLayer(3584, 14336, 3, 4096), TransformerLayer(4096)
 # Figure 13's models: ranks and width. One layer a chunk, two chunks a rank.
@@ -35,7 +35,7 @@ def over_layer(layer: TransformerLayer, words: int) -> Ours:
     }
 
 
-def figure_10(data: Path | None) -> Ours:
+def figure_10() -> Ours:
     """Return the most activations that a rank of 4 holds."""
     costs = Costs({"F": 10, "B": 20, "S": 2, "T": 2})
     return {
@@ -46,7 +46,7 @@ def figure_10(data: Path | None) -> Ours:
     }
 
 
-def figure_11(data: Path | None) -> Ours:
+def figure_11(data: Path) -> Ours:
     """Return utilisation from measured pass times, and the range of 24 settings by counts."""
     gains = list(_gains())
     return {name: cell["simulated"] for name, cell in _cells(data)} | {
@@ -56,23 +56,17 @@ def figure_11(data: Path | None) -> Ours:
     }
 
 
-def figure_12(data: Path | None) -> Ours:
+def figure_12(data: Path) -> Ours:
     """Return the peak memory of the fullest GPU."""
     return {name: cell["peak_gib"] for name, cell in _cells(data)}
 
 
 @cache
-def _golden(data: Path | None) -> dict[str, Any]:
-    return golden(_folder(data))
+def _golden(data: Path) -> dict[str, Any]:
+    return golden(data / "golden")
 
 
-def _folder(data: Path | None) -> Path:
-    if data is None:
-        raise ValueError("the authors' files are in the data folder: --data")
-    return data / "golden"
-
-
-def _cells(data: Path | None) -> Iterator[tuple[str, dict[str, float]]]:
+def _cells(data: Path) -> Iterator[tuple[str, dict[str, float]]]:
     for tokens, by_words in _golden(data)["cells"].items():
         for words, methods in by_words.items():
             for method, cell in methods.items():
@@ -80,7 +74,7 @@ def _cells(data: Path | None) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _gains() -> Iterator[float]:
-    """Yield algorithm 1's gain over redistributed layers, with the paper's Table 3 for its passes."""
+    """Yield algorithm 1's gain over redistributed layers, slower by the paper's Table 3."""
     for ranks, layers, hidden in MODELS.values():
         for tokens in (2048, 4096):
             for words in WORDS.values():
@@ -113,7 +107,7 @@ def _with_collectives(program: Program, costs: Costs, forward: int) -> Costs:
     return replace(costs, collective_ns={barrier.name: ns for barrier in program.barriers})
 
 
-def figure_13(data: Path | None) -> Ours:
+def figure_13() -> Ours:
     """Return the range of algorithm 1's throughput over V-Half with the vocabulary on rank 0."""
     gains = [
         _v_half_gain(ranks, hidden, tokens, words)
@@ -131,15 +125,14 @@ def _v_half_gain(ranks: int, hidden: int, tokens: int, words: int) -> float:
     layer, last = times.forward_ns, times.output_forward_ns
     stages = [layer] * (2 * ranks - 1)
     base = Costs({kind: [*stages, layer + last] for kind in ("F", "I", "W")})
-    sizes = {"ranks": ranks, "microbatches": MICROBATCHES}
-    program = vocabulary("v-half", "alg1", **sizes)
+    program = vocabulary("v-half", "alg1", ranks=ranks, microbatches=MICROBATCHES)
     spread = Costs(dict.fromkeys(("F", "I", "W"), layer) | output_ns("alg1", cut, ranks))
     spread = _with_collectives(program, spread, 2 * layer)
-    whole = simulate(schedule("v-half", **sizes), base).makespan_ns
+    whole = simulate(schedule("v-half", ranks=ranks, microbatches=MICROBATCHES), base).makespan_ns
     return whole / simulate(program, spread).makespan_ns
 
 
-def figure_14(data: Path | None) -> Ours:
+def figure_14() -> Ours:
     """Return by how much rank 0 is over the others: embedding and output layer, or positions."""
     fits = [
         (hidden, words)
@@ -153,13 +146,13 @@ def figure_14(data: Path | None) -> Ours:
     }
 
 
-def table_3(data: Path | None) -> Ours:
+def table_3(data: Path) -> Ours:
     """Return how the divided layers scale by the authors' own pass times.
 
     The whole layers are what the baseline's first and last stage take longer than the others.
     """
-    found = {}
-    runs = [run for run in read_runs(_folder(data)) if run.words == 256000]
+    found: Ours = {}
+    runs = [run for run in read_runs(data / "golden") if run.words == 256000]
     for base in (run for run in runs if run.method == "base"):
         stages = [sum(both) for both in zip(base.forward_us, base.backward_us, strict=True)]
         embedding, output = (stages[at] - sum(stages[1:-1]) / (len(stages) - 2) for at in (0, -1))
@@ -172,8 +165,8 @@ def table_3(data: Path | None) -> Ours:
 
 
 FIGURES = {
-    "Figure 2": lambda data: over_layer(GEMMA_2_9B, 256_000),
-    "Figure 3": lambda data: over_layer(GPT_7B, 2**17),
+    "Figure 2": lambda: over_layer(GEMMA_2_9B, 256_000),
+    "Figure 3": lambda: over_layer(GPT_7B, 2**17),
     "Figure 10": figure_10,
     "Figure 11": figure_11,
     "Figure 12": figure_12,
