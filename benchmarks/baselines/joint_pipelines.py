@@ -1,6 +1,6 @@
 """The baselines of bubble filling: encoder and language model in one pipeline.
 
-Balanced: layers to virtual stages by Optimus (2024), Appendix B, interleaved 1F1B. Several optimal
+Balanced: layers to virtual stages by Optimus (2025), Appendix B, interleaved 1F1B. Several optimal
 partitions exist and the appendix does not say which; it takes the first here, as printed, and
 `sched.partition` (the most even one) is the better baseline beside it. Megatron-LM: all encoders
 on the first rank, before the language model's layers. How many of those it keeps, and how many

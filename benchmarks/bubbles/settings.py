@@ -35,7 +35,7 @@ class PaperFigures(NamedTuple):
     speedup: float
 
 
-# Optimus (2024), Tables 5 and 7.
+# Optimus (2025), Tables 5 and 7.
 PAPER = {
     "1536": PaperFigures(34.3, 57.5, 322.2, 10.43, 9.80, 1.06),
     "2048": PaperFigures(45.8, 69.3, 89.6, 8.06, 7.29, 1.11),

@@ -15,7 +15,7 @@ from .page import markdown, text
 
 # Takes the data folder where the list says so.
 Maker = Callable[..., Mapping[str, float]]
-MAKERS: Mapping[str, Mapping[str, Maker]] = {
+MAKERS: dict[str, dict[str, Maker]] = {
     "optimus": optimus.FIGURES,
     "vocabulary": vocabulary.FIGURES,
     "disttrain": disttrain.FIGURES,

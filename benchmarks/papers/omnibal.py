@@ -1,7 +1,7 @@
 """OmniBal's tables, from one simulated job (`omnibal_job`) and the planners that it composes."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -98,7 +98,8 @@ def table_2(data: Path) -> Ours:
 
 def table_3(data: Path) -> Ours:
     """Return padding, DistRatio and GPU days of four ways to make mini-batches."""
-    job, found = make_job(*HEADLINE), {}
+    job = make_job(*HEADLINE)
+    found: Ours = {}
     stages = {name: job.split(name, isf_batches(data, 4).mean) for name in SPLITS}
     ours, wide = (_ways(data, ranks) for ranks in (job.layout.dp, RANKS))
     for name, batches in ours.items():
@@ -123,7 +124,8 @@ def table_4(data: Path) -> Ours:
     job = make_job(*HEADLINE)
     batches = isf_batches(data, job.layout.dp)
     layers = layer_costs(job.model, job.device, job.layout, amounts(*BUDGETS, BUDGETS[1] ** 2))
-    first, found = traffic_bytes(layers, job.split("parameter", batches.mean)), {}
+    first = traffic_bytes(layers, job.split("parameter", batches.mean))
+    found: Ours = {}
     for method in SPLITS:
         stages = job.split(method, batches.mean)
         rows = {
@@ -138,7 +140,8 @@ def table_4(data: Path) -> Ours:
 def table_5(data: Path) -> Ours:
     """Return what is free on each stage with everything recomputed, and as planned."""
     job = make_job(*HEADLINE)
-    stages, found = job.split("balanced", isf_batches(data, 4).mean), {}
+    stages = job.split("balanced", isf_batches(data, 4).mean)
+    found: Ours = {}
     ways: dict[str, Recompute] = {"all recomputed": "all", "as planned": job.recompute(stages)}
     for name, recompute in ways.items():
         cut = replace(job.layout, stages=stages, recompute=recompute)
@@ -165,7 +168,7 @@ def _jobs(rows: Mapping[str, Ours]) -> Ours:
     }
 
 
-FIGURES = {
+FIGURES: dict[str, Callable[..., Ours]] = {
     "Table 2": table_2,
     "Table 3": table_3,
     "Table 4": table_4,

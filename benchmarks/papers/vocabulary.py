@@ -1,6 +1,6 @@
 """Vocabulary Parallelism's tables: from operation counts, and from the authors' pass times."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -164,7 +164,7 @@ def table_3(data: Path) -> Ours:
     return found
 
 
-FIGURES = {
+FIGURES: dict[str, Callable[..., Ours]] = {
     "Figure 2": lambda: over_layer(GEMMA_2_9B, 256_000),
     "Figure 3": lambda: over_layer(GPT_7B, 2**17),
     "Figure 10": figure_10,

@@ -1,6 +1,6 @@
 """The model planner: the parallelisms that encoders can have beside the language model's.
 
-Optimus (2024), section 4.1: the encoders' pipeline size divides the language model's, so does
+Optimus (2025), section 4.1: the encoders' pipeline size divides the language model's, so does
 their tensor size; plans that do not fit the memory are out. Unlike the paper's section 4.5 this
 counts the encoders' activations (all forwards of a step can precede all backwards), with and
 without recomputing them.

@@ -1,4 +1,4 @@
-"""A plan of its own for each encoder: PP, TP and recomputation (Optimus, 2024, section 4.4).
+"""A plan of its own for each encoder: PP, TP and recomputation (Optimus, 2025, section 4.4).
 
 The paper applies a plan to each encoder independently and then schedules their kernels as if they
 were one encoder's. Encoders of different plans have different pipelines, so here the one with most

@@ -226,7 +226,7 @@ def with_encoder_collectives(setup: FillSetup, device: Device | None = None) -> 
 
 SET_R = """Set R: every activation computed again, kernels at 43.7 % of 989 TFLOPS, attention in
 full, NVLink at 350 GB/s + 12 us, 45 GB/s + 20 us between stages, 0.143 s all-gather and 0.392 s
-reduce-scatter exposed. Fitted to Optimus (2024): the efficiency and the recomputation to Table 5's
+reduce-scatter exposed. Fitted to Optimus (2025): the efficiency and the recomputation to Table 5's
 balanced row, the sum of the two collectives (0.535 s) to Table 7's coarse column; nothing to the
 fine column.
 It does not reproduce: Table 1 (another job: 0.625 s exposed, 5.12 s), the ViT-22B layer's 1.4 ms

@@ -10,7 +10,7 @@ keeps it in memory one interval longer. The forms, with their passes and barrier
     alg2   S |  T           also the gradients before the barrier; T has the weights' only and waits
 
 all after CX, the broadcast of the last stage's output. 1F1B holds p microbatches, these hold
-p + 3, p + 2 and p + 1. "Balancing pipeline parallelism with vocabulary parallelism", 2024.
+p + 3, p + 2 and p + 1. "Balancing pipeline parallelism with vocabulary parallelism", 2025.
 
 A pattern sorts passes by the times for which it is made (`Pace`), and no single rule is best for
 all: `vocabulary` makes the patterns of a few and keeps the one whose step is the shortest.

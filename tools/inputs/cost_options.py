@@ -121,7 +121,7 @@ def collective_ns(forward: int, ranks: int) -> int:
     """Return what a collective of the vocabulary passes takes where nobody says, by a forward.
 
     On 8 A100 of one machine the interlaced method's two block .03 of a forward; on 32, of four,
-    they take 11 % of a step, a third of a forward (vocabulary parallelism, 2024, appendix B.2).
+    they take 11 % of a step, a third of a forward (vocabulary parallelism, 2025, appendix B.2).
     """
     return forward // (60 if ranks <= 8 else 6)
 

@@ -188,7 +188,7 @@ def test_patterns_follow_the_times_of_passes(seed: int) -> None:
     """Made for (F, B, O), a pattern is within 1 % of the best of those made for others."""
     draw = random.Random(seed)
     ranks = draw.choice([2, 4, 8])
-    size = {"ranks": ranks, "microbatches": ranks * draw.choice([2, 4])}
+    microbatches = ranks * draw.choice([2, 4])
     form = draw.choice(["alg1", "alg2", "naive"])
     forward = draw.randint(10, 100)
     backward, output = draw.randint(forward // 3, 3 * forward), draw.randint(1, 2 * forward)
@@ -198,7 +198,9 @@ def test_patterns_follow_the_times_of_passes(seed: int) -> None:
     )
 
     def step(*times: int) -> int:
-        program = vocabulary("1f1b", form, pace=Pace(*times), **size)
+        program = vocabulary(
+            "1f1b", form, ranks=ranks, microbatches=microbatches, pace=Pace(*times)
+        )
         return simulate(program, costs).makespan_ns
 
     others = [(100, draw.randint(20, 400), draw.randint(0, 300)) for _ in range(8)]
