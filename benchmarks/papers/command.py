@@ -14,7 +14,7 @@ from .listed import Figure, Listed, Paper, read_papers
 from .page import markdown, text
 
 # Takes the data folder where the list says so.
-Maker = Callable[..., Mapping[str, float]]
+Maker = Callable[..., dict[str, float]]
 MAKERS: dict[str, dict[str, Maker]] = {
     "optimus": optimus.FIGURES,
     "vocabulary": vocabulary.FIGURES,

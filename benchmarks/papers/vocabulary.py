@@ -13,7 +13,7 @@ from counterpoise.tools.inputs.cost_options import collective_ns
 
 from ..baselines.vocabulary_measurements import read_runs
 from ..baselines.vocabulary_placements import ModelTimes, arrange, output_ns
-from ..vocabulary.golden import STATE_BYTES, golden
+from ..vocabulary.golden import golden
 from ..vocabulary.simulated import MICROBATCHES, MODELS, WORDS
 
 Ours = dict[str, float]
@@ -21,6 +21,8 @@ A100 = Device()
 GEMMA_2_9B, GPT_7B = TransformerLayer(3584, 14336, 3, 4096), TransformerLayer(4096)
 # Figure 13's models: ranks and width. One layer a chunk, two chunks a rank.
 V_HALF = ((16, 4096), (24, 5120), (32, 6144))
+# Of a parameter in fp16 with its gradient and Adam's states, nothing divided over replicas.
+STATE_BYTES = 18
 # What Figure 13 leaves out: the baseline runs out of memory.
 TOO_LARGE = (32, "256k")
 
