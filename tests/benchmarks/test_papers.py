@@ -16,8 +16,6 @@ from benchmarks.papers.page import markdown
 PAPERS = read_papers()
 A_ROWS = {"fast": 2.0, "slow": (1.0, 3.0), "other": 5.0}
 A_TABLE = Listed("Table 1", "", A_ROWS, reasons={"o": "no"})
-    "Table 1", "", {"fast": 2.0, "slow": (1.0, 3.0), "other": 5.0}, reasons={"o": "no"}
-)
 A_PAPER = Paper("one", "One", 2024, "", (A_TABLE,), ())
 
 
