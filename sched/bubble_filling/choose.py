@@ -143,8 +143,8 @@ def scan(
     for plan, host in pairs:
         copies = memory(setup, plan, host).copies if plan.tensor in setup.encoders else 0.0
         if copies > most_copies:
-            why = f"copies of the encoders add {copies:.0%} of the model states"
-            why += f", more than {most_copies:.0%}; allow more, or cut encoders further"
+            why = f"copies of the encoders add {copies:.1%} of the model states"
+            why += f", more than {most_copies:.1%}; allow more, or cut encoders further"
             refused.append(RejectedPlan(plan, why))
             continue
         for splitting in splittings:

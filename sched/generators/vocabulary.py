@@ -121,9 +121,9 @@ def vocabulary(
     """Return the program of a schedule built from blocks, with vocabulary passes.
 
     `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
-    of passes, its delay set by the form; the pattern is the best for them of those that `_paces`
-    gives. Without it the pattern is one that suits a backward of two forwards. Raises ValueError
-    for other names.
+    of passes, its delay set by the form; of several patterns 1F1B's is the one of the shortest
+    step at these times. Without it the pattern is one for a backward of two forwards. Raises
+    ValueError for other names.
 
     >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
     >>> print(*program.ranks[1])

@@ -15,6 +15,7 @@ from ...sched.bubble_filling.filled_program import fill_program
 from ...sched.bubble_filling.own_plans import OwnPlans, scan_each
 from ...sched.bubble_filling.presets import (
     CASES,
+    SET_R_DEVICE,
     case_setup,
     model_setup,
     with_encoder_collectives,
@@ -27,7 +28,13 @@ from ...sched.shapes import Device, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
 from ..console.reporting import emit, progress_console
 from ..inputs.files import parse_text
-from ..inputs.models import amounts_of, device_option, model_option, size_option
+from ..inputs.models import (
+    amounts_of,
+    device_option,
+    memory_limit,
+    model_option,
+    size_option,
+)
 from ..inputs.programs import check_sizes
 from .compare import draw
 from .fill_report import (
@@ -80,6 +87,7 @@ class FillOptions:
 @click.option("--tiles", type=COUNT, help="With --model: of a microbatch.  [the model's]")
 @click.option("--tokens", type=COUNT, help="With --model: of a microbatch.  [the model's]")
 @click.option("--recompute", is_flag=True, help="With --model: all layers of it.")
+@click.option("--memory-gb", type=float, help="GB of a GPU.  [92 % of it; of a case, 80]")
 @click.option(
     "--contention", type=click.Path(path_type=Path), help="Its table in a cost profile (JSON)."
 )
@@ -126,7 +134,8 @@ class FillOptions:
 def command(
     case: str | None, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
     tp_chunks: int, model: str | None, device: str, tp: int, pp: int, dp: int, vpp: int,
-    tiles: int | None, tokens: int | None, recompute: bool, **given: Any,
+    tiles: int | None, tokens: int | None, recompute: bool,
+    memory_gb: float | None, **given: Any,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
@@ -158,6 +167,8 @@ def command(
         setup = model_setup(read, found_device, layout, amounts_of(read, tiles, tokens), tp_chunks)
     else:
         setup = case_setup(case or "3072", chunks=tp_chunks)
+    if memory_gb is not None or found_device:
+        setup = replace(setup, memory_bytes=memory_limit(memory_gb, found_device or SET_R_DEVICE))
     setup = _changed(setup, options, found_device)
     if dump_profile:
         click.echo(dump_setup(setup))

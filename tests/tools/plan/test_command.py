@@ -229,7 +229,7 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
         (("recompute",), "or --measured FILE"),
         (("recompute", *PAIR, "--memory-gb", "1"), "with every layer recomputed"),
         (("partition", *PAIR, "--images", "4"), "--images is --tiles now"),
-        (("partition", *PAIR, "--pp", "4"), "--stages is --pp now"),
+        (("partition", *PAIR, "--stages", "4"), "--stages is --pp now"),
         ((*SMALL, "--memory", "74"), "--memory is --memory-gb now"),
         (("recompute", *PAIR, "--layers", "93"), "--layers has 1 stages"),
     ],
@@ -249,7 +249,7 @@ def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
     report = run("partition", *PAIR, "--out", str(cut))
     assert [one.layers for one in read_split(cut).stages] == report["layers_per_stage"]
     large = ("--model", "internvit-6b+llama3-70b", "--tp", "4", "--dp", "2", "--pp", "8")
-    report = run("recompute", *large, "--memory", "60", "--out", str(policy))
+    report = run("recompute", *large, "--memory-gb", "60", "--out", str(policy))
     assert [list(one.recompute) for one in read_split(policy).stages] == [
         one["recompute"] for one in report["stages"]
     ]

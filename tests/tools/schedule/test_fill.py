@@ -106,7 +106,7 @@ def test_each_encoder_has_a_plan_of_its_own_where_that_is_better(run) -> None:
 def test_plans_that_copy_too_much_are_refused(run) -> None:
     report = fill(run, "--encoder-memory", "0")
     assert {one["encoder_copies"] for one in report["plans"]} == {0}
-    assert any("of the model states, more than 0%" in why for why in report["refused"].values())
+    assert any("of the model states, more than 0.0%" in why for why in report["refused"].values())
 
 
 def test_terminal_and_page_say_the_same(run, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_fill_takes_a_model_on_a_device(run) -> None:
     assert (status, "give one of --case, --profile and --model" in err) == (2, True)
     status, _, err = run("schedule", "fill", *words)
     assert status == 2
-    assert "more than 12%; allow more, or cut encoders further" in err
+    assert "more than 12.0%; allow more, or cut encoders further" in err
 
 
 def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
