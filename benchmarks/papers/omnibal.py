@@ -36,6 +36,8 @@ PAIRS = {
     "EVA-18B + InternLM2-20B": ("eva-clip-18b+internlm2-20b", 4, 4, 4),
 }
 HEADLINE = PAIRS["6B + InternLM2-20B"]
+# Of its stages, as Table 9 has them.
+STAGES = (22, 23, 24, 24)
 H100 = read_device("h100")
 SPLITS = ("parameter", "layer", "profile", "balanced")
 # Ranks side by side in DistRatio; the paper does not print them.
@@ -89,7 +91,7 @@ def _named(begin: str, rows: Ours) -> Ours:
 
 def table_2(data: Path) -> Ours:
     """Return GPU days of both models in a pipeline."""
-    found: Ours = {}
+    found = Ours()
     for name, pair in (("6+20B", HEADLINE), ("6+34B", PAIRS["6B + Yi-34B"])):
         rows = whole(data, *pair)
         found |= _named(name, {"Megatron": rows["before"], "Megatron, balanced": rows["after"]})
@@ -99,7 +101,7 @@ def table_2(data: Path) -> Ours:
 def table_3(data: Path) -> Ours:
     """Return padding, DistRatio and GPU days of four ways to make mini-batches."""
     job = make_job(*HEADLINE)
-    found: Ours = {}
+    found = Ours()
     stages = {name: job.split(name, isf_batches(data, 4).mean) for name in SPLITS}
     ours, wide = (_ways(data, ranks) for ranks in (job.layout.dp, RANKS))
     for name, batches in ours.items():
@@ -125,7 +127,7 @@ def table_4(data: Path) -> Ours:
     batches = isf_batches(data, job.layout.dp)
     layers = layer_costs(job.model, job.device, job.layout, amounts(*BUDGETS, BUDGETS[1] ** 2))
     first = traffic_bytes(layers, job.split("parameter", batches.mean))
-    found: Ours = {}
+    found = Ours()
     for method in SPLITS:
         stages = job.split(method, batches.mean)
         rows = {
@@ -137,14 +139,12 @@ def table_4(data: Path) -> Ours:
     return found
 
 
-def table_5(data: Path) -> Ours:
-    """Return what is free on each stage with everything recomputed, and as planned."""
-    job = make_job(*HEADLINE)
-    stages = job.split("balanced", isf_batches(data, 4).mean)
-    found: Ours = {}
-    ways: dict[str, Recompute] = {"all recomputed": "all", "as planned": job.recompute(stages)}
+def table_5() -> Ours:
+    """Return what is free on each of the paper's stages, all recomputed and as planned."""
+    job, found = make_job(*HEADLINE), Ours()
+    ways: dict[str, Recompute] = {"all recomputed": "all", "as planned": job.recompute(STAGES)}
     for name, recompute in ways.items():
-        cut = replace(job.layout, stages=stages, recompute=recompute)
+        cut = replace(job.layout, stages=STAGES, recompute=recompute)
         ranks = memory(job.model, job.device, cut, amounts(*BUDGETS, BUDGETS[1] ** 2))
         free = [(job.device.memory_bytes - rank.total) / 1e9 for rank in ranks]
         found |= {f"{name}, {at}": size for at, size in enumerate(free, 1)}
@@ -156,7 +156,7 @@ def table_6(data: Path) -> Ours:
     tiles, tokens = BUDGETS
     targets = {f"Q_t - {less}": (tiles, tokens - less) for less in (64, 128, 256)}
     targets["Q_v - 1, Q_t - 128"] = (tiles - 1, tokens - 128)
-    found: Ours = {}
+    found = Ours()
     for name, target in targets.items():
         found |= _named(name, isf_batches(data, RANKS, targets=target).ratios)
     return found

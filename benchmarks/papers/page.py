@@ -12,7 +12,7 @@ a minute; do not edit. Every numbered table and figure of the four papers that c
 on: the printed figures, and what our planners and simulators compute for the same job. Nothing of
 ours was measured on a GPU; GPU days and MFU are simulated steps. A ratio is ours over theirs, over
 the nearer end of a printed range. Where it is off by more than a tenth, the line below the table
-says why. Years are those of the first version on arXiv.
+says why. Years are those of the conferences.
 """
 
 Row = Mapping[str, Any]
@@ -61,15 +61,17 @@ def _reasons(paper: Paper, rows: Sequence[Row]) -> str:
 
 
 def text(value: Figure | None) -> str:
-    """Return a figure with three digits, a range as least to most, "" for none.
+    """Return a figure with about three digits, a range as least to most, "" for none.
 
-    >>> text(0.0364), text(61.8), text((1.7, 2.2)), text(1234.5), text(None)
-    ('0.036', '61.8', '1.7 to 2.2', '1,234', '')
+    >>> text(0.0364), text(61.8), text((1.7, 2.2)), text(1234.5), text(0), text(None)
+    ('0.036', '61.8', '1.70 to 2.20', '1,234', '0', '')
     """
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, tuple | list):
         return " to ".join(map(text, value))
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if 0.995 > abs(value) >= 0.1 else f"{value:.3g}"
+    digits = next(
+        (one for least, one in ((100, ",.0f"), (10, ".1f"), (0.1, ".2f")) if abs(value) >= least),
+        ".2g",
+    )
+    return f"{value:{digits}}"

@@ -89,9 +89,9 @@ def test_the_committed_page_has_every_row_and_names_what_is_off(root: Path) -> N
 def test_a_page_has_rows_reasons_and_causes() -> None:
     rows = table_rows(A_PAPER, A_TABLE, {"Table 1": lambda: {"fast": 3.0, "slow": 2.0}}, None)
     page = markdown({"one": A_PAPER}, rows)
-    assert "| fast | 2 | 3 | 1.5 |" in page
-    assert "| slow | 1 to 3 | 2 | 1 |" in page
-    assert "Not ours: other (5). no" in page
+    assert "| fast | 2.00 | 3.00 | 1.50 |" in page
+    assert "| slow | 1.00 to 3.00 | 2.00 | 1.00 |" in page
+    assert "Not ours: other (5.00). no" in page
 
 
 def test_omnibals_ablation_is_within_a_tenth(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
