@@ -164,7 +164,7 @@ def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: st
     room = limit_bytes - stage.base_bytes
     if room < 0:
         raise ValueError(
-            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, more than the "
+            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, {-room} more than the "
             f"limit of {limit_bytes}; use more stages or smaller microbatches"
         )
     keep = _most_time(Counter(stage.layers), saving, room // stage.live)
