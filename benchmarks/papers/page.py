@@ -11,8 +11,8 @@ Written by `make bench NAME=papers ARGS="--data $DATA --markdown docs/papers.md"
 a minute; do not edit. Every numbered table and figure of the four papers that counterpoise builds
 on: the printed figures, and what our planners and simulators compute for the same job. Nothing of
 ours was measured on a GPU; GPU days and MFU are simulated steps. A ratio is ours over theirs, over
-the nearer end of a printed range. Where it is off by more than a tenth, the line below the table
-says why. Years are those of the conferences.
+the nearer end of a printed range; {near} of {all} are within a tenth. Where one is not, the line
+below the table says why. Years are those of the conferences.
 """
 
 Row = Mapping[str, Any]
@@ -20,7 +20,9 @@ Row = Mapping[str, Any]
 
 def markdown(papers: Mapping[str, Paper], rows: Sequence[Row]) -> str:
     """Return the page."""
-    parts = [HEAD]
+    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
+    near = sum(0.9 <= one <= 1.1 for one in ratios)
+    parts = [HEAD.replace("{near}", str(near)).replace("{all}", str(len(ratios)))]
     for paper in papers.values():
         own = [row for row in rows if row["paper"] == paper.title]
         parts.append(f"## {paper.title} ({paper.year})\n\n{paper.about}.\n")
