@@ -25,6 +25,7 @@ BENCHES = {
     "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),
     "overlap": ("runtime.overlap", "Tensor-parallel layers: collectives beside their products."),
     "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
+    "papers": ("papers.command", "Every table and figure of four papers, and ours beside it."),
     "partition": (
         "planning.partition",
         "Samples onto ranks: how far the heaviest is above the mean.",

@@ -35,7 +35,10 @@ _REPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run: its sizes, and in microseconds per stage its passes and vocabulary work."""
+    """One run: its sizes, and in microseconds per stage its passes and vocabulary work.
+
+    `pieces_us`: that work in pieces: output layer, embedding's forward and backward, sending.
+    """
 
     method: str
     tokens: int
@@ -47,6 +50,7 @@ class MeasuredRun:
     backward_us: tuple[int, ...]
     output_us: tuple[int, ...]
     iteration_ms: float
+    pieces_us: tuple[tuple[int, ...], ...] = ()
 
     def utilisation(self, step_ns: int) -> float:
         """Return model FLOPs utilisation in percent, by the formula of Narayanan et al., 2021."""
@@ -74,6 +78,7 @@ def read_runs(folder: Path) -> Iterator[MeasuredRun]:
                 backward_us=_numbers(row[26]),
                 output_us=tuple(map(sum, zip(*vocabulary, strict=True))),
                 iteration_ms=float(row[20]),
+                pieces_us=tuple(vocabulary),
             )
 
 
