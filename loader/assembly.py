@@ -6,6 +6,7 @@ the local loop, or the way to a balancer. balance="auto" finds its plan first: s
 """
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,6 +84,7 @@ class BalancedArguments:
     decode_threads: int
     worker_restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
+    job: str | None = None
 
 
 def read_arguments(
@@ -104,6 +106,8 @@ def read_arguments(
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     others["skip_keys"] = checked_keys(others["skip_keys"])
+    if hasattr(dataset, "spec"):  # workers elsewhere can read it
+        others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
     if is_packed_stream(dataset):
         from .streams.settings import checked_balance  # here: other loops need nothing of streams
 
@@ -346,16 +350,11 @@ class BalancedSettings:
         from .connect.factory import ConnectionFactory
 
         factory = ConnectionFactory(
-            job=job,
-            source=source,
-            place=place,
-            start=self.start,
-            prefetch=self.prefetch,
-            balancer=given.balancer,
+            job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,
+            balancer=given.balancer, job_name=given.job, name=given.name,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
-            name=given.name,
             transport=given.transport,
-        )
+        )  # fmt: skip
         return factory.connect
 
 

@@ -80,8 +80,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
                    shuffle must be given; False plans within each step, in the data's order. An
                    IterableDataset needs budgets, and is packed as it comes: docs/batches.md
-    rank, ranks    this process' data-parallel rank, and their number; by default
-                   torch.distributed's, or 0 of 1
+    rank, ranks    this process' data-parallel rank of how many; torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
@@ -90,7 +89,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
-    balancer       the address of a standalone `counterpoise balancer`
+    balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
+    job            this run's name there, by default torchrun's, Slurm's or Ray's run id
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
     on_error       what a sample that cannot be used does, with or without balance: "raise";
@@ -146,6 +146,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         cost: Any = None,
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
+        job: str | None = None,
         keys: str | Path | None = None,
         on_error: OnError = "raise",
         dead_letter: str | None = None,
@@ -161,8 +162,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         refuse_no_samples(dataset, balance)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
-            # An HFProcessor: records become samples before they are batched, so that costs are
-            # found without pixels, and any layout batches them.
+            # An HFProcessor: samples before they are batched, so costs are found without pixels.
             dataset = processor.over(dataset)
             is_own = getattr(balance, "layout", "torch") == "torch"
             collate_fn = processor.collate_samples if is_own else None
@@ -196,7 +196,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, skip_keys=skip_keys,
+                name=name or None, fields=fields, skip_keys=skip_keys, job=job,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -210,7 +210,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys,
+            worker_restarts=self._restarts, skip_keys=skip_keys, job=job,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 

@@ -19,6 +19,7 @@ from .messages import (
     LabelCount,
     LabelTotal,
     Message,
+    Notice,
     PeerRejected,
     Ping,
     Pong,
@@ -98,6 +99,8 @@ class RankSession:
         # The last acknowledgement of each rank.
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
+        # What the log is to say.
+        self.notices: list[str] = []
         # The label tokens that were counted here, and the totals of all ranks, by (run, step): of
         # runs before this one too, whose last step others may still be at.
         self._counted: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
@@ -356,6 +359,9 @@ class RankSession:
 
     def _await_restart(self, _: BalancerStops) -> None:
         self.awaits_restart = True
+
+    def _store_notice(self, message: Notice) -> None:
+        self.notices.append(message.text)
 
     def _leave(self, _: Bye) -> None:
         self.left = True

@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
 from ...workers.processes.pool import Pool
 from ...workers.sources.interface import Source, source_name
@@ -170,7 +172,10 @@ atexit.register(_close_shared)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """Makes the connection; `source` is None if only remote workers can read the data."""
+    """Makes the connection; `source` is None if only remote workers can read the data.
+
+    job_name: that of the training run at a balancer that serves several; None for the default.
+    """
 
     job: JobSpec
     source: Source | None
@@ -181,6 +186,7 @@ class ConnectionFactory:
     keys: PeerKeys | None = None
     name: str = ""
     transport: Transport = "auto"
+    job_name: str | None = None
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -192,11 +198,13 @@ class ConnectionFactory:
         job = replace(self.job, transport=ways.get(self.transport, "auto"))
         if self.balancer is not None:
             logger.info(
-                "remote wing: goes through the balancer at %s, because balancer= was given",
-                self.balancer,
-            )
-            party = self._party()
-            return Connection(self.balancer, party, to_json(job), self.prefetch, keys=self.keys)
+                "remote wing: goes through the balancer at %s, because balancer= or %s was given",
+                self.balancer, BALANCER_VARIABLE,
+            )  # fmt: skip
+            address, of_keys = checked_address(self.balancer), self.keys.job if self.keys else ""
+            name = checked_job(self.job_name or of_keys or default_job())
+            party = replace(self._party(), job=name)
+            return Connection(address, party, to_json(job), self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +21,23 @@ from ...balancer.protocol.parts import Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.codec.fields import why_bad_layout
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
-from .rank_sockets import RankSockets
+from .rank_sockets import PATIENCE_S, RankSockets
 from .rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
-# Pause between pings while waiting, and the silence after which a balancer is taken for dead.
+# Pause between pings while waiting, and the silence after which a balancer on this host is dead.
 PING_S = 1.0
-PATIENCE_S = 30.0
+LOCAL_PATIENCE_S = 30.0
+# After this silence its address is looked for again.
+FIND_S = 2.0
 # Between microbatches that are here, messages are looked for this often.
 LOOK_S = 0.001
 # A balancer that is silent this long may have lost this connection: another one is opened.
@@ -47,11 +49,12 @@ _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need it
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A trainer process: its ranks, its number among those that share them, and its name."""
+    """A trainer process: its ranks, its number among those that share them, its name, its job."""
 
     ranks: tuple[int, ...]
     sharer: int = 0
     name: str = ""
+    job: str = DEFAULT_JOB
 
 
 class Connection:
@@ -82,7 +85,8 @@ class Connection:
         self._name = party.name or f"rank {party.ranks[0]}"
         self._watch = watch
         self._peers = peers
-        name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
+        self._patience_s = LOCAL_PATIENCE_S if endpoint.startswith("ipc://") else PATIENCE_S
+        name = peer_name(party.job, f"rank-{party.ranks[0]}.{os.getpid()}")
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
         # What workers of this machine send is not doubted: they are the trainer's own processes.
@@ -265,8 +269,10 @@ class Connection:
         if self.session.awaits_restart and not self._awaits_restart:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
-                self._name, self.endpoint, PATIENCE_S,
+                self._name, self.endpoint, self._patience_s,
             )  # fmt: skip
+        while self.session.notices:
+            logger.warning("%s: %s", self._name, self.session.notices.pop(0))
         self._awaits_restart = self.session.awaits_restart
         if self.session.failure:
             if self._peers is not None:
@@ -303,9 +309,10 @@ class Connection:
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
-        if silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S:
+        is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
+        if is_stale or (silent > FIND_S and self._sockets.has_moved()):
             self._sockets.drop()
-        if silent > PATIENCE_S:
+        if silent > self._patience_s:
             self._sockets.give_up()
             self._fail(f"the balancer at {self.endpoint} {self._why_silent(silent)}")
 

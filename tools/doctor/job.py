@@ -22,7 +22,9 @@ from ...balancer.protocol.status_messages import (
     WorkerStatus,
 )
 from ...balancer.protocol.wire import WireError
+from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys, peer_keys
+from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
 from .figures import BAD, GIB, Finding, busy_share, clock_text, decode_rate, judge, seconds
 from .installation import find_role
@@ -313,16 +315,18 @@ class Examination:
 
 
 def examine_job(
-    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0
+    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0, job: str = ""
 ) -> Examination:
     """Ask the balancer at an address for its status, and judge the answers.
 
-    keys: a trainer's folder. Raises ValueError if the address is malformed or the keys are missing.
+    keys: a trainer's folder. job: by default that of the keys, or the balancer's first. Raises
+    ValueError if the address is malformed or the keys are missing.
     """
+    address = find_address(address) or address
     own = peer_keys(keys, find_role(keys)) if keys else None
     # A balancer with keys counts a bare TCP connection as a refused peer, so do not try one first.
     reason = "" if own else _unreachable(address, timeout_s)
-    answers = Answers(error=reason) if reason else ask(address, timeout_s, own)
+    answers = Answers(error=reason) if reason else ask(address, timeout_s, own, job)
     if own and answers.status is None:
         reason = _unreachable(address, timeout_s)
     if reason:
@@ -331,19 +335,17 @@ def examine_job(
             [Finding("address", BAD, f"{address}: {reason}", advice)], unanswered=True
         )
     if answers.status is None:
-        advice = (
-            "give --keys if it has keys; otherwise another program or another version listens there"
-        )
+        advice = "give --keys if it has keys; else another program or another version listens there"
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
     judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)
     return Examination(judged, answers.status)
 
 
-def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
+def ask(address: str, timeout_s: float, keys: PeerKeys | None, job: str = "") -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockOffset(), list[float](), None
-    name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
+    name = peer_name(job or (keys.job if keys else ""), f"doctor.{os.getpid()}")
     with (
         zmq.Context() as context,
         connect(context, address, name, keys, monitored=Handshakes.EVENTS) as peer,
