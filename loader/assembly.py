@@ -85,6 +85,7 @@ class BalancedArguments:
     worker_restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
     job: str | None = None
+    stats: Any = None
 
 
 def read_arguments(
@@ -188,6 +189,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
         given.decode_threads,
         loader.pin_memory,
         given.worker_restarts if workers else 0,
+        given.stats,
     )
     return BalancedSettings(
         given=given,

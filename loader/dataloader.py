@@ -16,6 +16,7 @@ from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
+from .metrics.measured import MeasuredLoader
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
@@ -73,7 +74,7 @@ BUFFER_BYTES = 1 << 30
 STORE_PREFETCH = 8
 
 
-class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
+class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
@@ -111,6 +112,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    3 with on_error="skip". Not for streams, nor data sets with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
+    keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -158,8 +160,10 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
         skip_keys: Iterable[str] | None = None,
+        keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        self._keep_stats(keep_stats, name)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
             # An HFProcessor: samples before they are batched, so costs are found without pixels.
@@ -178,7 +182,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         allowed = checked_max_errors(max_errors, on_error)
         refuse_without_policy(on_error, dead_letter)
         if balance is None:
-            left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
+            left_out = make_left_out(
+                dataset, batch_size, on_error, dead_letter, allowed, self._stats
+            )
             self._plain = PlainState(left_out)
         else:
             checked_on_error(on_error, no_refill=BALANCED)
@@ -210,7 +216,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys, job=job,
+            worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 
@@ -222,10 +228,12 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __iter__(self) -> Iterator[BatchT]:  # type: ignore[override]
         """Return an iterator over batches; balanced, over this process' microbatches."""
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         if self._late is None:
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
-            return super().__iter__()
+            return self._timed(super().__iter__())
         from . import balancing
 
         return balancing.BatchIterator(self._late.get_at_iteration(), self)
@@ -265,6 +273,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         from .balanced.walking import Steps
 
         return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]

@@ -27,6 +27,8 @@ COMMANDS = {
     "prepare": ("prepare.command", "Write tar shards, or indexes and costs, from any source."),
     "profile": ("schedule.profile", "Fit what passes cost to measured steps."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
+    "top": ("top.command", "Show a running job, live."),
+    "trace": ("trace.command", "Record what a running job's parties do, for Perfetto."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
 }
 

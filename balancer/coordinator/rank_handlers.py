@@ -25,7 +25,7 @@ from ..protocol.messages import (
 )
 from ..protocol.parts import Ready
 from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServing
-from ..protocol.status_messages import GetStatus
+from ..protocol.status_messages import GetStatus, bounded
 from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
 from .peers.admission import (
@@ -207,6 +207,7 @@ class RankHandlers(RunControl):
     def acknowledge(self, peer: bytes, ack: Ack) -> None:
         """Forget a microbatch that a rank has taken, once all have who share the rank."""
         run, rank = self.run, self.ranks[peer]
+        rank.waited_ms = bounded(ack.waited_ms)
         is_own = ack.rank in rank.hello.ranks
         if not is_own or run is None or run.number != ack.run:
             return

@@ -29,6 +29,7 @@ from .payload_messages import (
 )
 from .records import VERSION, ArrayRecord, Integer
 from .status_messages import GetStatus, StatusReport
+from .trace_messages import StartTrace, TraceReport, TraceSpans
 
 PROTOCOL_VERSION = 18
 
@@ -303,7 +304,7 @@ TO_RANK = (
     PeerRejected, Bye,
 )  # fmt: skip
 BETWEEN_PEERS = (PullPayloads, PulledPayloads)
-BESIDE_JOBS = (ListJobs, JobList, StatusReport)
+BESIDE_JOBS = (ListJobs, JobList, StatusReport, StartTrace, TraceSpans, TraceReport)
 KINDS: dict[str, type[ArrayRecord]] = {
     kind.__name__: kind
     for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, BETWEEN_PEERS, BESIDE_JOBS)

@@ -66,6 +66,8 @@ class RankSession:
     answered = 0
     ended: tuple[str, ...] = ()
     left = False
+    # What the trainer has waited for microbatches, in all.
+    waited_ms = 0.0
     _start_run: StartRun | None = None
 
     def __init__(
@@ -219,7 +221,7 @@ class RankSession:
             return []
         for step in [s for s in self._counts if s < batch.step]:
             self._counts.pop(step, None)
-        ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
+        ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch, int(self.waited_ms))
         self._acks[batch.rank] = ack
         self._advance(batch)
         self._requested.pop(position, None)

@@ -146,6 +146,10 @@ class JobRouter:
             if only in ("", name) and (job.coordinator.ranks or now <= job.until)
         )
 
+    def coordinators(self) -> dict[str, Coordinator]:
+        """Return the jobs' coordinators by name, to be looked at."""
+        return {name: job.coordinator for name, job in self._jobs.items()}
+
     def _begin(self, name: str) -> _Job:
         """Make a job; ValueError where it cannot be."""
         checked_job(name)

@@ -23,6 +23,7 @@ from ..coordinator.machine import Coordinator
 from ..coordinator.state import Send
 from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
+from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
@@ -38,6 +39,7 @@ from ..transport.sockets import (
 )
 from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
+from .tracing import Tracer, planned_until
 
 if TYPE_CHECKING:
     from .jobs import JobRouter
@@ -214,6 +216,7 @@ class _Shell(msgspec.Struct, frozen=True):
     log: Callable[[str], None]
     connections: Connections
     trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
+    tracer: Tracer = msgspec.field(default_factory=Tracer)
     conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
     gate: ConnectionGate = msgspec.field(default_factory=ConnectionGate)
     # Of each rank a frame of its hello, which tells its connection.
@@ -235,6 +238,7 @@ class _Shell(msgspec.Struct, frozen=True):
                 if peer in self.hellos and self.connections.has_all(self.hellos[peer]):
                     self.coordinator.confirm(peer, now)
             self.send_all(self.coordinator.tick(now))
+        self.send_all(self.tracer.end_if_due(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> Collection[object]:
@@ -277,6 +281,8 @@ class _Shell(msgspec.Struct, frozen=True):
             effect = waiting.popleft()
             if isinstance(effect.message, PeerRejected):
                 self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
+            if self.tracer.until is not None:
+                self.tracer.sent(effect.peer, effect.message, time.monotonic())
             try:
                 send(self.socket, effect.message, effect.payloads, to=effect.peer)
                 if effect.payloads:
@@ -340,7 +346,16 @@ class _Shell(msgspec.Struct, frozen=True):
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             return reason
-        self.send_all(self.coordinator.handle(peer, message, frames, time.monotonic()))
+        now, tracer = time.monotonic(), self.tracer
+        if isinstance(message, StartTrace | TraceSpans):
+            self.send_all(tracer.take(peer, message, now))
+        elif tracer.until is None:
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+        else:
+            before = planned_until(self.coordinator, peer)
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+            has_planned = planned_until(self.coordinator, peer) != before
+            self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
         if isinstance(message, RankHello):
             self.hellos[peer] = name
             if len(self.hellos) > MAX_HELLOS:

@@ -15,13 +15,17 @@ from contextlib import contextmanager
 import zmq
 
 from ..protocol.messages import FROM_RANK, FROM_WORKER, ListJobs, Message
+from ..protocol.trace_messages import StartTrace, TraceSpans
 from .keys import AllowList, ServerKeys, public_text
 from .naming import job_of
 from .sockets import SERIAL_AFTER, is_readable, read_event
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
-KINDS_OF_ROLE = {"worker": (*FROM_WORKER, ListJobs), "trainer": (*FROM_RANK, ListJobs)}
+KINDS_OF_ROLE = {
+    "worker": (*FROM_WORKER, ListJobs, TraceSpans),
+    "trainer": (*FROM_RANK, ListJobs, StartTrace, TraceSpans),
+}
 # Handshakes that fail before the allow-list is asked; those that it rejects are counted there.
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 # The allow-list is read again at every handshake, and at least this often, in seconds.

@@ -18,8 +18,10 @@ from msgspec import structs
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, RankBye
 from ...balancer.protocol.parts import Ready
+from ...balancer.protocol.payload_messages import Batch
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import StartTrace
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.codec.fields import why_bad_layout
@@ -29,6 +31,7 @@ from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
 from .rank_sockets import PATIENCE_S, RankSockets
+from .rank_trace import RankTrace
 from .rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
@@ -97,6 +100,7 @@ class Connection:
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
         self._pings = 0
+        self._trace = RankTrace()
         self._heard = self._looked = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
@@ -155,6 +159,7 @@ class Connection:
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
         self._sockets.refuse_forked_copy()
+        asked = time.monotonic()
         with self._sockets.lock:
             has_next = self._has_next()
             # `_wait` receives, too, but may pause before or give up.
@@ -169,7 +174,13 @@ class Connection:
                     self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
                 readable = arrival and self._puller.with_payloads(arrival)
+                if readable and self._trace.until is not None:
+                    self._trace.ready(readable.batch, asked)
                 if readable is not None or arrival is None:
+                    if not (
+                        has_next or self._is_first
+                    ):  # the wait for the first is the run's start
+                        self.session.waited_ms += 1000 * (time.monotonic() - asked)
                     return readable
                 self._send(self.session.lose(arrival))
                 has_next = False
@@ -181,6 +192,8 @@ class Connection:
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
+            if self._trace.until is not None:
+                self._trace.released(arrival.batch)
             messages = self.session.release(arrival)
             self._is_first = False
             if messages:
@@ -263,7 +276,14 @@ class Connection:
         link = self._sockets.link()
         while (received := link.receive()) is not None:
             self._heard = time.monotonic()
+            if isinstance(received[0], StartTrace):
+                link.send(self._trace.begin(received[0]))
+                continue
+            if self._trace.until is not None and isinstance(received[0], Batch):
+                self._trace.arrived(received[0])
             self.session.handle(*received)
+        if (spans := self._trace.take(time.monotonic())) is not None:
+            link.send(spans)
         self._pull()
         self._is_draining = False
         if self.session.awaits_restart and not self._awaits_restart:

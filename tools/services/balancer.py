@@ -16,6 +16,7 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
+from ...balancer.coordinator.status_report import make_status_report
 from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import write_address
@@ -175,6 +176,7 @@ INCARNATION_BITS = 20
 @click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--insecure", is_flag=True, help="Without keys, allow an address that other hosts can reach."
 )
@@ -186,6 +188,7 @@ def command(
     address_file: Path | None,
     heartbeat_timeout: float,
     is_supervised: bool,
+    metrics: str | None,
     insecure: bool,
     log_level: str,
     log_format: str,
@@ -208,7 +211,7 @@ def command(
             f"--supervise needs an address that stays, or --address-file: {listen} has no port"
         )
     only = frozenset(map(checked_job, jobs))
-    served = functools.partial(_serve, listen, own, heartbeat_timeout, only, address_file)
+    served = functools.partial(_serve, listen, own, heartbeat_timeout, only, address_file, metrics)
     if is_supervised:
         return supervise(served)
     served()
@@ -226,6 +229,7 @@ def _serve(
     heartbeat_timeout_s: float,
     only: frozenset[str],
     address_file: Path | None,
+    metrics: str | None,
 ) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
 
@@ -244,8 +248,19 @@ def _serve(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
+    jobs = JobRouter(make, only)
     with stop_on_signal() as stop:
-        serve(JobRouter(make, only), listen, ready, stop, refused=rejected, keys=keys)
+        if metrics is not None:
+            from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it
+
+            reports = ReportOnRequest(
+                lambda: {
+                    name: make_status_report(each, 0) for name, each in jobs.coordinators().items()
+                }
+            )
+            serve_metrics(metrics, reports)
+            stop = reports.watch(stop)
+        serve(jobs, listen, ready, stop, refused=rejected, keys=keys)
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)

@@ -100,6 +100,7 @@ MIN_WEIGHT = 0.001
     show_default=True,
     help="Threads that decode; more than one only where the transform says that it is thread_safe.",
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--until-lost",
     type=float,
@@ -118,6 +119,7 @@ def command(
     insecure: bool,
     cache: Path | None,
     threads: int,
+    metrics: str | None,
     until_lost: float | None,
     log_level: str,
     log_format: str,
@@ -145,10 +147,17 @@ def command(
     torch.set_num_threads(1)  # a host has a worker, or a decode thread, for each core
     name, opened = f"{socket.gethostname()}/{os.getpid()}", itertools.count()
     build = functools.partial(_open_source, root=root, allow=allow, cache=cache)
+    counts = None
+    if metrics is not None:
+        from .metrics import WorkCounts, serve_metrics  # here: others need nothing of it
+
+        counts = WorkCounts()
+        serve_metrics(metrics, counts)
 
     @contextmanager
     def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[JobWorker]:
-        handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
+        make: Any = SourceHandler if counts is None else functools.partial(counts.handler, job)
+        handler = make(None, (), 0, local=False, build=build, threads=threads)
         identity = Identity(name, os.getpid(), next(opened), peer_name(job, name))
         payloads = _payloads(endpoint, serve, balancer.keys, insecure)
         try:

@@ -34,6 +34,7 @@ from ...balancer.protocol.payload_messages import (
     ServePayloads,
     StopServing,
 )
+from ...balancer.protocol.trace_messages import MICROSECONDS, SpanRecorder, StartTrace
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
@@ -128,6 +129,7 @@ class JobWorker:
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
+        self.trace = SpanRecorder()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         """Work until the balancer ends this worker or `stop` returns true; return why."""
@@ -207,8 +209,14 @@ class JobWorker:
                 self.payloads.free_all()
                 self.say_hello()
         self.looked = self.now = time.monotonic()
+        if (spans := self.trace.take(self.now)) is not None:
+            self._send(spans)
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
+            if isinstance(received[0], StartTrace):
+                wall_us = round(MICROSECONDS * time.time())
+                self._send(self.trace.start(received[0], self.last_received, wall_us))
+                continue
             action = self.session.handle(received[0])
             if isinstance(action, Welcome):
                 self._open(action.job, action.number)
@@ -269,6 +277,8 @@ class JobWorker:
             self._keep_result(task, result, began)
         finally:
             self.now = time.monotonic()
+            if self.trace.until is not None:
+                self.trace.add(task.kind, began, self.now, (), (ref.ordinal,))
 
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""

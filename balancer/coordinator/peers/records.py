@@ -125,7 +125,7 @@ class RankPeer(msgspec.Struct):
     took that run before the balancer started the run again. `since` is when it was admitted.
     `pinged_at` is when it last reported that it waits for a microbatch; `heard_at` when it was last
     known to be here. `taken` is what it has acknowledged of its run since the balancer started
-    that. was_served: it was sent a microbatch of it.
+    that. was_served: it was sent a microbatch of it. waited_ms: as it reports it.
     """
 
     peer: bytes
@@ -139,6 +139,7 @@ class RankPeer(msgspec.Struct):
     was_served: bool = False
     taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
+    waited_ms: int = 0
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
     @property
