@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -50,6 +50,9 @@ from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
 
+if TYPE_CHECKING:
+    from .connect.factory import Fleet
+
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
@@ -73,6 +76,7 @@ class BalancedArguments:
     key: Callable[[int], str] | None
     balancer: str | None
     keys: str | Path | None
+    fleet: "Fleet | None"
     on_error: str
     dead_letter: str | None
     max_errors: float | None
@@ -352,6 +356,7 @@ class BalancedSettings:
             start=self.start,
             prefetch=self.prefetch,
             balancer=given.balancer,
+            fleet=given.fleet,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
             name=given.name,
             transport=given.transport,

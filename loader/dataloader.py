@@ -23,6 +23,7 @@ from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
     is_packed_stream,
+    named_fleet,
     plain_restarts,
     refuse_moved_arguments,
     refuse_no_samples,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+    from .connect.factory import Fleet
     from .late import LateBalancedLoader
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     key            a function from a sample's index to its name, for a plain dataset
     balancer       the address of a standalone `counterpoise balancer`
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
+    fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
     on_error       what a sample that cannot be used does, with or without balance: "raise";
                    "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
@@ -147,6 +150,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
         keys: str | Path | None = None,
+        fleet: "Fleet | None" = None,
         on_error: OnError = "raise",
         dead_letter: str | None = None,
         max_errors: float | None = None,
@@ -159,6 +163,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         skip_keys: Iterable[str] | None = None,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        if fleet is not None:
+            balancer = named_fleet(fleet, balancer, keys)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
             # An HFProcessor: records become samples before they are batched, so that costs are
@@ -207,7 +213,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
             rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
             topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
-            cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
+            cost=cost, key=key, balancer=balancer, keys=keys, fleet=fleet, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
             worker_restarts=self._restarts, skip_keys=skip_keys,

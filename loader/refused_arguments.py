@@ -48,6 +48,17 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
         )
 
 
+def named_fleet(fleet: Any, balancer: str | None, keys: object) -> str:
+    """Return what stands for the balancer's address until ranks join a fleet; checks it."""
+    if not hasattr(fleet, "join"):
+        raise ValueError(f"fleet={fleet!r:.80}: give cp.fleet.Ray(workers=(4, 64)), say")
+    if balancer is not None or keys is not None:
+        raise ValueError(
+            "a fleet brings its balancer and keys: give fleet=, or balancer= and keys="
+        )
+    return "tcp://fleet"
+
+
 def refuse_no_samples(dataset: Any, balance: object) -> None:
     """Raise ValueError for paths in place of a data set, and for an iterator to be balanced.
 

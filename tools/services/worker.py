@@ -85,6 +85,15 @@ MAX_KEPT_BYTES = 1 << 40
     metavar="SECONDS",
     help="End when no balancer has answered for this long (default: wait for ever).",
 )
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0.0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Asked to end (SIGTERM, Ctrl-C), finish what is leased and wait this long at most until "
+    "ranks have taken it; asked again, end at once.",
+)
 def command(
     balancer: str,
     root: Path,
@@ -96,6 +105,7 @@ def command(
     cache: Path | None,
     threads: int,
     until_lost: float | None,
+    drain: float,
 ) -> None:
     """Work for the balancer at ADDRESS until it says goodbye.
 
@@ -118,7 +128,7 @@ def command(
     logger.info("decoded samples: %s", payloads.way)
     try:
         with own_generators(), stop_on_signal() as stop:
-            reason = run_worker(balancer, identity, handler, stop, until_lost, own, payloads)
+            reason = run_worker(balancer, identity, handler, stop, until_lost, own, payloads, drain)
     finally:
         handler.close()
         payloads.close()

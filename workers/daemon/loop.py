@@ -64,8 +64,12 @@ def run_worker(
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
     payloads: Payloads | None = None,
+    drain_s: float = 0.0,
 ) -> str:
     """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
+
+    Asked to stop, it takes no other leases, and ends when what it has is not needed any more, after
+    `drain_s` at most: what is not taken until then is decoded again by others.
 
     `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
     `keys` the balancer must be the one that they name. `payloads` says how payloads travel, inline
@@ -83,7 +87,7 @@ def run_worker(
             # Only now: an address that cannot be connected to has been an error of this thread, and
             # the hello is on its way meanwhile. No Thread: its start would wait for a core.
             _thread.start_new_thread(send_heartbeats, arguments)
-            return worker.work(stop, until_lost_s)
+            return worker.work(stop, until_lost_s, drain_s)
         finally:
             link.close(LINGER_MS["worker"])
     finally:
@@ -110,12 +114,14 @@ class _Worker:
         self.session = WorkerSession()
         self.results = LeaseResults()
         self.last_received = self.looked = self.now = time.monotonic()
-        self.hello_sent = 0.0
+        self.hello_sent = self.leave_at = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
 
-    def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
-        while not stop():
+    def work(
+        self, stop: Callable[[], bool], until_lost_s: float | None, drain_s: float = 0.0
+    ) -> str:
+        while not (stop() and self._may_end(drain_s)):
             # Looking for messages costs as much as some samples.
             if not self.session.tasks or self.now > self.looked + LOOK_S:
                 end = self._drain()
@@ -136,6 +142,13 @@ class _Worker:
         self._send_results()
         self._send(WorkerBye())
         return ""
+
+    def _may_end(self, drain_s: float) -> bool:
+        """Return whether to end without the balancer's Bye, which is asked for by heartbeats."""
+        if not self.activity.leaving:
+            self.activity.leaving = True
+            self.leave_at = time.monotonic() + drain_s
+        return self.session.state != "serving" or time.monotonic() >= self.leave_at
 
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why waiting longer is useless, empty if it is not."""
