@@ -10,7 +10,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from .ray_actors import RayActors, import_ray
 
 logger = logging.getLogger(__name__)
 NAMESPACE = "counterpoise"
-# A keeper that is just ending is asked again so often.
-TRIES, PAUSE_S = 10, 1.0
+# A keeper that is just ending is asked again so often, until there is another.
+TRIES, PAUSE_S = 60, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,17 @@ class Ray:
         for tried in range(TRIES):
             keeper = self._keeper(ray)
             try:
-                return ray.get(getattr(keeper, method).remote(*given))
+                is_here, found = ray.get(keeper.call.remote(method, given))
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayActorError:
+                is_here = False
                 if tried == TRIES - 1:
                     raise
-                time.sleep(PAUSE_S)
-        raise AssertionError
+            if is_here:
+                return found
+            time.sleep(PAUSE_S)
+        raise TimeoutError("the fleet of this name does not end: give another name=")
 
     def _keeper(self, ray: Any) -> Any:
         context = ray.get_runtime_context()
@@ -130,23 +133,28 @@ class Keeper:
         self._trainer = peer_keys(keys / "trainer", "trainer")
         self._address = balancer.address
         self._fleet = Fleet(engine, settings.bounds, self._trainer)
+        self._lock, self._is_ending = threading.Lock(), False
         self._used_at, self._failure = time.monotonic(), ""
         self._ends, self._ended = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def join(self) -> tuple[str, PeerKeys]:
-        """Return address and keys for a trainer."""
-        if self._failure:
-            raise ValueError(f"the fleet has ended: {self._failure}")
-        self._used_at = time.monotonic()
+    def call(self, method: str, given: Sequence[Any]) -> tuple[bool, Any]:
+        """Return True and what a method returns; False where the fleet is ending."""
+        with self._lock:
+            if self._is_ending:
+                return False, None
+            if self._failure:
+                raise RuntimeError(f"the fleet has ended: {self._failure}")
+            self._used_at = time.monotonic()
+        return True, getattr(self, f"_{method}")(*given)
+
+    def _join(self) -> tuple[str, PeerKeys]:
         return self._address, self._trainer
 
-    def resize(self, workers: int) -> None:
-        """Have so many workers now."""
+    def _resize(self, workers: int) -> None:
         self._fleet.resize(workers)
 
-    def end(self) -> None:
-        """End the fleet; returns when all is gone but this actor."""
+    def _end(self) -> None:
         self._ends.set()
         self._ended.wait()
 
@@ -164,10 +172,12 @@ class Keeper:
         self._ray.kill(self._ray.get_runtime_context().current_actor)
 
     def _is_over(self) -> bool:
-        if self._fleet.trainers:
-            self._used_at = time.monotonic()
-        idle_s = time.monotonic() - self._used_at
-        return self._ends.is_set() or idle_s > self._settings.idle_s
+        with self._lock:
+            if self._fleet.trainers:
+                self._used_at = time.monotonic()
+            idle_s = time.monotonic() - self._used_at
+            self._is_ending = self._ends.is_set() or idle_s > self._settings.idle_s
+            return self._is_ending
 
 
 def write_keys(folder: Path) -> None:
