@@ -6,6 +6,7 @@ the local loop, or the way to a balancer. balance="auto" finds its plan first: s
 """
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,6 +88,8 @@ class BalancedArguments:
     decode_threads: int
     worker_restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
+    job: str | None = None
+    stats: Any = None
 
 
 def read_arguments(
@@ -108,6 +111,8 @@ def read_arguments(
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     others["skip_keys"] = checked_keys(others["skip_keys"])
+    if hasattr(dataset, "spec"):  # workers elsewhere can read it
+        others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
     if is_packed_stream(dataset):
         from .streams.settings import checked_balance  # here: other loops need nothing of streams
 
@@ -188,6 +193,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
         given.decode_threads,
         loader.pin_memory,
         given.worker_restarts if workers else 0,
+        given.stats,
     )
     return BalancedSettings(
         given=given,
@@ -360,6 +366,7 @@ class BalancedSettings:
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
             name=given.name,
             transport=given.transport,
+            job_name=given.job,
         )
         return factory.connect
 

@@ -16,6 +16,7 @@ from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
+from .metrics.measured import MeasuredLoader
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
@@ -75,7 +76,7 @@ BUFFER_BYTES = 1 << 30
 STORE_PREFETCH = 8
 
 
-class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
+class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
@@ -92,7 +93,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
-    balancer       the address of a standalone `counterpoise balancer`
+    balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
+    job            this run's name there, by default torchrun's, Slurm's or Ray's run id
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
     fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
@@ -103,9 +105,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
-    transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "direct", pulled from the workers of a balancer; "inline", torch's
-                   way, or through the balancer; "auto", the first of these that can be had
+    transport      how batches come here: "arena", shared memory that is used again; "direct", from
+                   the workers of a balancer; "inline", torch's way, or through the balancer;
+                   "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
@@ -114,6 +116,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    3 with on_error="skip". Not for streams, nor data sets with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
+    keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -161,10 +164,12 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
         skip_keys: Iterable[str] | None = None,
+        job: str | None = None,
+        keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
-        if fleet is not None:
-            balancer = named_fleet(fleet, balancer, keys)
+        balancer = named_fleet(fleet, balancer, keys)
+        self._keep_stats(keep_stats, name)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
             # An HFProcessor: records become samples before they are batched, so that costs are
@@ -184,7 +189,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         allowed = checked_max_errors(max_errors, on_error)
         refuse_without_policy(on_error, dead_letter)
         if balance is None:
-            left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
+            left_out = make_left_out(
+                dataset, batch_size, on_error, dead_letter, allowed, self._stats
+            )
             self._plain = PlainState(left_out)
         else:
             checked_on_error(on_error, no_refill=BALANCED)
@@ -202,7 +209,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, skip_keys=skip_keys,
+                name=name or None, fields=fields, skip_keys=skip_keys, job=job,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -216,7 +223,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             cost=cost, key=key, balancer=balancer, keys=keys, fleet=fleet, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys,
+            worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 
@@ -228,10 +235,12 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __iter__(self) -> Iterator[BatchT]:  # type: ignore[override]
         """Return an iterator over batches; balanced, over this process' microbatches."""
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         if self._late is None:
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
-            return super().__iter__()
+            return self._timed(super().__iter__())
         from . import balancing
 
         return balancing.BatchIterator(self._late.get_at_iteration(), self)
@@ -271,6 +280,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         from .balanced.walking import Steps
 
         return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]

@@ -48,8 +48,10 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
         )
 
 
-def named_fleet(fleet: Any, balancer: str | None, keys: object) -> str:
-    """Return what stands for the balancer's address until ranks join a fleet; checks it."""
+def named_fleet(fleet: Any, balancer: str | None, keys: object) -> str | None:
+    """Return the balancer's address, or what stands for it until ranks join a fleet; checks it."""
+    if fleet is None:
+        return balancer
     if not hasattr(fleet, "join"):
         raise ValueError(f"fleet={fleet!r:.80}: give cp.fleet.Ray(workers=(4, 64)), say")
     if balancer is not None or keys is not None:

@@ -99,6 +99,7 @@ ORDER = (
     "loader.resume",
     "loader.models",
     "loader.collate",
+    "loader.metrics",
     "loader.balanced",
     "loader.plain",
     "loader.local",
@@ -122,6 +123,8 @@ ORDER = (
     "tools.schedule",
     "tools.doctor",
     "tools.services",
+    "tools.top",
+    "tools.trace",
     "tools",
     # the root, which offers the names that people need
     "",

@@ -37,9 +37,11 @@ class Send(msgspec.Struct, frozen=True):
     payloads: tuple[object, ...] = ()
 
 
-# A rank whose admission was postponed waits no more after one of these: it says hello again and is
-# admitted, it leaves, or is gone. Else it would be admitted, later, though it has left.
-_LAST_WORDS = ("RankHello", "RankBye", Event.UNREACHABLE)
+# Changes of peers that are kept until the server has logged them.
+MAX_CHANGES = 4096
+Change = tuple[bytes, State, str, State]
+# A rank whose admission was postponed waits no more after one of these: it leaves, or is gone.
+_LAST_WORDS = ("RankBye", Event.UNREACHABLE)
 HEARTBEAT_TIMEOUT_S = 10.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
@@ -110,10 +112,12 @@ class CoordinatorState:
         self.run: EpochRun | None = None
         self.failure: RunFailed | None = None
         self.peer_states: dict[bytes, State] = {}
+        # What peers have done, for the log: peer, state before, event, state after.
+        self.changes: deque[Change] = deque(maxlen=MAX_CHANGES)
         self.workers: dict[bytes, WorkerPeer] = {}
         self.ranks: dict[bytes, RankPeer] = {}
-        # Ranks of another job, until it is known whether those of the current one are still here.
-        self.postponed: dict[bytes, RankHello] = {}
+        # Ranks in whose way others are, until it is known whether those are still here; since when.
+        self.postponed: dict[bytes, tuple[RankHello, float]] = {}
         # Ranks that said goodbye, and are answered when no other needs this balancer's run.
         self.leaving: set[bytes] = set()
         self.launches, self.sharers = LaunchHistory(), Sharers()
@@ -156,6 +160,7 @@ class CoordinatorState:
         else:
             self.peer_states[peer] = after
         if after != before:
+            self.changes.append((peer, before, event, after))
             self.update_worker(peer)
         return True
 

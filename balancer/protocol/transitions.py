@@ -43,7 +43,7 @@ class Event(StrEnum):
     HEARTBEAT_TIMEOUT = "heartbeat timeout"
     # A message to the peer could not be delivered.
     UNREACHABLE = "unreachable"
-    # A newer process has the worker's name, or plays one of the rank's ranks.
+    # A newer process has the worker's name.
     REPLACED = "replaced"
     # A worker cannot do what others can, or what it sends is rubbish.
     TURNED_AWAY = "turned away"
@@ -51,7 +51,7 @@ class Event(StrEnum):
     ENDED = "ended"
     # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
     DOUBTED = "doubted"
-    # The hello of a rank of another job was kept until it was known if the job's ranks are here.
+    # The hello of a rank was kept until it was known if those in its way are here.
     POSTPONED_HELLO = "postponed hello"
 
 
@@ -101,7 +101,6 @@ IN_RUN = (
 RANK_ENDS = (
     ("RankBye", "release rank"),
     (Event.UNREACHABLE, "lose rank"),
-    (Event.REPLACED, "end replaced rank"),
 )
 # After a worker's result; it is refused when the worker has sent too much rubbish.
 RESULT = {Outcome.DONE: W_READY, Outcome.REFUSED: ABSENT}
@@ -204,6 +203,7 @@ RANK: Table = {
             ("RunFailed", "fail", FAILED),
             ("Pong", "store status", ""),
             ("BalancerStops", "await restart", ""),
+            ("Notice", "store notice", ""),
             ("PeerRejected", "fail", FAILED),
             ("Bye", "leave", ENDED),
         )

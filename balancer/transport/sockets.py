@@ -24,7 +24,7 @@ MAX_WAITING_OUT = 1 << 16
 DEAD_AFTER_S = 30
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_EVERY_S = 5
-# A rejected peer tries again at growing intervals, up to this many milliseconds.
+# A peer tries again at growing intervals, up to this many milliseconds; a name is looked up anew.
 RECONNECT_MS = 2_000
 # This many handshakes fail in a row only if the two sides can never agree.
 FAILED_HANDSHAKES = 5
@@ -65,6 +65,7 @@ def listen(
     """
     socket = open_router(context, keys.own if keys is not None else None)
     if address.startswith("tcp:"):
+        socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
         # Each connection waits for the answer of an authenticator, if the context has one.
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
@@ -128,6 +129,7 @@ def connect(
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
+    socket.setsockopt(zmq.IPV6, needs_ipv6(address))
     socket.setsockopt(zmq.ROUTING_ID, name)
     if keys is not None:
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
@@ -136,7 +138,7 @@ def connect(
     if password:
         socket.setsockopt(zmq.PLAIN_USERNAME, name)
         socket.setsockopt(zmq.PLAIN_PASSWORD, password)
-    if password or keys is not None:
+    if address.startswith("tcp:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
     if monitored:
         socket.get_monitor_socket(monitored)
@@ -150,6 +152,28 @@ def connect(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
         ) from error
     return socket
+
+
+def needs_ipv6(address: str) -> bool:
+    """Return whether an address is of IPv6: written so, or a name that has no other.
+
+    Not for every name: libzmq takes the first of a name's addresses, and listeners have one.
+
+    >>> needs_ipv6("tcp://[::1]:5555"), needs_ipv6("tcp://127.0.0.1:5555"), needs_ipv6("ipc:///a")
+    (True, False, False)
+    """
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    if not address.startswith("tcp://") or host.startswith("["):
+        return host.startswith("[")
+    if not any(each.isalpha() for each in host):
+        return False
+    import socket as sockets  # here: it would delay each start of an embedded balancer
+
+    try:
+        found = {each[0] for each in sockets.getaddrinfo(host, None)}
+    except OSError:  # it may have an address later
+        return False
+    return sockets.AF_INET not in found
 
 
 def read_event(monitor: "zmq.Socket[bytes]") -> int:
@@ -375,6 +399,10 @@ class Link:
         self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Have another poller woken up by messages, too."""
+        poller.register(self._socket, zmq.POLLIN)
 
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Send a message; one that cannot be sent is lost."""

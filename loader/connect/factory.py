@@ -19,7 +19,9 @@ from typing import Protocol
 import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
 from ...workers.processes.pool import Pool
 from ...workers.sources.interface import Source, source_name
@@ -178,7 +180,10 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """Makes the connection; `source` is None if only remote workers can read the data."""
+    """Makes the connection; `source` is None if only remote workers can read the data.
+
+    job_name: that of the training run at a balancer that serves several; None for the default.
+    """
 
     job: JobSpec
     source: Source | None
@@ -190,6 +195,7 @@ class ConnectionFactory:
     fleet: Fleet | None = None
     name: str = ""
     transport: Transport = "auto"
+    job_name: str | None = None
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -204,10 +210,13 @@ class ConnectionFactory:
             if self.fleet is not None:
                 address, keys = self.fleet.join()
             logger.info(
-                "remote wing: goes through the balancer at %s, because %s= was given",
-                address, "balancer" if self.fleet is None else "fleet",
+                "remote wing: goes through the balancer at %s, because %s was given",
+                address, "fleet=" if self.fleet else f"balancer= or {BALANCER_VARIABLE}",
             )  # fmt: skip
-            return Connection(address, self._party(), to_json(job), self.prefetch, keys=keys)
+            address, of_keys = checked_address(address), keys.job if keys else ""
+            name = checked_job(self.job_name or of_keys or default_job())
+            party = replace(self._party(), job=name)
+            return Connection(address, party, to_json(job), self.prefetch, keys=keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())

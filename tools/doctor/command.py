@@ -68,7 +68,7 @@ def command(
 ) -> int:
     """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
-    Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 2 if the
+    Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 3 if the
     job did not answer.
 
     \b
@@ -119,7 +119,7 @@ def _report(found: Examination, as_json: bool, strict: bool) -> int:
         tables = [*job_tables(found.status, Console().width), *tables]
     emit(report, as_json, *tables)
     if found.unanswered:
-        return 2
+        return 3
     return 1 if count else 0
 
 

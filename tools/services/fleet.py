@@ -58,7 +58,7 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
     "--keys",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Keys made by counterpoise keygen: the folder with balancer/ and worker/.",
+    help="Keys made by counterpoise keygen: the folder with balancer/, worker/, trainer/.",
 )
 @click.option("--insecure", is_flag=True, help="Without keys, let anybody in who can reach it.")
 @click.option("--het-group", type=int, help="Slurm: the part of the job that workers run in.")
@@ -126,7 +126,7 @@ def command(
         made = Processes(served, given, launch, _SRUN_HINT if launch else "see what they logged")
     logger.info("workers are for %s", made.address())
     with stop_on_signal() as stop:
-        Fleet(made, workers, peer_keys(own, "worker") if own else None).run(stop)
+        Fleet(made, workers, peer_keys(keys / "trainer", "trainer") if keys else None).run(stop)
 
 
 def _balancer(

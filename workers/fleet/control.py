@@ -1,7 +1,6 @@
 """Keeps a fleet: asks the balancer how the job goes, and has the engine start or drain workers."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from statistics import fmean
@@ -9,6 +8,7 @@ from typing import Any
 
 from ...balancer.protocol.status_messages import GetStatus, StatusReport
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
 from .engine import Engine
 from .scaling import Look, Scale, next_scale
@@ -28,7 +28,7 @@ class Fleet:
     """
 
     def __init__(self, engine: Engine, bounds: tuple[int, int], keys: PeerKeys | None) -> None:
-        """keys: a worker's or trainer's, where the balancer wants them."""
+        """keys: a trainer's, where the balancer wants them."""
         self.engine, self.bounds = engine, bounds
         self.trainers = 0
         self._keys = keys
@@ -43,11 +43,10 @@ class Fleet:
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Keep the fleet until `stop` returns true, then end it."""
-        name = f"fleet.{os.getpid()}".encode()
         try:
             with (
                 zmq.Context() as context,
-                connect(context, self.engine.address(), name, self._keys) as peer,
+                connect(context, self.engine.address(), peer_name("", "fleet"), self._keys) as peer,
             ):
                 while not stop():
                     self.turn(_ask(peer), time.monotonic())
@@ -68,9 +67,9 @@ class Fleet:
         self.engine.drain(workers)
 
     def _say(self, here: int, now: float) -> None:
-        """Log from time to time which workers have not come, and when all have."""
+        """Log from time to time how many workers have not come; they come where trainers are."""
         missing = self._scale.workers - here
-        if missing <= 0:
+        if missing <= 0 or not self.trainers:
             self._say_at = now + SAY_S
         elif now >= self._say_at:
             self._say_at = now + SAY_S

@@ -4,22 +4,23 @@ An engine runs the command `counterpoise worker` somewhere, and knows nothing of
 from workers to trainers, past it.
 """
 
-import re
 import subprocess
-import sys
-import threading
+import tempfile
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
+from ...balancer.transport.finding import find_address
 from ..processes.clean_interpreter import clean_command
 
 _MODULE = f"{__name__.partition('.')[0]}.tools.cli"
 _PARENT = f"{__package__.rpartition('.')[0]}.processes.parent_watch"
-_ADDRESS = re.compile(r"listening on (tcp://[^\s;,\"]+)")
 # A worker ends with one of these where another would end so, too: its command line is wrong, or its
 # data are.
 HOPELESS = (2, 4)
 STOP_S = 30.0
+LOOK_S = 0.05
 
 
 class Engine(Protocol):
@@ -54,13 +55,15 @@ class BalancerProcess:
 
     def __init__(self, host: str, words: Sequence[str] = ()) -> None:
         """Start it; RuntimeError if it does not serve."""
-        listen = f"tcp://{host}:0"
-        command = product_command(["balancer", "--listen", listen, *words])
-        self._process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self.address = self._find_address()
-        threading.Thread(target=self._pass_on, daemon=True).start()
+        with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+            file = Path(folder, "address")
+            own = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
+            command = product_command(["balancer", *own, *words])
+            self._process = subprocess.Popen(command, start_new_session=True)
+            while not (found := find_address(file.as_uri())):
+                self.check()
+                time.sleep(LOOK_S)
+        self.address = found
 
     def check(self) -> None:
         """Raise RuntimeError if it has ended."""
@@ -72,19 +75,8 @@ class BalancerProcess:
         self._process.terminate()
         end(self._process, STOP_S)
 
-    def _find_address(self) -> str:
-        for line in self._process.stderr or ():
-            sys.stderr.write(line)
-            if found := _ADDRESS.search(line):
-                return found[1]
-        raise RuntimeError(f"the balancer ended with status {self._process.wait()}")
 
-    def _pass_on(self) -> None:
-        for line in self._process.stderr or ():
-            sys.stderr.write(line)
-
-
-def end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]", timeout_s: float) -> None:
+def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
     """Wait for a process that was asked to end; kill it after `timeout_s`."""
     try:
         process.wait(timeout_s)

@@ -4,7 +4,7 @@ Each function returns the reason as a text, or "" if there is none.
 
 A trainer is restarted as a whole (torch elastic), but its processes come one by one, and the end of
 those before may be noticed late or never. A launch is a number that rises when a process is seen to
-replace another one, or to be gone from its run; processes that come later belong to a later launch.
+be gone from its run; processes that come later belong to a later launch.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -81,6 +81,17 @@ def why_rank_refused(
     return ""
 
 
+def why_seat_taken(holder: RankPeer, hello: RankHello) -> str:
+    """Return why a newcomer is refused: another process, which is here, plays a rank of it."""
+    rank = min({*holder.hello.ranks} & {*hello.ranks})
+    first, second = (each.name or "a process without a name" for each in (holder.hello, hello))
+    return (
+        f"{first:.80} plays rank {rank} of this job already, and goes on; the newcomer is "
+        f"{second:.80}: end the first one, or give the second a job of its own "
+        "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
+    )
+
+
 def why_worker_refused(facts: DataFacts, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
@@ -139,16 +150,14 @@ MAX_REMEMBERED = 1 << 14
 
 
 class LaunchHistory:
-    """The current launch, that of each process seen, and the processes that were replaced."""
+    """The current launch, and that of each process seen."""
 
     def __init__(self) -> None:
         self.current = 0
         self.launch_of: dict[bytes, int] = {}
-        # Another process now plays their ranks.
-        self.replaced: dict[bytes, int] = {}
 
     def end(self, launch: int) -> None:
-        """Record that a process of a launch has gone or was replaced: that launch is over."""
+        """Record that a process of a launch has gone: that launch is over."""
         self.current = max(self.current, launch + 1)
 
 

@@ -126,8 +126,9 @@ class RankPeer(msgspec.Struct):
     run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it
     took that run before the balancer started the run again. `launch` counts the launches of the
     trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
-    that it waits for a microbatch. `taken` is what it has acknowledged of its run since the
-    balancer started that. was_served: it was sent a microbatch of it.
+    that it waits for a microbatch; `heard_at` when it was last known to be here. `taken` is what it
+    has acknowledged of its run since the balancer started that. was_served: it was sent a
+    microbatch of it. waited_ms: as it reports it.
     """
 
     peer: bytes
@@ -135,11 +136,13 @@ class RankPeer(msgspec.Struct):
     started: StartRun | None = None
     finished: bool = False
     sent_at: float = 0.0
+    heard_at: float = 0.0
     launch: int = 0
     pinged_at: float = -math.inf
     was_served: bool = False
     taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
+    waited_ms: int = 0
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
     @property

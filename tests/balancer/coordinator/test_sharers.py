@@ -144,10 +144,13 @@ def test_the_next_run_starts_when_all_have_started_it() -> None:
     assert cluster.coordinator.run.number == 1
 
 
-def test_a_process_replaces_the_one_in_its_seat_and_no_other() -> None:
+def test_only_the_one_in_its_seat_is_in_the_way_of_a_process() -> None:
     cluster, _ = started(A, B)
-    sent = join(cluster, C, 1)
-    assert {to: m for to, m in sent if isinstance(m, RunFailed)}.keys() == {B}
+    join(cluster, C, 1)
+    assert C not in cluster.coordinator.ranks
+    cluster.lose(B, Pong(""))
+    cluster.tick(0.1)
+    assert cluster.coordinator.ranks.keys() == {A, C}
 
 
 def units() -> Cluster:

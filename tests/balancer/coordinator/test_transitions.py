@@ -19,7 +19,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
 from counterpoise.balancer.protocol.payload_messages import (
     Ack,
     DecodeDone,
@@ -88,10 +88,7 @@ def time_out(cluster: Cluster) -> None:
 
 
 def replace_peer(cluster: Cluster) -> None:
-    if cluster.coordinator.state_of(PEER).startswith("worker"):
-        cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
-    else:
-        cluster.rank(b"successor", (0,))
+    cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
 
 
 def be_ended(cluster: Cluster) -> None:
@@ -121,7 +118,9 @@ def fail_where_another_can(cluster: Cluster) -> None:
 def doubt_peer(cluster: Cluster) -> None:
     cluster.rank(b"other", (1,))
     cluster.send(b"other", StartRun(0, 0, START))
+    cluster.lose(b"other", Bye())
     cluster.rank(b"successor", (1,))
+    cluster.send(b"successor", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
 
 
 def send(*messages: object) -> Callable[[Cluster], None]:
@@ -175,6 +174,7 @@ def wait_until_first_is_gone(cluster: Cluster) -> None:
 
 def wait_while_first_is_there(cluster: Cluster) -> None:
     greet_with_other_job(cluster)
+    cluster.send(b"rank", Ping(), after_s=2.0)
     cluster.tick()
 
 

@@ -1,5 +1,6 @@
 """Fleets on real Ray clusters of two raylets: placed, scaled, and robbed of a node."""
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import counterpoise as cp
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.doctor.job import ask
+from counterpoise.tools.doctor.asking import ask
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
@@ -134,7 +135,7 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     ranks = [rank.remote(root, number, fleet) for number in range(2)]
 
     def train(steps):
-        for number, each in sum(ray.get([rank.take.remote(steps) for rank in ranks]), []):
+        for number, each in itertools.chain(*ray.get([rank.take.remote(steps) for rank in ranks])):
             found.setdefault(number, []).extend(each)
 
     fleet.resize(4)
