@@ -81,15 +81,13 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False plans within each step, in the data's order. An
-                   IterableDataset needs budgets, and is packed as it comes: docs/batches.md
+                   shuffle must be given; False keeps the data's order. Streams: docs/batches.md
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
-                   their sizes such as {"dp": 2, "tp": 2}, a counterpoise.Topology, or the Units
-                   of a pipeline, whose encoders' ranks get the batches of all data-parallel ranks
+                   their sizes such as {"dp": 2, "tp": 2}, a cp.Topology, a pipeline's Units
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
@@ -98,9 +96,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
     fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
-    on_error       what a sample that cannot be used does, with or without balance: "raise";
-                   "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
-                   next of the stream instead
+    on_error       what a sample that cannot be used does, balanced or not: "raise"; "skip" leaves
+                   it out; "refill" (a stream without balance) takes the next in its place
     dead_letter    a file that gets a JSON line for each sample left out
     max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
@@ -111,9 +108,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
-    worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
-                   set of the same iter(); a sample that kills three is given up. By default 0, and
-                   3 with on_error="skip". Not for streams, nor data sets with a state
+    worker_restarts  workers that have died are replaced so often in an epoch; who kills three is
+                   left out. By default 0; 3 with on_error="skip". Not for streams, or with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
     keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them

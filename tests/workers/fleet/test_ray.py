@@ -129,7 +129,7 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     import ray
 
     node = add_workers_node(cluster, cpus=8)
-    fleet = cp.fleet.Ray(workers=(2, 8), root=str(root), idle_s=5.0)
+    fleet = cp.fleet.Ray(workers=(2, 8), root=str(root), idle_s=20.0)
     right, found = expected(root), {}
     rank = ray.remote(Rank).options(num_cpus=0, label_selector=TRAINERS)
     ranks = [rank.remote(root, number, fleet) for number in range(2)]
@@ -138,8 +138,8 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
         for number, each in itertools.chain(*ray.get([rank.take.remote(steps) for rank in ranks])):
             found.setdefault(number, []).extend(each)
 
-    fleet.resize(4)
     train(2)
+    fleet.resize(4)
     print("trained 2", flush=True)
     wait_for_workers(fleet, 4)
     print("4 here", flush=True)
