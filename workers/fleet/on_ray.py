@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from ...balancer.transport.keys import (
     ALLOWED,
     BALANCER,
@@ -68,8 +70,13 @@ class Ray:
         return (self.workers, self.workers) if isinstance(self.workers, int) else self.workers
 
     def join(self) -> tuple[str, PeerKeys]:
-        """Return the balancer's address and a trainer's keys; start the fleet if there is none."""
-        return self._call("join")  # type: ignore[no-any-return]
+        """Return the balancer's address and a trainer's keys; start the fleet if there is none.
+
+        The keys say which job a trainer is of: Ray's, whose id the environment of its processes
+        does not have.
+        """
+        address, keys = self._call("join")
+        return address, structs.replace(keys, job=import_ray().get_runtime_context().get_job_id())
 
     def resize(self, workers: int) -> None:
         """Have so many workers now, within the bounds; the job's needs decide from then on."""
@@ -101,7 +108,7 @@ class Ray:
     def _keeper(self, ray: Any) -> Any:
         context = ray.get_runtime_context()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            context.get_node_id(), soft=True
+            context.get_node_id(), soft=False
         )
         made = ray.remote(Keeper).options(
             name=f"fleet {self.name or context.get_job_id()}", namespace=NAMESPACE,

@@ -91,7 +91,7 @@ class RayActors:
         self._words = ["worker", self.address(), *words]
         self._keys = {} if keys is None else {p.name: p.read_text() for p in keys.iterdir()}
         self._make = ray.remote(WorkerActor).options(
-            max_restarts=-1, max_task_retries=-1, max_concurrency=3,
+            max_restarts=-1, max_concurrency=3,
             **{"scheduling_strategy": "SPREAD", **options},
         )  # fmt: skip
         self._running: list[_Started] = []
@@ -104,7 +104,7 @@ class RayActors:
         self._reap()
         while len(self._running) < workers:
             actor = self._make.remote()
-            call = actor.run.remote(self._words, self._keys)
+            call = actor.run.options(max_task_retries=-1).remote(self._words, self._keys)
             self._running.append(_Started(actor, call, actor.ready.remote()))
 
     def address(self) -> str:

@@ -1,6 +1,7 @@
 """Fleets on real Ray clusters of two raylets: placed, scaled, and robbed of a node."""
 
 import itertools
+import json
 import os
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 240
 LIMIT_S = 120
 # What each node is for; workers are told not to go where trainers are.
+SMALL_NODE = {"object_store_memory": 80 << 20}
 TRAINERS, WORKERS = {"for": "trainers"}, {"for": "workers"}
 
 
@@ -35,7 +37,7 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    small = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    small = {**SMALL_NODE, "include_dashboard": False}
     made = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 4, "labels": TRAINERS, **small}
     )
@@ -48,8 +50,7 @@ def cluster():
 
 
 def add_workers_node(cluster, cpus):
-    small = {"object_store_memory": 80 << 20}
-    return cluster.add_node(num_cpus=cpus, labels=WORKERS, **small)
+    return cluster.add_node(num_cpus=cpus, labels=WORKERS, **SMALL_NODE)
 
 
 def make(root, rank, fleet=None, ranks=2, **changes):
@@ -91,16 +92,26 @@ def expected(root, ranks=2):
     return found
 
 
-def wait_for_workers(fleet, count):
-    """Wait until the balancer has so many workers that serve."""
-    address, keys = fleet.join()
+def wait_for(is_so, what):
+    """Wait until something is so; return what `is_so` does."""
     pause = threading.Event()
     for _ in range(LIMIT_S * 2):
-        status = ask(address, 5.0, keys).status
-        if status and sum(each.state == "ready" for each in status.worker_statuses) == count:
-            return status
+        if found := is_so():
+            return found
         pause.wait(0.5)
-    raise AssertionError(status)
+    raise AssertionError(f"no {what}")
+
+
+def wait_for_workers(fleet, count):
+    """Wait until the balancer has so many workers that serve; return its report."""
+    address, keys = fleet.join()
+
+    def report():
+        status = ask(address, 5.0, keys).status
+        ready = [each for each in status.worker_statuses if each.state == "ready"] if status else []
+        return status if len(ready) == count else None
+
+    return wait_for(report, f"{count} workers")
 
 
 def leftovers():
@@ -114,15 +125,6 @@ def leftovers():
         if b"main(['worker'" in line or b"main(['balancer'" in line:
             found.append(line[-200:])
     return found
-
-
-def wait_until_nothing_is_left():
-    pause = threading.Event()
-    for _ in range(120):
-        if not leftovers():
-            return
-        pause.wait(0.5)
-    raise AssertionError(leftovers())
 
 
 def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
@@ -140,26 +142,86 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
 
     train(2)
     fleet.resize(4)
-    print("trained 2", flush=True)
     wait_for_workers(fleet, 4)
-    print("4 here", flush=True)
     fleet.resize(8)
     train(2)
     status = wait_for_workers(fleet, 8)
     assert {each.transport.partition(":")[0] for each in status.worker_statuses} == {"direct"}
     train(2)
-    print("8 here", flush=True)
     cluster.remove_node(node, allow_graceful=False)
-    print("node removed", flush=True)
     train(4)  # by those on the node that is left, which Ray starts again there
-    print("trained after loss", flush=True)
     fleet.resize(2)
     train(2)
-    print("resized to 2", flush=True)
     status = wait_for_workers(fleet, 2)
     lost = status.lost
     train(len(right))
     assert {number: sorted(each) for number, each in found.items()} == right
     assert ask(*[fleet.join()[0], 5.0, fleet.join()[1]]).status.lost == lost
     ray.get([rank.close.remote() for rank in ranks])
-    wait_until_nothing_is_left()
+    wait_for(lambda: not leftovers(), f"end of {leftovers()}")
+
+
+def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, root, tmp_path):
+    import ray.train
+    from ray.train.torch import TorchTrainer
+
+    from tests.workers.fleet.train_on_ray import train
+
+    out = tmp_path / "out"
+    out.mkdir()
+    trainers = {"resources": {"trainer": 1}}
+    first, second = (cluster.add_node(num_cpus=1, **trainers, **SMALL_NODE) for _ in range(2))
+    assert first is not second
+    hold_at(out, 3)
+    config = {"data": f"{root}/*.tar", "root": str(root), "small": SMALL, "out": str(out)}
+    trainer = TorchTrainer(
+        train, train_loop_config=config,
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=(1, 2), resources_per_worker={"trainer": 1, "CPU": 0},
+            elastic_resize_monitor_interval_s=1.0,
+        ),
+        run_config=ray.train.RunConfig(
+            name="resized", storage_path=str(tmp_path / "runs"),
+            failure_config=ray.train.FailureConfig(max_failures=10),
+        ),
+    )  # fmt: skip
+    done = threading.Thread(target=trainer.fit)
+    done.start()
+    wait_for(lambda: list(out.glob("003.*.of.2")), "step 3 on two ranks")
+    cluster.remove_node(second, allow_graceful=False)
+    hold_at(out, 6)
+    wait_for(lambda: list(out.glob("006.0.of.1")), "step 6 on one rank")
+    cluster.add_node(num_cpus=1, **trainers, **SMALL_NODE)
+    hold_at(out, 999)
+    done.join(LIMIT_S)
+    assert not done.is_alive()
+    found = {}
+    for path in sorted(out.glob("*.of.*")):
+        number, _, ranks = path.name.partition(".")
+        told = json.loads(path.read_text())
+        found.setdefault((int(number), told["ranks"]), []).extend(told["keys"])
+    assert {ranks for _, ranks in found} == {1, 2}
+    assert len([1 for number, ranks in found if number > 6 and ranks == 2]) > 0
+    right = fixed(root)
+    assert {number for number, _ in found} == set(right)
+    # A step that was under way when a node was lost is there twice, and once of one rank only.
+    for (number, ranks), keys in found.items():
+        whole = len(list(out.glob(f"{number:03d}.*.of.{ranks}"))) == ranks
+        assert sorted(keys) == right[number] if whole else set(keys) < set(right[number])
+
+
+def hold_at(out, step):
+    partial = out / "hold.new"
+    partial.write_text(str(step))
+    partial.replace(out / "hold")
+
+
+def fixed(root):
+    """Return the samples of each step, from a local loop."""
+    dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL))
+    loader = cp.DataLoader(
+        dataset, balance=cp.Balance("fixed", samples_per_step=12), shuffle=True, batch_size=2,
+        collate_fn=list, virtual_ranks=2,
+    )  # fmt: skip
+    steps = map(digests, loader.steps())
+    return {number: sorted(key for _, keys, _ in each for key in keys) for number, each in steps}
