@@ -1,4 +1,7 @@
-"""The Slurm recipe on a cluster of one node, which the test starts."""
+"""The Slurm recipe on a cluster of this host, which the test starts.
+
+Of two nodes by name: Slurm begins a het job only where each part could have a node of its own.
+"""
 
 import json
 import os
@@ -32,17 +35,16 @@ CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CryptoType=crypto/munge
 SlurmUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/ctld.pid
-SlurmdPidFile={folder}/d.pid
+SlurmdPidFile={folder}/d.%n.pid
 SlurmctldLogFile={folder}/ctld.log
-SlurmdLogFile={folder}/d.log
+SlurmdLogFile={folder}/d.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -51,7 +53,9 @@ DefMemPerCPU=100
 SlurmdParameters=config_overrides
 MpiDefault=none
 SchedulerParameters=sched_interval=2,bf_interval=1
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=16000 State=UNKNOWN
+NodeName=DEFAULT CPUs=8 RealMemory=16000 State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 # A rank's training script, as a user would write it.
@@ -86,14 +90,14 @@ def free_ports(count):
 @pytest.fixture
 def slurm(tmp_path):
     folder = tmp_path / "slurm"
-    for name in ("state", "spool"):
+    for name in ("state", "spool.n1", "spool.n2"):
         (folder / name).mkdir(parents=True)
     tmp_path.chmod(0o755)
     key, conf = folder / "munge.key", folder / "slurm.conf"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     host = socket.gethostname().partition(".")[0]
-    conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(2)))
+    conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
     environment = {
         **os.environ,
         "SLURM_CONF": str(conf),
@@ -104,12 +108,15 @@ def slurm(tmp_path):
          f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid",
          f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"],
         [SBIN / "slurmctld", "-D", "-c", "-f", str(conf)],
-        [SBIN / "slurmd", "-D", "-f", str(conf), "-N", host],
+        *([SBIN / "slurmd", "-D", "-f", str(conf), "-N", name] for name in ("n1", "n2")),
     ]  # fmt: skip
     started = []
     try:
         started += [subprocess.Popen([*map(str, each)], env=environment) for each in commands]
-        wait_until(lambda: b"idle" in run(["sinfo", "-h"], environment), "a node that is idle")
+        wait_until(
+            lambda: run(["sinfo", "-hN", "-t", "idle"], environment).count(b"n") >= 2,
+            "two idle nodes",
+        )
         yield environment
     finally:
         for each in reversed(started):
@@ -154,3 +161,4 @@ def test_the_script_trains_and_leaves_nothing(slurm, tmp_path):
     assert sorted(delivered) == sorted(data.key(index) for index in range(48))
     assert not leftovers()
     assert not list(tmp_path.glob("counterpoise-*"))
+    assert "forcing job termination" not in log.read_text()  # workers were drained

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ...balancer.protocol.status_messages import GetStatus, StatusReport
+from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
@@ -14,7 +15,7 @@ from .engine import Engine
 from .scaling import Look, Scale, next_scale
 
 logger = logging.getLogger(__name__)
-LOOK_S = 1.0
+LOOK_S, SILENT_LOOKS = 1.0, 10
 # Workers that have not come are named this long after they were asked for, and again.
 SAY_S = 30.0
 # A request that is younger than this may be answered in a moment.
@@ -44,14 +45,23 @@ class Fleet:
     def run(self, stop: Callable[[], bool]) -> None:
         """Keep the fleet until `stop` returns true, then end it."""
         try:
-            with (
-                zmq.Context() as context,
-                connect(context, self.engine.address(), peer_name("", "fleet"), self._keys) as peer,
-            ):
-                while not stop():
-                    self.turn(_ask(peer), time.monotonic())
+            while not stop():
+                if address := find_address(self.engine.address()):
+                    self._follow(address, stop)
+                else:
+                    self.turn(None, time.monotonic())
+                    time.sleep(LOOK_S)
         finally:
             self.engine.stop()
+
+    def _follow(self, address: str, stop: Callable[[], bool]) -> None:
+        """Follow the balancer at an address, as long as it answers: it may be elsewhere then."""
+        name, silent = peer_name("", "fleet"), 0
+        with zmq.Context() as context, connect(context, address, name, self._keys) as peer:
+            while not stop() and silent < SILENT_LOOKS:
+                report = _ask(peer)
+                silent = 0 if report is not None else silent + 1
+                self.turn(report, time.monotonic())
 
     def turn(self, report: StatusReport | None, now: float) -> None:
         """Start or drain workers after a report; None where the balancer gave none."""

@@ -45,9 +45,15 @@ class Engine(Protocol):
 
 
 def product_command(words: Sequence[str]) -> list[str]:
-    """Return the command line of `counterpoise WORDS`, which ends with who starts it."""
-    watch = f"import {_PARENT} as w; w.end_with_parent()"
-    return clean_command(_MODULE, f"exec({watch!r}); m.main({list(words)!r})")
+    """Return the command line of `counterpoise WORDS`, which ends with who starts it.
+
+    It takes SIGUSR1 for a SIGTERM: srun passes on the one, and kills at the other.
+    """
+    first = (
+        f"import os, signal as s, {_PARENT} as w; w.end_with_parent(); "
+        "s.signal(s.SIGUSR1, lambda *_: os.kill(os.getpid(), s.SIGTERM))"
+    )
+    return clean_command(_MODULE, f"exec({first!r}); m.main({list(words)!r})")
 
 
 class BalancerProcess:

@@ -1,6 +1,7 @@
 """Workers as processes of this host, or of a Slurm job's other hosts, started by srun."""
 
 import logging
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ class Processes:
         """balancer: one that is ended with the workers, or the address of another's."""
         self.hint = hint
         self._balancer = balancer
+        self._end_signal = signal.SIGUSR1 if launch else signal.SIGTERM
         self._command = [*launch, *product_command(["worker", self.address(), *words])]
         self._running: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
@@ -47,7 +49,7 @@ class Processes:
     def drain(self, workers: int) -> None:
         """Ask those that came last to end."""
         for each in self._running[workers:]:
-            each.terminate()
+            each.send_signal(self._end_signal)
             self._leaving.append(each)
         del self._running[workers:]
 

@@ -219,9 +219,7 @@ def hold_at(out, step):
 def fixed(root):
     """Return the samples of each step, from a local loop."""
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL))
-    loader = cp.DataLoader(
-        dataset, balance=cp.Balance("fixed", samples_per_step=12), shuffle=True, batch_size=2,
-        collate_fn=list, virtual_ranks=2,
-    )  # fmt: skip
+    balance = cp.Balance("fixed", accumulate=6)
+    loader = cp.DataLoader(dataset, balance=balance, shuffle=True, batch_size=2, collate_fn=list)
     steps = map(digests, loader.steps())
     return {number: sorted(key for _, keys, _ in each for key in keys) for number, each in steps}

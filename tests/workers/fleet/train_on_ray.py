@@ -14,15 +14,16 @@ def train(config):
     import counterpoise as cp
 
     dataset = cp.TarDataset(config["data"], cp.VisionLanguage(**config["small"]))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    # 12 samples a step, whatever the number of ranks.
     loader = cp.DataLoader(
-        dataset, balance=cp.Balance("fixed", samples_per_step=12), shuffle=True, batch_size=2,
+        dataset, balance=cp.Balance("fixed", accumulate=6 // ranks), batch_size=2, shuffle=True,
         collate_fn=list, fleet=cp.fleet.Ray(workers=2, root=config["root"], idle_s=60.0),
     )  # fmt: skip
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
             loader.load_state_dict(json.loads(Path(folder, "ledger.json").read_text()))
-    rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in loader.steps():
         found = {"ranks": ranks, "keys": [key for info in step.infos for key in info.keys]}
         Path(config["out"], f"{step.number:03d}.{rank}.of.{ranks}").write_text(json.dumps(found))
