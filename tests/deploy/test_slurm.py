@@ -18,7 +18,7 @@ import pytest
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.imports import ROOT
-from tests.workers.fleet.test_ray import SMALL, leftovers
+from tests.workers.fleet.test_ray import MARK, SMALL, leftovers
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
@@ -100,6 +100,7 @@ def slurm(tmp_path):
     conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
     environment = {
         **os.environ,
+        MARK: str(os.getpid()),
         "SLURM_CONF": str(conf),
         "PATH": PATH,
     }

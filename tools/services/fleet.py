@@ -11,7 +11,7 @@ import click
 
 from ...balancer.transport.keys import peer_keys
 from ...balancer.transport.sockets import check_open_address
-from ...workers.fleet.control import Fleet
+from ...workers.fleet.control import FleetControl
 from ...workers.fleet.engine import BalancerProcess, Engine
 from ...workers.fleet.on_ray import Ray
 from ...workers.fleet.processes import Processes, srun_words
@@ -126,7 +126,9 @@ def command(
         made = Processes(served, given, launch, _SRUN_HINT if launch else "see what they logged")
     logger.info("workers are for %s", made.address())
     with stop_on_signal() as stop:
-        Fleet(made, workers, peer_keys(keys / "trainer", "trainer") if keys else None).run(stop)
+        FleetControl(made, workers, peer_keys(keys / "trainer", "trainer") if keys else None).run(
+            stop
+        )
 
 
 def _balancer(

@@ -12,7 +12,7 @@ from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
 from .engine import Engine
-from .scaling import Look, Scale, next_scale
+from .scaling import FleetSize, Look, next_scale
 
 logger = logging.getLogger(__name__)
 LOOK_S, SILENT_LOOKS = 1.0, 10
@@ -22,7 +22,7 @@ SAY_S = 30.0
 PROMPT_MS = 200
 
 
-class Fleet:
+class FleetControl:
     """Workers of an engine, as many as the job needs: at least bounds[0], at most bounds[1].
 
     trainers: how many trainer processes the balancer had when it was asked last.
@@ -40,7 +40,7 @@ class Fleet:
         """Have so many workers now, within the bounds; the job's needs decide from then on."""
         smallest, largest = self.bounds
         now = time.monotonic()
-        self._scale = Scale(min(max(workers, smallest), largest), now, quiet_since=now)
+        self._scale = FleetSize(min(max(workers, smallest), largest), now, quiet_since=now)
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Keep the fleet until `stop` returns true, then end it."""

@@ -14,8 +14,13 @@ from typing import Protocol
 from ...balancer.transport.finding import find_address
 from ..processes.clean_interpreter import clean_command
 
-_MODULE = f"{__name__.partition('.')[0]}.tools.cli"
-_PARENT = f"{__package__.rpartition('.')[0]}.processes.parent_watch"
+_WATCH = f"{__package__.rpartition('.')[0]}.processes.parent_watch"
+_DRAIN = (
+    "import os, signal as s; s.signal(s.SIGUSR1, lambda *_: os.kill(os.getpid(), s.SIGTERM)); "
+    "from importlib import metadata"
+)
+# By the name under which it is installed: what is below commands does not know theirs.
+_COMMAND = "metadata.entry_points(group='console_scripts')['counterpoise'].load()"
 # A worker ends with one of these where another would end so, too: its command line is wrong, or its
 # data are.
 HOPELESS = (2, 4)
@@ -49,11 +54,7 @@ def product_command(words: Sequence[str]) -> list[str]:
 
     It takes SIGUSR1 for a SIGTERM: srun passes on the one, and kills at the other.
     """
-    first = (
-        f"import os, signal as s, {_PARENT} as w; w.end_with_parent(); "
-        "s.signal(s.SIGUSR1, lambda *_: os.kill(os.getpid(), s.SIGTERM))"
-    )
-    return clean_command(_MODULE, f"exec({first!r}); m.main({list(words)!r})")
+    return clean_command(_WATCH, f"m.end_with_parent(); {_DRAIN}; {_COMMAND}({list(words)!r})")
 
 
 class BalancerProcess:

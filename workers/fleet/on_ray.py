@@ -26,7 +26,7 @@ from ...balancer.transport.keys import (
     write_public,
     write_secret,
 )
-from .control import Fleet
+from .control import FleetControl
 from .engine import BalancerProcess
 from .ray_actors import RayActors, import_ray
 
@@ -139,7 +139,7 @@ class Keeper:
         engine = RayActors(balancer, words, options, keys / "worker")
         self._trainer = peer_keys(keys / "trainer", "trainer")
         self._address = balancer.address
-        self._fleet = Fleet(engine, settings.bounds, self._trainer)
+        self._fleet = FleetControl(engine, settings.bounds, self._trainer)
         self._lock, self._is_ending = threading.Lock(), False
         self._used_at, self._failure = time.monotonic(), ""
         self._ends, self._ended = threading.Event(), threading.Event()

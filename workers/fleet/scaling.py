@@ -32,7 +32,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class FleetSize:
     """How many workers there should be, since when, and how much ranks were behind lately.
 
     quiet_since: when ranks were last behind, or the number was changed.
@@ -44,13 +44,13 @@ class Scale:
     quiet_since: float = 0.0
 
 
-def next_scale(scale: Scale, look: Look, bounds: tuple[int, int], now: float) -> Scale:
+def next_scale(scale: FleetSize, look: Look, bounds: tuple[int, int], now: float) -> FleetSize:
     """Return how many workers there should be now, within bounds.
 
     >>> late = Look(workers=4, behind=1.0, busy=1.0)
-    >>> next_scale(Scale(4, since=0.0, behind=0.5), late, (2, 64), now=20.0).workers
+    >>> next_scale(FleetSize(4, since=0.0, behind=0.5), late, (2, 64), now=20.0).workers
     5
-    >>> next_scale(Scale(4, since=0.0, behind=0.5), late, (2, 64), now=5.0).workers
+    >>> next_scale(FleetSize(4, since=0.0, behind=0.5), late, (2, 64), now=5.0).workers
     4
     """
     smallest, largest = bounds
@@ -65,4 +65,4 @@ def next_scale(scale: Scale, look: Look, bounds: tuple[int, int], now: float) ->
     elif look.busy < IDLE and now - seen.quiet_since >= SHRINK_AFTER_S:
         workers = max(workers - step, math.ceil(workers * look.busy / AIM))
     workers = min(max(workers, smallest), largest)
-    return seen if workers == scale.workers else Scale(workers, now, seen.behind, now)
+    return seen if workers == scale.workers else FleetSize(workers, now, seen.behind, now)

@@ -31,7 +31,7 @@ def children(pid):
 
 
 def is_worker(pid):
-    return b"main(['worker'" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"(['worker'" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def is_there(pid, start):

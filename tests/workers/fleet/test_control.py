@@ -7,7 +7,7 @@ from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.status_report import make_status_report
-from counterpoise.workers.fleet.control import SAY_S, Fleet, look_at
+from counterpoise.workers.fleet.control import SAY_S, FleetControl, look_at
 
 
 class Counting:
@@ -33,7 +33,7 @@ class Counting:
 
 @pytest.fixture
 def fleet():
-    return Fleet(Counting(), (2, 8), keys=None)
+    return FleetControl(Counting(), (2, 8), keys=None)
 
 
 def test_the_fewest_are_started_before_the_balancer_has_answered(fleet):

@@ -1,5 +1,6 @@
 """Fleets on real Ray clusters of two raylets: placed, scaled, and robbed of a node."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(500)]
 SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 240
 LIMIT_S = 120
+MARK = "COUNTERPOISE_FLEET_TEST"
 # What each node is for; workers are told not to go where trainers are.
 SMALL_NODE = {"object_store_memory": 80 << 20}
 TRAINERS, WORKERS = {"for": "trainers"}, {"for": "workers"}
@@ -32,12 +34,14 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    small = {**SMALL_NODE, "include_dashboard": False}
+    monkeypatch.setenv(MARK, str(os.getpid()))
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")
+    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+    small = {**SMALL_NODE, "include_dashboard": False, "_system_config": quick}
     made = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 4, "labels": TRAINERS, **small}
     )
@@ -115,15 +119,14 @@ def wait_for_workers(fleet, count):
 
 
 def leftovers():
-    """Return the command lines of balancers and workers that are there."""
+    """Return the command lines of balancers and workers that these tests have started."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ")
-        except OSError:
-            continue
-        if b"main(['worker'" in line or b"main(['balancer'" in line:
-            found.append(line[-200:])
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (path / "cmdline").read_bytes()
+            is_ours = f"{MARK}={os.getpid()}".encode() in (path / "environ").read_bytes()
+            if is_ours and (b"(['worker'" in line or b"(['balancer'" in line):
+                found.append(line[-200:])
     return found
 
 
@@ -192,6 +195,7 @@ def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, ro
     hold_at(out, 6)
     wait_for(lambda: list(out.glob("006.0.of.1")), "step 6 on one rank")
     cluster.add_node(num_cpus=1, **trainers, **SMALL_NODE)
+    wait_for(lambda: list(out.glob("00[67].*.of.2")), "two ranks again")
     hold_at(out, 999)
     done.join(LIMIT_S)
     assert not done.is_alive()

@@ -7,8 +7,8 @@ import pytest
 from counterpoise.workers.fleet.scaling import (
     GROW_AFTER_S,
     SHRINK_AFTER_S,
+    FleetSize,
     Look,
-    Scale,
     next_scale,
 )
 
@@ -17,7 +17,7 @@ BOUNDS = (2, 64)
 
 def sizes(look_of, seconds, start=4, bounds=BOUNDS):
     """Return the number of workers after each second; all come at once."""
-    scale, found = Scale(start, 0.0), []
+    scale, found = FleetSize(start, 0.0), []
     for second in range(1, seconds + 1):
         scale = next_scale(scale, look_of(scale.workers), bounds, float(second))
         found.append(scale.workers)
