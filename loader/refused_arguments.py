@@ -52,7 +52,7 @@ def named_fleet(fleet: Any, balancer: str | None, keys: object) -> str | None:
     """Return the balancer's address, or what stands for it until ranks join a fleet; checks it."""
     if fleet is None:
         return balancer
-    if not hasattr(fleet, "join"):
+    if isinstance(fleet, str) or not hasattr(fleet, "join"):
         raise ValueError(f"fleet={fleet!r:.80}: give cp.fleet.Ray(workers=(4, 64)), say")
     if balancer is not None or keys is not None:
         raise ValueError(

@@ -25,6 +25,9 @@ _COMMAND = "metadata.entry_points(group='console_scripts')['counterpoise'].load(
 # data are.
 HOPELESS = (2, 4)
 STOP_S = 30.0
+# Of temporary folders: one that begins as those of sockets do (loader/connect/balancer_process.py)
+# would be taken for one that was left.
+FOLDER = "fleet-counterpoise-"
 LOOK_S = 0.05
 
 
@@ -62,7 +65,7 @@ class BalancerProcess:
 
     def __init__(self, host: str, words: Sequence[str] = ()) -> None:
         """Start it; RuntimeError if it does not serve."""
-        with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
             file = Path(folder, "address")
             own = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
             command = product_command(["balancer", *own, *words])

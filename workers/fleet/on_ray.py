@@ -27,7 +27,7 @@ from ...balancer.transport.keys import (
     write_secret,
 )
 from .control import FleetControl
-from .engine import BalancerProcess
+from .engine import FOLDER, BalancerProcess
 from .ray_actors import RayActors, import_ray
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Keeper:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
         ray = import_ray()
         self._settings, self._ray = settings, ray
-        self._folder = tempfile.TemporaryDirectory(prefix="counterpoise-")
+        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         keys = Path(self._folder.name)
         write_keys(keys)
         balancer = BalancerProcess(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .engine import STOP_S, BalancerProcess, product_command
+from .engine import FOLDER, STOP_S, BalancerProcess, product_command
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class WorkerActor:
 
     def run(self, words: Sequence[str], keys: Mapping[str, str]) -> int:
         """Run a worker with these keys, the contents of files; return its exit status."""
-        with tempfile.TemporaryDirectory(prefix="counterpoise-") as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
             for name, text in keys.items():
                 path = Path(folder, name)
                 path.touch(mode=0o600)

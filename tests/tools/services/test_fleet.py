@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.tools.cli import main
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.tools.services.commands import LIMIT_S
@@ -61,3 +62,26 @@ def test_a_fleet_feeds_a_loop_replaces_a_killed_worker_and_leaves_nothing(proces
     assert fleet.end() == 0
     assert not [each for each in started if is_there(*each)]
     assert fleet.process.wait(LIMIT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["local"], "give --workers"),
+        (["local", "--workers", "0"], "give 4, or 4:64"),
+        (["local", "--workers", "9:4"], "give 4, or 4:64"),
+        (["ray", "--workers", "1", "--label", "readers"], "is not NAME=VALUE"),
+        (["local", "--workers", "1", "--host", "0.0.0.0"], "nothing authenticates them"),
+    ],
+)
+def test_a_fleet_that_cannot_be_says_why(capfd, words, reason):
+    with pytest.raises(SystemExit) as ended:
+        main(["fleet", *words])
+    assert ended.value.code == 2
+    assert reason in capfd.readouterr().err
+
+
+def test_a_worker_that_can_never_run_ends_the_fleet(processes):
+    fleet = processes("fleet", "local", "--workers", "1", "--", "--root", "/nowhere")
+    assert fleet.process.wait(LIMIT_S) == 2
+    fleet.wait_for("a worker ended with status 2")
