@@ -1,0 +1,45 @@
+#!/bin/bash
+# The Containerfile's steps where no image can be built: the same two installs in a fresh virtual
+# environment, then balancer, worker and a loader as user 10001 on a read-only root with a /tmp of
+# its own. As root, from the repository's root: bash deploy/container/try.sh
+set -euo pipefail
+work=$(mktemp -d /var/tmp/try-container.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+python3.11 -m venv "$work/opt"
+# shellcheck disable=SC2086
+"$work/opt/bin/pip" install -q ${TORCH:-torch==2.13.0}
+git archive HEAD | tar -x --one-top-level="$work/src"
+"$work/opt/bin/pip" install -q "$work/src[stores]" prometheus-client
+
+cat > "$work/job.py" <<'PY'
+import counterpoise as cp
+from counterpoise.tools.demo.data import ensure_demo_data
+
+files = ensure_demo_data("/tmp/data", samples=24, shards=1)
+loader = cp.DataLoader(
+    cp.TarDataset(str(files), cp.VisionLanguage()), balance="fixed", shuffle=True, batch_size=4,
+    collate_fn=list, balancer="tcp://127.0.0.1:5591", timeout=60,
+)
+print(sum(map(len, loader)), "samples came")
+loader.close()
+PY
+cat > "$work/run.sh" <<'SH'
+set -e
+touch /var/tmp/written 2> /tmp/refused && { echo "the root can be written"; exit 1; }
+counterpoise balancer --listen tcp://127.0.0.1:5591 --metrics 127.0.0.1:5592 & balancer=$!
+mkdir -p /tmp/data
+counterpoise worker tcp://127.0.0.1:5591 --root /tmp/data & worker=$!
+trap 'kill $worker $balancer; wait' EXIT
+python job.py
+python -c 'import urllib.request as u; print(len(u.urlopen("http://127.0.0.1:5592/metrics").read()) > 500)'
+SH
+unshare --mount --pid --fork --mount-proc bash -euc '
+    mount --make-rprivate /
+    mkdir "$0/root"
+    mount --rbind / "$0/root"
+    mount -o remount,bind,ro "$0/root"
+    mount -t tmpfs tmpfs "$0/root/tmp"
+    cd "$0"
+    chroot --userspec=10001:10001 "$0/root" env -i -C "$0" HOME=/tmp COUNTERPOISE_CACHE=/tmp/cache \
+        PYTHONDONTWRITEBYTECODE=1 PATH="$0/opt/bin:/usr/bin:/bin" bash run.sh' "$work"
