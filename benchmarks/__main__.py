@@ -20,6 +20,7 @@ BENCHES = {
     "gpu": ("loading.gpu", "A model trained on this machine's GPU, by loader."),
     "local": ("loading.local", "Local balanced loops against those of another checkout."),
     "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),
+    "metrics": ("loading.metrics", "What counting costs a trainer, on and off."),
     "mixture": ("planning.mixture", "Orders of mixtures: CPU time a sample."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),

@@ -148,6 +148,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         cost: Any = None,
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
+        job: str | None = None,
         keys: str | Path | None = None,
         fleet: "Fleet | None" = None,
         on_error: OnError = "raise",
@@ -160,7 +161,6 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
         skip_keys: Iterable[str] | None = None,
-        job: str | None = None,
         keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)

@@ -169,6 +169,7 @@ ZMQ_SHELLS = {
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
     "workers.serving.connections",
+    "workers.daemon.jobs",
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",

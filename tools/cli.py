@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None, group: click.Group = group) -> None
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, RuntimeError) as error:
-        _explain(str(error), getattr(error, "exit_status", 2))
+        status = 4 if type(error).__name__ == "SampleError" else 2
+        _explain(str(error), getattr(error, "exit_status", status))
     except (MemoryError, OverflowError) as error:
         _explain(f"a number that was given is too large ({type(error).__name__}: {error})")
     sys.exit(status if isinstance(status, int) else 0)

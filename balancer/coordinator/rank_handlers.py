@@ -5,8 +5,7 @@ rank's next state, or None where there is only one.
 
 A trainer is restarted as a whole, but its processes come one by one, and the end of the processes
 before may be noticed late. So a rank that comes while others play its ranks waits until it is known
-whether these are here, and those that may be left of the former launch are asked to introduce
-themselves again; see `peers/admission.py`.
+whether these are here; ranks at other positions wait until it is known which of them are.
 """
 
 import math
@@ -31,8 +30,6 @@ from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
 from .peers.admission import (
     DataFacts,
-    remember,
-    why_apart,
     why_not_gone_on_in,
     why_rank_refused,
     why_seat_taken,
@@ -48,8 +45,8 @@ from .status_report import make_status_report
 # it sent before may come late), or the server confirms it. If nothing shows it, its connection
 # decides: the kernel ends it when the other side has answered nothing for 30 s.
 LATE_S, SILENT_S = 1.0, 35.0
-# It is sent something this often meanwhile.
-PROBE_SEAT_S = 0.5
+# It is sent something this often meanwhile; more newcomers than so many are refused at once.
+PROBE_SEAT_S, MOST_POSTPONED = 0.5, 64
 
 
 class RankHandlers(RunControl):
@@ -59,7 +56,8 @@ class RankHandlers(RunControl):
 
     def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if others are in its way, find out first if they are here."""
-        if others := self._in_way(hello):
+        is_full = len(self.postponed) >= MOST_POSTPONED and peer not in self.postponed
+        if (others := self._in_way(hello)) and not is_full:
             # Those that cannot be reached are lost before the next tick, which admits this one.
             for rank in others:
                 self.send_pong(rank.peer)
@@ -108,9 +106,8 @@ class RankHandlers(RunControl):
         if reason:
             self.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
-        launch = remember(self.launches.launch_of, peer, self.launches.current)
         now = self.now
-        self.ranks[peer] = RankPeer(peer, hello, sent_at=now, heard_at=now, launch=launch)
+        self.ranks[peer] = RankPeer(peer, hello, sent_at=now, heard_at=now, since=now)
         self.sharers.add(self.ranks[peer])
         if self.job is None:
             self.job = from_json(hello.job)
@@ -139,25 +136,6 @@ class RankHandlers(RunControl):
         if self.failure is not None:
             self.send(peer, self.failure)
 
-    # --- restarts of the trainer
-
-    def _doubt_former_launch(self, rank: RankPeer, start: StartRun) -> None:
-        """Doubt ranks that seem to be of a former launch, at another position of the same run.
-
-        After quick restarts the ranks of one launch may be counted to two. So they are asked to
-        introduce themselves again, and those that are here do.
-        """
-        for old in list(self.ranks.values()):
-            is_former = old.launch < rank.launch and old.started is not None
-            if is_former and old.run == start.run and why_apart([old, rank]):
-                self.apply(old.peer, Event.DOUBTED)
-
-    def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
-        self.send(peer, UnknownPeer())
-        if self._forget(peer).started is not None:
-            self.stop_run()
-
     # --- running
 
     def start_run(self, peer: bytes, start: StartRun) -> None:
@@ -171,7 +149,6 @@ class RankHandlers(RunControl):
         rank.finished = False
         self._refuse_other_data()
         self.requests.remove_before(peer, start.run)
-        self._doubt_former_launch(rank, start)
         if self.why_ranks_apart():
             self.stop_run()
             self.apart_since = min(self.apart_since, self.now)
@@ -309,15 +286,13 @@ class RankHandlers(RunControl):
         self._continue_without()
 
     def lose_rank(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that cannot be reached; one that was in a run ends its launch.
+        """Forget a rank that cannot be reached.
 
         If others share its rank they wait for it to come back, though not for long.
         """
         rank = self._forget(peer)
-        if rank.started is not None:
-            self.launches.end(rank.launch)
-            if self.sharers.others(rank):
-                self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
+        if rank.started is not None and self.sharers.others(rank):
+            self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
         self._continue_without()
 
     def _forget(self, peer: bytes) -> RankPeer:

@@ -20,7 +20,7 @@ from ..protocol.payload_messages import Lease, PayloadsFreed
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
-from .peers.admission import DataFacts, LaunchHistory
+from .peers.admission import DataFacts
 from .peers.records import MakeCredentials, RankPeer, WorkerPeer, WorkerPool
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
@@ -38,7 +38,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 # Changes of peers that are kept until the server has logged them.
-MAX_CHANGES = 4096
+MAX_CHANGES = 1024
 Change = tuple[bytes, State, str, State]
 # A rank whose admission was postponed waits no more after one of these: it leaves, or is gone.
 _LAST_WORDS = ("RankBye", Event.UNREACHABLE)
@@ -120,8 +120,7 @@ class CoordinatorState:
         self.postponed: dict[bytes, tuple[RankHello, float]] = {}
         # Ranks that said goodbye, and are answered when no other needs this balancer's run.
         self.leaving: set[bytes] = set()
-        self.launches, self.sharers = LaunchHistory(), Sharers()
-        self.requests, self.labels = PendingRequests(), LabelTotals()
+        self.sharers, self.requests, self.labels = Sharers(), PendingRequests(), LabelTotals()
         self.pool, self.kept, self.costs = WorkerPool(), WorkerPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf

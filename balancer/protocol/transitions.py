@@ -49,8 +49,6 @@ class Event(StrEnum):
     TURNED_AWAY = "turned away"
     # The trainer that started a worker has ended it.
     ENDED = "ended"
-    # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
-    DOUBTED = "doubted"
     # The hello of a rank was kept until it was known if those in its way are here.
     POSTPONED_HELLO = "postponed hello"
 
@@ -161,7 +159,6 @@ COORDINATOR: Table = {
     **{(state, "Ping"): _to("answer ping", state) for state in (ABSENT, *RANK_STATES)},
     **{(state, "WorkersEnded"): _to("release ended workers", state) for state in RANK_STATES},
     **{(s, event): _to(action, ABSENT) for event, action in RANK_ENDS for s in RANK_STATES},
-    (R_RUNNING, Event.DOUBTED): _to("end doubted rank", ABSENT),
     (ABSENT, Event.UNREACHABLE): _to("confirm loss", ABSENT),
 }
 

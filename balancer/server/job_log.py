@@ -13,7 +13,7 @@ from ..coordinator.run.epoch import EpochRun
 from ..protocol.messages import RunFailed
 from ..protocol.transitions import ABSENT, W_READY, Event
 
-logger = logging.getLogger("counterpoise.balancer")
+logger = logging.getLogger(__name__)
 INFO = logging.INFO
 
 # Why a peer is not there any more, by the event that it left with.
@@ -24,14 +24,12 @@ _LEFT = {
     Event.REPLACED: "leave",
     Event.HEARTBEAT_TIMEOUT: "lost",
     Event.UNREACHABLE: "lost",
-    Event.DOUBTED: "lost",
 }
 _WHY = {
     Event.HEARTBEAT_TIMEOUT: "it sends no heartbeats",
     Event.UNREACHABLE: "its connection has ended",
     Event.REPLACED: "a newer process has its name",
     Event.ENDED: "its trainer has ended it",
-    Event.DOUBTED: "it may be of a former launch",
 }
 # Characters of a name, and of a reason.
 MAX_NAME, MAX_REASON = 200, 600

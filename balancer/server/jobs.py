@@ -44,10 +44,10 @@ class _Job(msgspec.Struct):
     until: float = 0.0
 
 
-class Jobs:
+class JobRouter:
     """Stands for a coordinator to the server's loop, and routes to those of the jobs.
 
-    >>> jobs = Jobs(Coordinator)
+    >>> jobs = JobRouter(Coordinator)
     >>> jobs.handle(b"|fleet.1", ListJobs(), now=0.0)
     [Send(peer=b'|fleet.1', message=JobList(names=()), payloads=())]
     """
@@ -154,9 +154,8 @@ class Jobs:
         """Make a job; ValueError where it cannot be."""
         checked_job(name)
         if self._only and name not in self._only:
-            raise ValueError(
-                f"this balancer serves {', '.join(sorted(self._only))}, and not {name}"
-            )
+            served = ", ".join(sorted(self._only))
+            raise ValueError(f"this balancer serves job {served} only, and not {name}")
         if len(self._jobs) >= MAX_JOBS:
             raise ValueError(f"this balancer serves {MAX_JOBS} jobs, the most: start another one")
         job = self._jobs[name] = _Job(self._make(), JobLog(name))

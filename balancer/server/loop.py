@@ -42,10 +42,10 @@ from .malloc import IdleTrimmer, keep_freed_memory
 from .tracing import Tracer, planned_until
 
 if TYPE_CHECKING:
-    from .jobs import Jobs
+    from .jobs import JobRouter
 
     # What the loop serves: one job, or a balancer's jobs, which look the same from here.
-    Served = Coordinator | Jobs
+    Served = Coordinator | JobRouter
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4

@@ -62,3 +62,23 @@ def write_address(path: Path, endpoint: str) -> str:
     partial.write_text(address + "\n")
     partial.replace(path)
     return address
+
+
+def needs_ipv6(address: str) -> bool:
+    """Return whether an address is of IPv6: written so, or a name that has no other.
+
+    Not for every name: libzmq takes the first of a name's addresses, and listeners have one.
+
+    >>> needs_ipv6("tcp://[::1]:5555"), needs_ipv6("tcp://127.0.0.1:5555"), needs_ipv6("ipc:///a")
+    (True, False, False)
+    """
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    if not address.startswith("tcp://") or host.startswith("["):
+        return host.startswith("[")
+    if not any(each.isalpha() for each in host):
+        return False
+    try:
+        found = {each[0] for each in socket.getaddrinfo(host, None)}
+    except OSError:  # it may have an address later
+        return False
+    return socket.AF_INET not in found

@@ -11,6 +11,7 @@ import zmq
 
 from ..protocol.messages import Message
 from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
+from .finding import needs_ipv6
 from .keys import KeyPair, PeerKeys, ServerKeys
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
@@ -152,28 +153,6 @@ def connect(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
         ) from error
     return socket
-
-
-def needs_ipv6(address: str) -> bool:
-    """Return whether an address is of IPv6: written so, or a name that has no other.
-
-    Not for every name: libzmq takes the first of a name's addresses, and listeners have one.
-
-    >>> needs_ipv6("tcp://[::1]:5555"), needs_ipv6("tcp://127.0.0.1:5555"), needs_ipv6("ipc:///a")
-    (True, False, False)
-    """
-    host = address.removeprefix("tcp://").rpartition(":")[0]
-    if not address.startswith("tcp://") or host.startswith("["):
-        return host.startswith("[")
-    if not any(each.isalpha() for each in host):
-        return False
-    import socket as sockets  # here: it would delay each start of an embedded balancer
-
-    try:
-        found = {each[0] for each in sockets.getaddrinfo(host, None)}
-    except OSError:  # it may have an address later
-        return False
-    return sockets.AF_INET not in found
 
 
 def read_event(monitor: "zmq.Socket[bytes]") -> int:

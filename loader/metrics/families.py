@@ -65,6 +65,7 @@ LOADER_FAMILIES = {
 def loader_points(stats: Mapping[str, Any]) -> dict[str, list[Point]]:
     """Return the values of stats() by the names of their metrics; those not known are left out."""
     found: dict[str, list[Point]] = {}
+    points: list[Point]
     for key, family in LOADER_FAMILIES.items():
         value = stats[key]
         if key == "samples":

@@ -15,12 +15,13 @@ class TimedIterator(Iterator[Any]):
     def __init__(self, inner: Any, loader: Any, stats: LoopStats) -> None:
         self._inner, self._stats = inner, stats
         # Samples of a batch, and those that are left in the epoch where that is known.
-        self._size, self._left = loader.batch_size, None
-        if type(loader.batch_sampler) is BatchSampler and hasattr(loader.dataset, "__len__"):
-            done = loader._plain.current.start_batches * loader.batch_size
-            self._left = len(loader.sampler) - done
+        self._size, self._left, batches = loader.batch_size, None, loader.batch_sampler
+        if type(batches) is BatchSampler and hasattr(loader.dataset, "__len__"):
+            self._size = batches.batch_size
+            done = loader._plain.current.start_batches * self._size
+            self._left = len(batches.sampler) - done  # type: ignore[arg-type]
         self._skips = loader.on_error == "skip"
-        self._has_batches = loader.batch_sampler is not None
+        self._has_batches = batches is not None
 
     def __next__(self) -> Any:
         self._stats.wait()

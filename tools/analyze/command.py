@@ -110,7 +110,7 @@ _OPTIONS = (
     click.option(
         "--beside", multiple=True, metavar="RUN.json", help="A file of DataLoader(keep_stats=...): "
         "what happened beside the forecast; one for each process.",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
 )  # fmt: skip

@@ -3,11 +3,11 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ...balancer.protocol.messages import Message, PeerRejected
+from ...balancer.protocol.messages import JobList, ListJobs, Message, PeerRejected
 from ...balancer.protocol.status_messages import (
     MICROSECONDS,
     UNKNOWN_US,
@@ -76,6 +76,35 @@ def questions(
                     return answer
 
         yield ask_once
+
+
+@contextmanager
+def all_jobs(
+    address: str, keys: PeerKeys | None, only: str = ""
+) -> Iterator[Callable[[float], dict[str, StatusReport | str] | str]]:
+    """Give a function that asks for the status of each job, or of `only` one.
+
+    It is given the seconds to wait, and returns by job what `questions` gives, or why nobody
+    answers.
+    """
+    with ExitStack() as stack:
+        asked = {only: stack.enter_context(questions(address, keys, only))} if only else {}
+        lister = None if only else stack.enter_context(_observer(address, keys, ""))
+
+        def ask_all(timeout_s: float) -> dict[str, StatusReport | str] | str:
+            names: tuple[str, ...] = (only,)
+            if lister is not None:
+                send(lister[0], ListJobs())
+                listed = _answer(*lister, time.monotonic() + timeout_s, JobList)
+                if isinstance(listed, str):
+                    return listed
+                names = listed.names
+            for name in names:
+                if name not in asked:
+                    asked[name] = stack.enter_context(questions(address, keys, name))
+            return {name: asked[name](timeout_s) for name in names}
+
+        yield ask_all
 
 
 def asked_once(

@@ -17,7 +17,7 @@ import click
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.coordinator.status_report import make_status_report
-from ...balancer.server.jobs import Jobs
+from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
@@ -28,7 +28,7 @@ from ...workers.processes.parent_watch import end_with_parent
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
-logger = logging.getLogger("counterpoise.balancer")
+logger = logging.getLogger("counterpoise")
 
 # A balancer that dies this often in a row, each time within QUICK_S, would die again.
 MAX_QUICK_DEATHS = 5
@@ -248,7 +248,7 @@ def _serve(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    jobs = Jobs(make, only)
+    jobs = JobRouter(make, only)
     with stop_on_signal() as stop:
         if metrics is not None:
             from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it

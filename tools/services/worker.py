@@ -36,7 +36,7 @@ from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 from ..doctor.installation import available_bytes
 
-logger = logging.getLogger("counterpoise.worker")
+logger = logging.getLogger("counterpoise")
 
 # Kept for ranks by all workers of a host at most, where nothing else limits it.
 MAX_KEPT_BYTES = 1 << 40

@@ -15,9 +15,9 @@ from rich.live import Live
 
 from ...balancer.transport.keys import peer_keys
 from ..console.reporting import emit
-from ..doctor.asking import questions
+from ..doctor.asking import all_jobs
 from ..doctor.installation import find_role
-from .view import History, as_json, screen
+from .view import Sight, as_json, screen
 
 ANSWER_S = 5.0
 
@@ -26,7 +26,7 @@ ANSWER_S = 5.0
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="A trainer's keys, made by counterpoise keygen.",
 )
@@ -34,12 +34,15 @@ ANSWER_S = 5.0
     "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1, 60), metavar="SECONDS",
     help="Ask this often.",
 )  # fmt: skip
+@click.option("--job", default="", metavar="NAME", help="Only this job.  [default: all]")
 @click.option("--once", is_flag=True, help="Ask twice, an interval apart, print, and end.")
 @click.option("--json", "as_object", is_flag=True, help="With --once, print one JSON object.")
-def command(address: str, keys: Path | None, interval: float, once: bool, as_object: bool) -> int:
-    """Show the job of the balancer at ADDRESS, live: who waits for whom, and how fast workers are.
+def command(
+    address: str, keys: Path | None, interval: float, job: str, once: bool, as_object: bool
+) -> int:
+    """Show the jobs of the balancer at ADDRESS, live: who waits for whom, how fast workers are.
 
-    It takes no part in the job. q or Ctrl-C ends it. Exit status: 0; 3 where no balancer answers.
+    It takes no part in them. q or Ctrl-C ends it. Exit status: 0; 3 where no balancer answers.
 
     \b
     Example:
@@ -49,33 +52,34 @@ def command(address: str, keys: Path | None, interval: float, once: bool, as_obj
     if as_object and not once:
         raise ValueError("--json is for --once: a screen is no object")
     own = peer_keys(keys, find_role(keys)) if keys else None
-    history, console = History(), Console()
+    sight, console = Sight(), Console()
     once = once or not console.is_terminal
-    with questions(address, own) as ask:
+    with all_jobs(address, own, job) as ask:
 
         def look() -> None:
-            history.add(time.monotonic(), ask(ANSWER_S))
+            sight.add(time.monotonic(), ask(ANSWER_S))
 
         look()
         if once:
-            if not history.error:
+            if not sight.error:
                 time.sleep(interval)
                 look()
-            _print(address, history, console, as_object)
+            _print(address, sight, console, as_object)
         else:
-            _show(address, history, console, interval, look)
-    return 3 if history.last is None else 0
+            _show(address, sight, console, interval, look)
+    return 3 if sight.error else 0
 
 
-def _print(address: str, history: History, console: Console, as_object: bool) -> None:
+def _print(address: str, sight: Sight, console: Console, as_object: bool) -> None:
     if as_object:
-        emit(as_json(history), True)
+        found = {name: as_json(history) for name, history in sight.jobs.items()}
+        emit({"jobs": found, "error": sight.error}, True)
     else:
-        console.print(screen(address, history, time.strftime("%X"), console.width, 10_000))
+        console.print(screen(address, sight, time.strftime("%X"), console.width, 10_000))
 
 
 def _show(
-    address: str, history: History, console: Console, interval: float, look: Callable[[], None]
+    address: str, sight: Sight, console: Console, interval: float, look: Callable[[], None]
 ) -> None:
     """Fill the screen, again and again, until q or Ctrl-C."""
     with (
@@ -86,7 +90,7 @@ def _show(
             while True:
                 width, height = console.size
                 clock = time.strftime("%X")
-                live.update(screen(address, history, clock, width, height), refresh=True)
+                live.update(screen(address, sight, clock, width, height), refresh=True)
                 if pressed(interval) == "q":
                     return
                 look()
@@ -94,11 +98,16 @@ def _show(
             return
 
 
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """Give a function that returns the key pressed within some seconds, "" if none is."""
     if not sys.stdin.isatty():
-        yield lambda seconds: time.sleep(seconds) or ""
+        yield _no_key
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)

@@ -14,8 +14,8 @@ from ..doctor.figures import busy_share, per_second, printable, report_fields, s
 
 # Shares of time are of the last seconds, at most.
 WINDOW_S = 10.0
-# Lines that are no rows: the head and its blank line, titles and heads of two tables, the foot.
-FRAME_LINES, MOST_ERRORS = 8, 3
+# Titles and heads of two tables, and errors at most.
+TABLE_LINES, MOST_ERRORS = 4, 3
 # A terminal at least this wide shows all columns.
 WIDE = 110
 
@@ -59,9 +59,33 @@ class History:
             found[each.ranks] = max(0.0, min(1.0, share))
         return found
 
+    def wait(self) -> float:
+        """Return the share of the trainer that waits most."""
+        return max(self.waits().values(), default=0.0)
+
+
+@dataclass(slots=True)
+class Sight:
+    """What is known of a balancer: its jobs, and why the last question had no answer."""
+
+    jobs: dict[str, History] = field(default_factory=dict)
+    error: str = ""
+
+    def add(self, now: float, answer: dict[str, StatusReport | str] | str) -> None:
+        """Take an answer for each job, or the reason why there is none."""
+        self.error = answer if isinstance(answer, str) else ""
+        if not isinstance(answer, str):
+            self.jobs = {name: self.jobs.get(name, History()) for name in answer}
+            for name, each in answer.items():
+                self.jobs[name].add(now, each)
+
+    def worst(self) -> str | None:
+        """Return the job whose ranks wait most; None without any."""
+        return max(self.jobs, key=lambda name: self.jobs[name].wait(), default=None)
+
 
 def as_json(history: History) -> dict[str, Any]:
-    """Return the last report as JSON-able fields, with waits and leads."""
+    """Return a job's last report as JSON-able fields, with waits and leads."""
     last = history.last
     if last is None:
         return {"error": history.error}
@@ -70,7 +94,7 @@ def as_json(history: History) -> dict[str, Any]:
     for trainer, told in zip(found["trainer_statuses"], last.trainer_statuses, strict=True):
         trainer["wait_share"] = waits.get(told.ranks)
         trainer["lead"] = lead(told, last)
-    return {**found, "wait_share": max(waits.values(), default=None), "error": history.error}
+    return {**found, "wait_share": history.wait() if waits else None, "error": history.error}
 
 
 def lead(trainer: TrainerStatus, status: StatusReport) -> int | None:
@@ -80,14 +104,29 @@ def lead(trainer: TrainerStatus, status: StatusReport) -> int | None:
     return max(0, trainer.step - status.front)
 
 
-def screen(address: str, history: History, clock: str, width: int, height: int) -> RenderableType:
-    """Return what fills a terminal of this size; clock: the time, as text."""
+def screen(address: str, sight: Sight, clock: str, width: int, height: int) -> RenderableType:
+    """Return what fills a terminal of this size; clock: the time, as text.
+
+    Of several jobs each has a line, and the one that waits most all the rest.
+    """
+    state = f"[red]{printable(sight.error)}[/]" if sight.error else clock
+    parts: list[RenderableType] = [
+        _line(f"[bold]counterpoise top[/]  {printable(address)}  {state}")
+    ]
+    if (worst := sight.worst()) is None:
+        return Group(*parts, _line("" if sight.error else "no job: waits for a trainer"))
+    if len(sight.jobs) > 1:
+        shown = sorted(sight.jobs)[: max(1, height // 4)]
+        parts += [_job_line(name, sight.jobs[name], name == worst) for name in shown]
+        if more := len(sight.jobs) - len(shown):
+            parts.append(_line(f"  and {more} more jobs"))
+    history = sight.jobs[worst]
     last = history.last
     if last is None:
-        return Text(f"counterpoise top  {address}  {clock}\n\n{history.error or 'asks ...'}")
-    parts: list[RenderableType] = [*_head(address, history, last, clock), Text("")]
+        return Group(*parts, _line(f"[red]{printable(history.error)}[/]"))
+    parts += [*_head(worst, history, last), Text("")]
     errors = list(_errors(last))[:MOST_ERRORS]
-    rows = max(2, height - FRAME_LINES - len(errors) - bool(last.waiting))
+    rows = max(2, height - len(parts) - TABLE_LINES - len(errors))
     ranks = min(len(last.trainer_statuses), max(1, rows // 3))
     workers = max(1, rows - max(1, ranks))
     wide = width >= WIDE
@@ -102,20 +141,35 @@ def _line(markup: str) -> Text:
     return line
 
 
-def _head(address: str, history: History, last: StatusReport, clock: str) -> Iterator[Text]:
-    """Yield the lines about the job as a whole."""
-    state = f"[red]{printable(history.error)}[/]" if history.error else clock
-    yield _line(f"[bold]counterpoise top[/]  {printable(address)}  {state}")
-    if last.trouble:
-        yield _line(f"[red]ended: {printable(last.trouble)}[/]")
-    waits = history.waits()
-    worst = max(waits, key=lambda ranks: waits[ranks], default="")
-    place = f"epoch {last.epoch}, step {last.front}" if last.epoch >= 0 else "no run"
-    exposed = f"exposed wait {waits[worst]:.0%} (ranks {worst})" if waits else "exposed wait -"
+def _job_line(name: str, history: History, is_shown: bool) -> Text:
+    last, mark = history.last, "[bold]>[/] " if is_shown else "  "
+    if last is None:
+        return _line(f"{mark}{printable(name)}: {printable(history.error)}")
+    return _line(
+        f"{mark}{printable(name)}: {_place(last)}, waits {history.wait():.0%}, {_rate(last)}, "
+        f"{last.trainers} trainers, {last.workers} workers"
+    )
+
+
+def _place(last: StatusReport) -> str:
+    return f"epoch {last.epoch}, step {last.front}" if last.epoch >= 0 else "no run"
+
+
+def _rate(last: StatusReport) -> str:
     rate = sum(per_second(each.recent_decoded, each) for each in last.worker_statuses)
     mb = sum(per_second(each.recent_bytes, each) for each in last.worker_statuses) / 1e6
+    return f"{rate:,.0f} samples/s, {mb:,.1f} MB/s"
+
+
+def _head(job: str, history: History, last: StatusReport) -> Iterator[Text]:
+    """Yield the lines about a job as a whole."""
+    if last.trouble or history.error:
+        yield _line(f"[red]{printable(last.trouble or history.error)}[/]")
+    waits = history.waits()
+    worst = max(waits, key=lambda ranks: waits[ranks], default="")
+    exposed = f"exposed wait {waits[worst]:.0%} (ranks {worst})" if waits else "exposed wait -"
     limit = f" of {last.budget_bytes / 1e6:,.0f}" if 0 < last.budget_bytes < 2**50 else ""
-    yield _line(f"{place}   [bold]{exposed}[/]   {rate:,.0f} samples/s, {mb:,.1f} MB/s")
+    yield _line(f"job {printable(job)}   {_place(last)}   [bold]{exposed}[/]   {_rate(last)}")
     held = f"{last.held_bytes / 1e6:,.0f}{limit} MB"
     yield _line(
         f"workers {last.workers} ({last.lost} lost)   leases {last.leases} ({last.expired} expired)"
@@ -164,7 +218,7 @@ def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
         columns[3:3] = [("MB/s", 8), ("probed", 9), ("decoded", 9), ("failed", 7)]
     table = _table(f"workers: {last.workers}", *columns)
     shown = last.worker_statuses
-    if len(shown) > rows:
+    if last.workers > rows:
         shown = shown[: rows - 1]
     for each in shown:
         busy = busy_share(each)

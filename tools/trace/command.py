@@ -25,7 +25,7 @@ ANSWER_S = 5.0
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="A trainer's keys, made by counterpoise keygen.",
 )

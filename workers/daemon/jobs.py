@@ -28,7 +28,7 @@ from ...balancer.transport.sockets import Link
 from .loop import IDLE_MS, LOOK_S, LOST, JobWorker
 from .turns import DecodeTurns
 
-logger = logging.getLogger("counterpoise.worker")
+logger = logging.getLogger(__name__)
 
 # A balancer is asked this often which jobs it has; one is closed that has not been for so long.
 ASK_S, ABSENT_S = 0.5, 10.0

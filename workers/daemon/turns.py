@@ -1,22 +1,24 @@
 """Shares one worker's time among jobs: deficit round robin on seconds of work.
 
-Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", SIGCOMM 1995. Each job
-in turn is given a quantum, in proportion to its weight, and works until it has used it up. What a
-sample takes is known when it is done, so a job may exceed its quantum by one piece of work, and has
-that much less the next time.
+Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", SIGCOMM 1995. In a round
+each job is given a quantum, in proportion to its weight, and works until it has used it up; the
+next begins when nobody who has work has anything left. What a sample takes is known when it is
+done, so a job may exceed its quantum by one piece of work, and has that much less the next time.
 """
 
 from collections.abc import Collection
 
 # What a job of weight 1 is given in a round: far more than a turn costs, little to wait for.
 QUANTUM_S = 0.02
+# A job that has no work when its turn comes saves up so many quanta: its next lease may be on its
+# way, and a job whose balancer answers late would have less than its share.
+SAVED = 10
 
 
 class DecodeTurns:
     """Whose turn it is, of jobs with weights.
 
-    A job without work passes its turn and keeps what it was given, as its next lease may be on its
-    way. It saves up no more than that.
+    A job without work passes its turn, and saves up what it was given to some extent.
 
     >>> turns = DecodeTurns()
     >>> turns.add("a", 2.0); turns.add("b", 1.0)
@@ -32,11 +34,11 @@ class DecodeTurns:
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}
-        # Seconds that each may still work; the first is the one whose turn it is.
+        # Seconds that each may still work in this round.
         self._left: dict[str, float] = {}
 
     def add(self, job: str, weight: float) -> None:
-        """Add a job, as the last in the round."""
+        """Add a job, from the next round on."""
         self._weights[job], self._left[job] = weight, 0.0
 
     def remove(self, job: str) -> None:
@@ -48,12 +50,14 @@ class DecodeTurns:
         if len(hungry) == 1:
             return next(iter(hungry))
         while True:
-            job, left = next(iter(self._left.items()))
-            if job in hungry and left > 0:
-                return job
-            del self._left[job]
-            given = QUANTUM_S * self._weights[job]
-            self._left[job] = left + given if left <= 0 else left
+            for job, left in self._left.items():
+                if left > 0 and job in hungry:
+                    return job
+            # The next round, or as many as it takes until somebody has paid what a long piece took.
+            given = {job: QUANTUM_S * weight for job, weight in self._weights.items()}
+            rounds = 1 + int(min(max(0.0, -self._left[job]) / given[job] for job in hungry))
+            for job, each in given.items():
+                self._left[job] = min(self._left[job] + rounds * each, SAVED * each)
 
     def charge(self, job: str, seconds: float) -> None:
         """Note that a job has worked for a time in which others had work, too."""

@@ -2,7 +2,8 @@
 
 import socket
 
-from ...balancer.transport.sockets import check_open_address, needs_ipv6
+from ...balancer.transport.finding import needs_ipv6
+from ...balancer.transport.sockets import check_open_address
 
 AUTO, NONE = "auto", "none"
 # Hosts at which all interfaces listen.

@@ -65,12 +65,7 @@ _known_parameters = functools.lru_cache(64)(_parameters)
 
 
 class SampleError(ValueError):
-    """A sample that cannot be used, and why: a fact about the data, which a retry cannot change.
-
-    exit_status: that of a command that it ends.
-    """
-
-    exit_status = 4
+    """A sample that cannot be used, and why: a fact about the data, which a retry cannot change."""
 
     def __init__(self, key: str, reason: str, source: str = "") -> None:
         """`source` is the file that the sample is in, where that is known."""

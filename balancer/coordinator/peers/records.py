@@ -124,11 +124,10 @@ class RankPeer(msgspec.Struct):
 
     `started` is the run that it started last. `finished` is set once it was sent the end of that
     run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it
-    took that run before the balancer started the run again. `launch` counts the launches of the
-    trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
-    that it waits for a microbatch; `heard_at` when it was last known to be here. `taken` is what it
-    has acknowledged of its run since the balancer started that. was_served: it was sent a
-    microbatch of it. waited_ms: as it reports it.
+    took that run before the balancer started the run again. `since` is when it was admitted.
+    `pinged_at` is when it last reported that it waits for a microbatch; `heard_at` when it was last
+    known to be here. `taken` is what it has acknowledged of its run since the balancer started
+    that. was_served: it was sent a microbatch of it. waited_ms: as it reports it.
     """
 
     peer: bytes
@@ -137,7 +136,7 @@ class RankPeer(msgspec.Struct):
     finished: bool = False
     sent_at: float = 0.0
     heard_at: float = 0.0
-    launch: int = 0
+    since: float = 0.0
     pinged_at: float = -math.inf
     was_served: bool = False
     taken_until: Position = BEGINNING

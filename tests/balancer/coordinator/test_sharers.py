@@ -244,7 +244,9 @@ def test_one_that_trains_and_can_be_reached_again_is_not_lost() -> None:
 def test_who_is_left_of_a_later_launch_is_not_failed_by_the_loss_of_a_former() -> None:
     cluster, _ = started(A, B)
     assert not lost(cluster, 1.0)
-    join(cluster, C, 0)  # replaces A: all of the former launch are gone
+    join(cluster, C, 0)  # in the place of A: all of the former launch are gone
+    cluster.lose(A, Pong(""))
+    cluster.tick(0.1)
     cluster.send(C, StartRun(0, 0, START))
     assert not any(
         isinstance(m, RunFailed) for _ in range(20) for to, m in cluster.tick(0.5) if to == C

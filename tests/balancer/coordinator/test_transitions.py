@@ -19,7 +19,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.balancer.protocol.payload_messages import (
     Ack,
     DecodeDone,
@@ -115,14 +115,6 @@ def fail_where_another_can(cluster: Cluster) -> None:
     cluster.send(PEER, WorkerFailed("no such file"))
 
 
-def doubt_peer(cluster: Cluster) -> None:
-    cluster.rank(b"other", (1,))
-    cluster.send(b"other", StartRun(0, 0, START))
-    cluster.lose(b"other", Bye())
-    cluster.rank(b"successor", (1,))
-    cluster.send(b"successor", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
-
-
 def send(*messages: object) -> Callable[[Cluster], None]:
     def act(cluster: Cluster) -> None:
         for message in messages:
@@ -185,7 +177,6 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     Event.UNREACHABLE: be_unreachable,
     Event.REPLACED: replace_peer,
     Event.ENDED: be_ended,
-    Event.DOUBTED: doubt_peer,
     Event.TURNED_AWAY: be_turned_away,
     "WorkerHello": send(HELLO),
     "WorkerReady": send(READY),

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,14 +36,21 @@ class Texts:
 
 
 def balanced(broken=(), **changes):
-    given = {"balance": cp.Balance("isf", budgets={"tokens": 40}, samples_per_step=12)}
+    given: dict[str, Any] = {
+        "balance": cp.Balance("isf", budgets={"tokens": 40}, samples_per_step=12)
+    }
     given |= {"cost": {"tokens": SIZES}, "virtual_ranks": 2, "shuffle": True, "collate_fn": list}
     given |= {"on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(broken), **(given | changes))
 
 
 def plain(broken=(), **changes):
-    given = {"batch_size": 8, "collate_fn": list, "on_error": "skip", "keep_stats": True}
+    given: dict[str, Any] = {
+        "batch_size": 8,
+        "collate_fn": list,
+        "on_error": "skip",
+        "keep_stats": True,
+    }
     return cp.DataLoader(Texts(broken), **(given | changes))
 
 

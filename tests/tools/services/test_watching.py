@@ -34,7 +34,7 @@ def start_balancer(processes, *words):
 
 
 def metrics_of(process):
-    return re.search(r"http://\S+", process.wait_for("metrics at"))[0]
+    return re.findall(r"http://\S+", process.wait_for("metrics at"))[0]
 
 
 def start_worker(processes, address, root, *words, **variables):
@@ -127,6 +127,8 @@ def run(*words):
 
 def test_top_shows_a_job_once(going_on):
     found = json.loads(run("top", going_on, "--once", "--json", "--interval", "0.2").stdout)
+    assert found["error"] == ""
+    found = found["jobs"]["default"]
     assert found["workers"] == found["trainers"] == 1
     assert found["trainer_statuses"][0]["ranks"] == "0-1"
     assert 0 <= found["wait_share"] <= 1

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from counterpoise.balancer.protocol.parts import Hole
 from counterpoise.tools.top import command
-from counterpoise.tools.top.view import History, as_json, lead, screen
+from counterpoise.tools.top.view import History, Sight, as_json, lead, screen
 from tests.tools.doctor.test_status import JOB, WAITS, crew
 
 SIZES = [(80, 24), (160, 50)]
@@ -39,6 +39,7 @@ def history(*reports, every_s=1.0):
 
 def shown(made, width, height):
     out = io.StringIO()
+    made = made if isinstance(made, Sight) else Sight({"job-1": made})
     console = Console(file=out, width=width, height=height, force_terminal=False)
     console.print(screen("tcp://h:5555", made, "12:00:00", width, height))
     return out.getvalue().splitlines()
@@ -63,6 +64,30 @@ def test_a_screen_names_who_waits_for_whom_and_what_went_wrong(width, height):
     assert "lost worker node-9/1 5.0 s ago (2 in all)" in text
     assert "OSError: cannot read" in text
     assert "\x1b" not in text  # what came from a peer controls no terminal
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_of_several_jobs_the_one_that_waits_most_is_shown(width, height):
+    def report(waited_ms, host):
+        trainer = replace(WAITS, is_waiting=False, waited_ms=waited_ms)
+        workers = tuple(replace(each, name=f"{host}-{each.name}") for each in crew(4))
+        return replace(BUSY, trainer_statuses=(trainer,), worker_statuses=workers)
+
+    sight = Sight()
+    for second in range(3):
+        jobs = {f"sweep-{n}": report(40 * n * second, f"h{n}") for n in range(20)}
+        sight.add(float(second), {**jobs, "gone": "no answer in time"})
+    lines = shown(sight, width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "job sweep-19" in text
+    assert "h19-node-0" in text
+    assert "h1-node-0" not in text
+    sight.add(4.0, "no answer in time")
+    assert "no answer in time" in shown(sight, width, height)[0]
+    sight.add(5.0, {})
+    assert "no job" in shown(sight, width, height)[1]
 
 
 def test_waits_are_shares_of_the_last_seconds():
@@ -108,7 +133,8 @@ def test_a_screen_is_written_over_and_ends_at_a_key(key, monkeypatch):
     with open(terminal, closefd=False) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         done = threading.Event()
-        command._show("tcp://h:1", history(BUSY, BUSY), console, 0.01, look)
+        sight = Sight({"job-1": history(BUSY, BUSY)})
+        command._show("tcp://h:1", sight, console, 0.01, look)
         done.set()
     written = out.getvalue()
     assert len(looks) >= 3
