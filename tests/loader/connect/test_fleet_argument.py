@@ -51,7 +51,7 @@ def test_a_fleet_is_joined_when_the_loop_begins(data):
             "a fleet brings its balancer and keys",
         ),
         ({"fleet": Full(), "keys": "keys"}, "a fleet brings its balancer and keys"),
-        ({"fleet": Full(), "balance": None}, "balancer"),
+        ({"fleet": Full(), "balance": None}, "fleet needs a balanced loader"),
     ],
 )
 def test_what_contradicts_a_fleet_is_refused(data, given, reason):

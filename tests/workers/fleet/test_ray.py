@@ -13,6 +13,9 @@ import counterpoise as cp
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.asking import ask
 from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.fleet import control
+from counterpoise.workers.fleet.engine import BalancerProcess
+from counterpoise.workers.fleet.ray_actors import RayActors
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 
@@ -57,14 +60,14 @@ def add_workers_node(cluster, cpus):
     return cluster.add_node(num_cpus=cpus, labels=WORKERS, **SMALL_NODE)
 
 
-def make(root, rank, fleet=None, ranks=2, **changes):
+def make(root, rank, fleet=None, ranks=2, balancer=None, **changes):
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
     given = {"grouping": "isf", "budgets": {"tiles": 16, "tokens": 3000}, "accumulate": "auto"}
     given |= {"samples_per_step": 12, "rank": rank, "ranks": ranks, "shuffle": True}
     given |= {"layout": "torch", "collate_fn": list, "timeout": LIMIT_S, **changes}
-    if fleet is None:
+    if fleet is None and balancer is None:
         given |= {"timeout": 0}
-    return balanced_loader(dataset, fleet=fleet, **given)
+    return balanced_loader(dataset, fleet=fleet, balancer=balancer, **given)
 
 
 class Rank:
@@ -161,6 +164,31 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     assert {number: sorted(each) for number, each in found.items()} == right
     assert ask(*[fleet.join()[0], 5.0, fleet.join()[1]]).status.lost == lost
     ray.get([rank.close.remote() for rank in ranks])
+    wait_for(lambda: not leftovers(), f"end of {leftovers()}")
+
+
+def test_without_a_place_it_waits_says_so_and_goes_on(cluster, root, caplog, monkeypatch):
+    monkeypatch.setattr(control, "SAY_S", 2.0)
+    nowhere = {"num_cpus": 1, "resources": {"place": 1}}
+    engine = RayActors(BalancerProcess("127.0.0.1"), ["--root", str(root)], nowhere)
+    ends, found = threading.Event(), []
+    run = control.FleetControl(engine, (1, 1), None).run
+    fleet = threading.Thread(target=run, args=[ends.is_set])
+    loader = make(root, None, ranks=None, virtual_ranks=2, balancer=engine.address())
+    training = threading.Thread(target=lambda: found.extend(map(digests, loader.steps())))
+    fleet.start()
+    training.start()
+    try:
+        text = "1 of 1 workers have not come: Ray has no node with what they ask for free"
+        wait_for(lambda: text in caplog.text, text)
+        assert not found
+        cluster.add_node(num_cpus=1, resources={"place": 1}, **SMALL_NODE)
+        training.join(LIMIT_S)
+    finally:
+        ends.set()
+        fleet.join(LIMIT_S)
+        loader.close()
+    assert {number: sorted(each) for number, each in found} == expected(root)
     wait_for(lambda: not leftovers(), f"end of {leftovers()}")
 
 
