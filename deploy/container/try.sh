@@ -40,6 +40,9 @@ unshare --mount --pid --fork --mount-proc bash -euc '
     mount --rbind / "$0/root"
     mount -o remount,bind,ro "$0/root"
     mount -t tmpfs tmpfs "$0/root/tmp"
+    # Of the home of root only the Python that is there, if it is.
+    mount -t tmpfs -o mode=755 tmpfs "$0/root/root"
+    case "$1" in /root/*) mkdir -p "$0/root$1"; mount --bind "$1" "$0/root$1" ;; esac
     cd "$0"
     chroot --userspec=10001:10001 "$0/root" env -i -C "$0" HOME=/tmp COUNTERPOISE_CACHE=/tmp/cache \
-        PYTHONDONTWRITEBYTECODE=1 PATH="$0/opt/bin:/usr/bin:/bin" bash run.sh' "$work"
+        PYTHONDONTWRITEBYTECODE=1 PATH="$0/opt/bin:/usr/bin:/bin" bash run.sh' "$work" "$(python3.11 -c 'import sys; print(sys.base_prefix)')"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def slurm(tmp_path):
         "SLURM_CONF": str(conf),
         "PATH": PATH,
     }
-    commands = [
+    commands: list[list[Any]] = [
         [SBIN / "munged", "--foreground", "--force", f"--key-file={key}",
          f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid",
          f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"],

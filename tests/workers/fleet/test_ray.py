@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,12 @@ from tests.loader import balanced_data
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(500)]
 
-SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 240
 LIMIT_S = 120
 MARK = "COUNTERPOISE_FLEET_TEST"
 # What each node is for; workers are told not to go where trainers are.
-SMALL_NODE = {"object_store_memory": 80 << 20}
+SMALL_NODE: dict[str, Any] = {"object_store_memory": 80 << 20}
 TRAINERS, WORKERS = {"for": "trainers"}, {"for": "workers"}
 
 
@@ -62,7 +63,11 @@ def add_workers_node(cluster, cpus):
 
 def make(root, rank, fleet=None, ranks=2, balancer=None, **changes):
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
-    given = {"grouping": "isf", "budgets": {"tiles": 16, "tokens": 3000}, "accumulate": "auto"}
+    given: dict[str, Any] = {
+        "grouping": "isf",
+        "budgets": {"tiles": 16, "tokens": 3000},
+        "accumulate": "auto",
+    }
     given |= {"samples_per_step": 12, "rank": rank, "ranks": ranks, "shuffle": True}
     given |= {"layout": "torch", "collate_fn": list, "timeout": LIMIT_S, **changes}
     if fleet is None and balancer is None:
@@ -138,7 +143,8 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
 
     node = add_workers_node(cluster, cpus=8)
     fleet = cp.fleet.Ray(workers=(2, 8), root=str(root), idle_s=20.0)
-    right, found = expected(root), {}
+    right = expected(root)
+    found: dict[int, list[Any]] = {}
     rank = ray.remote(Rank).options(num_cpus=0, label_selector=TRAINERS)
     ranks = [rank.remote(root, number, fleet) for number in range(2)]
 
@@ -200,7 +206,7 @@ def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, ro
 
     out = tmp_path / "out"
     out.mkdir()
-    trainers = {"resources": {"trainer": 1}}
+    trainers: dict[str, Any] = {"resources": {"trainer": 1}}
     first, second = (cluster.add_node(num_cpus=1, **trainers, **SMALL_NODE) for _ in range(2))
     assert first is not second
     hold_at(out, 3)
@@ -227,7 +233,7 @@ def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, ro
     hold_at(out, 999)
     done.join(LIMIT_S)
     assert not done.is_alive()
-    found = {}
+    found: dict[tuple[int, int], list[str]] = {}
     for path in sorted(out.glob("*.of.*")):
         number, _, ranks = path.name.partition(".")
         told = json.loads(path.read_text())
