@@ -146,10 +146,10 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     right = expected(root)
     found: dict[int, list[Any]] = {}
     rank = ray.remote(Rank).options(num_cpus=0, label_selector=TRAINERS)
-    ranks = [rank.remote(root, number, fleet) for number in range(2)]
+    ranks: list[Any] = [rank.remote(root, number, fleet) for number in range(2)]
 
     def train(steps):
-        for number, each in itertools.chain(*ray.get([rank.take.remote(steps) for rank in ranks])):
+        for number, each in itertools.chain(*ray.get([each.take.remote(steps) for each in ranks])):
             found.setdefault(number, []).extend(each)
 
     train(2)
@@ -168,8 +168,11 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     lost = status.lost
     train(len(right))
     assert {number: sorted(each) for number, each in found.items()} == right
-    assert ask(*[fleet.join()[0], 5.0, fleet.join()[1]]).status.lost == lost
-    ray.get([rank.close.remote() for rank in ranks])
+    address, keys = fleet.join()
+    last = ask(address, 5.0, keys).status
+    assert last is not None
+    assert last.lost == lost  # who is let go is not lost
+    ray.get([each.close.remote() for each in ranks])
     wait_for(lambda: not leftovers(), f"end of {leftovers()}")
 
 
@@ -210,13 +213,15 @@ def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, ro
     first, second = (cluster.add_node(num_cpus=1, **trainers, **SMALL_NODE) for _ in range(2))
     assert first is not second
     hold_at(out, 3)
+    elastic: dict[str, Any] = {
+        "num_workers": (1, 2),
+        "resources_per_worker": {"trainer": 1, "CPU": 0},
+        "elastic_resize_monitor_interval_s": 1.0,
+    }
     config = {"data": f"{root}/*.tar", "root": str(root), "small": SMALL, "out": str(out)}
     trainer = TorchTrainer(
         train, train_loop_config=config,
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=(1, 2), resources_per_worker={"trainer": 1, "CPU": 0},
-            elastic_resize_monitor_interval_s=1.0,
-        ),
+        scaling_config=ray.train.ScalingConfig(**elastic),
         run_config=ray.train.RunConfig(
             name="resized", storage_path=str(tmp_path / "runs"),
             failure_config=ray.train.FailureConfig(max_failures=10),
