@@ -13,10 +13,12 @@ git archive HEAD | tar -x --one-top-level="$work/src"
 "$work/opt/bin/pip" install -q "$work/src[stores]" prometheus-client
 
 cat > "$work/job.py" <<'PY'
+from pathlib import Path
+
 import counterpoise as cp
 from counterpoise.tools.demo.data import ensure_demo_data
 
-files = ensure_demo_data("/tmp/data", samples=24, shards=1)
+files = ensure_demo_data(Path("/tmp/data"), samples=24, shards=1)
 loader = cp.DataLoader(
     cp.TarDataset(str(files), cp.VisionLanguage()), balance="fixed", shuffle=True, batch_size=4,
     collate_fn=list, balancer="tcp://127.0.0.1:5591", timeout=60,
