@@ -10,7 +10,7 @@ python3.11 -m venv "$work/opt"
 # shellcheck disable=SC2086
 "$work/opt/bin/pip" install -q ${TORCH:-torch==2.13.0}
 git archive HEAD | tar -x --one-top-level="$work/src"
-"$work/opt/bin/pip" install -q "$work/src[stores]" prometheus-client
+"$work/opt/bin/pip" install -q "$work/src[metrics,stores]"
 
 cat > "$work/job.py" <<'PY'
 from pathlib import Path
