@@ -91,6 +91,7 @@ ORDER = (
     "workers.batches",
     "workers.processes",
     "workers.daemon",
+    "workers.fleet",
     "workers",
     # loader
     "loader.step",

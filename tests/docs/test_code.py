@@ -39,6 +39,7 @@ FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
 NOT_RUN = {
     "balancer": "serves until it is stopped; tests/tools/services runs it",
     "worker": "works until it is stopped; tests/tools/services runs it",
+    "fleet": "runs until it is stopped; tests/tools/services/test_fleet.py runs it",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
     "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
