@@ -1,0 +1,436 @@
+"""What plans take: bounds from work alone, and steps by the simulator.
+
+Nothing here models costs: times and bytes of layers are those of `sched.shapes`. A plan's step is
+that of the replica with the most work, with gradients and optimizer after it; its memory is that of
+microbatches that are all as large as the largest, which budgets allow. Bounds are of the same
+numbers: a rank works as long as its passes take, and starts and ends when a first microbatch has
+come to it and a last one has gone back. They hold for any order of passes, so no plan is passed
+over that could be the best.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...bubble_filling.filled_program import EncoderTimes, with_encoders
+from ...ir.graph import Graph, make_graph
+from ...ir.kinds import layer_kind
+from ...ir.program import Program
+from ...ir.registry import schedule
+from ...shapes import (
+    Amounts,
+    LayerCost,
+    ParallelLayout,
+    layer_costs,
+    memory,
+    memory_of,
+    output_layer,
+    time_of,
+)
+from ...simulation.costs import Costs
+from ...simulation.simulator import node_times
+from ..orchestration.simulated import units_program
+from ..orchestration.units import Unit, taken_in
+from .plan import ENCODER, Batch, Ints, Job, JobPlan, Schedule, Sizes, StepLoads
+
+T = TypeVar("T")
+# Pieces of an encoder's copy: a program of all its layers would be as long as the model is deep.
+PIECES = 2
+
+
+class Table(NamedTuple):
+    """Of each layer and microbatch (layers, microbatches): ns, and the bytes handed on."""
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+    again: Ints
+    handed: Ints
+
+    @property
+    def work(self) -> Ints:
+        """Return each microbatch's time through all layers and back."""
+        found: Ints = (self.forward + self.backward).sum(axis=0)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A step in ns, and what it was simulated from; `ends`: of each rank, before the step's end."""
+
+    step_ns: int
+    program: Program
+    costs: Costs
+    end_ns: tuple[int, ...]
+    reduce_ns: tuple[int, ...]
+    optimizer_ns: tuple[int, ...]
+
+
+class Pricer:
+    """Prices beginnings of plans and whole ones of a job; whatever it has computed it keeps."""
+
+    def __init__(self, job: Job) -> None:
+        """Price the plans of this job."""
+        self.job = job
+        self._kept: dict[Hashable, Any] = {}
+
+    def _keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
+
+    def loads(self, dp: int, batch: Batch) -> StepLoads:
+        """Return a step's microbatches; their order is another matter."""
+        key = batch._replace(ordering="given")
+        return self._keep(("loads", dp, key), lambda: self.job.loads(dp, key))
+
+    def chain(self, part: str, layout: ParallelLayout, amounts: Amounts) -> tuple[LayerCost, ...]:
+        """Return the layers of a part of the model for a microbatch."""
+        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
+        like = ParallelLayout(tp=layout.tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
+        key = (part, like, tuple(amounts.values()))
+        model = self.job.parts[part]
+        return self._keep(key, lambda: layer_costs(model, self.job.device, like, amounts))
+
+    def table(self, part: str, layout: ParallelLayout, batch: Batch, dp: int) -> Table:
+        """Return the layers' times for the microbatches of the heaviest of dp replicas."""
+        names = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
+
+        def made() -> Table:
+            loads = self.loads(dp, batch).microbatches
+            chains = [self.chain(part, layout, load) for load in loads]
+            rows = ([[getattr(one, name) for one in chain] for chain in chains] for name in names)
+            return Table(*(np.array(row, np.int64).T for row in rows))
+
+        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
+        key = ("table", part, layout.tp, deep, spread, dp, batch.microbatches, batch.grouping)
+        return self._keep(key, made)
+
+    # Bounds ------------------------------------------------------------------------------------
+
+    def bound(self, chosen: tuple[Any, ...]) -> int | None:
+        """Return a bound of the steps of all plans that begin so; None where none fits."""
+        match chosen:
+            case (placement, sizes):
+                return self._bound_of_sizes(placement, sizes)
+            case (placement, sizes, one, batch):
+                return self._bound_of_batch(placement, sizes, one, batch)
+            case (_, _, _, _, stages):
+                return self.bound_of_stages(JobPlan(*chosen, recompute=((),) * len(stages)))
+            case (_, _, _, _, _, _):
+                return self.bound_of_stages(JobPlan(*chosen))
+        return 0
+
+    def _bound_of_sizes(self, placement: str, sizes: Sizes) -> int | None:
+        """Return the work of the mean replica, spread over its ranks."""
+        unit, limit = sizes.pipeline, self.job.memory_bytes
+        work, states, tail = self._whole(self.job.pipeline(placement), unit)
+        least = 0
+        if states // unit.pp > limit:
+            return None
+        if placement == "bubbles":
+            own, held, _ = self._whole(ENCODER, replace(unit, dp=unit.dp * unit.pp))
+            if held > limit:
+                return None
+            work += own
+        elif sizes.encoder is not None:
+            own, held, _ = self._whole(ENCODER, sizes.encoder)
+            least = own // (sizes.encoder.dp * sizes.encoder.pp)
+            if held // sizes.encoder.pp > limit:
+                return None
+        return max(work // (unit.dp * unit.pp) + tail // unit.pp, least)
+
+    def _whole(self, part: str, unit: Unit) -> tuple[int, int, int]:
+        """Return the least of a part: ns for all samples, bytes of states, ns of the step's end."""
+
+        def whole() -> tuple[int, int, int]:
+            layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
+            chain = self.chain(part, layout, self.job.amounts)
+            layout = replace(layout, stages=(len(chain),))
+            end = time_of(chain, self.job.device, layout)
+            # Of each microbatch a layer's time is rounded down.
+            rounding = 4 * len(chain) * self.job.batch
+            work = sum(one.forward_ns + one.backward_ns for one in chain) - rounding
+            states = memory_of(chain, layout)[0].states
+            return max(0, work), states, end.reduce_ns[0] + end.optimizer_ns[0]
+
+        return self._keep((part, unit.tp, unit.dp), whole)
+
+    def _bound_of_batch(self, placement: str, sizes: Sizes, chosen: Schedule, batch: Batch) -> int:
+        """Return a bound for any stages: work of the heaviest replica, and a microbatch's way.
+
+        The last stage, with the share y of all work, starts when a microbatch has come through all
+        others, and ends before one goes back through them; these have the rest of the work. The
+        least of the larger of both is where they are equal.
+        """
+        unit, part = sizes.pipeline, self.job.pipeline(placement)
+        layout = self._plain(unit, chosen)
+        each = self.table(part, layout, batch, unit.dp).work
+        work, way, pp = int(each.sum()), int(each.min()), unit.pp
+        copies = self._copies_ns(unit, batch) if placement == "bubbles" else 0
+        tail = self._whole(part, unit)[2]
+        least = max((work + copies + tail) // pp, way)
+        if pp > 1 and not (chosen.is_split or chosen.chunks > 1):
+            share = max(0.0, (work - (pp - 1) * way) / (work + (pp - 1) * (work - way) + 1))
+            least = max(least, int((way + share * (work - way)) * 0.999999))
+        return least
+
+    def _plain(self, unit: Unit, chosen: Schedule) -> ParallelLayout:
+        """Return a layout that layers cost the same in as in all others of these sizes."""
+        return ParallelLayout(
+            tp=unit.tp, pp=unit.pp, dp=unit.dp, cp=self.job.cp, spread_vocabulary=chosen.spread
+        )
+
+    def _copies_ns(self, unit: Unit, batch: Batch) -> int:
+        """Return what the encoder takes of a replica's microbatches, on one rank alone."""
+        layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
+        return int(self.table(ENCODER, layout, batch, unit.dp).work.sum())
+
+    def bound_of_stages(self, plan: JobPlan) -> int:
+        """Return the most that a rank works, with the way to it and back."""
+        times = self._times(plan)
+        where = np.asarray(plan.layout().placement)
+        split = plan.schedule.is_split
+        first = times.forward.min(axis=1)
+        back = np.zeros_like(first) if split else times.backward.min(axis=1)
+        before = np.concatenate(([0], np.cumsum(first + back)[:-1]))
+        inputs = (times.backward - times.weight if split else times.backward).min(axis=1)
+        work = np.zeros(plan.unit.pp, np.int64)
+        np.add.at(work, where, (times.forward + times.backward).sum(axis=1))
+        ramp = np.array([before[where == rank].min() for rank in range(plan.unit.pp)])
+        tail = np.sum(self._step_end(plan), axis=0)
+        least = max(int((first + inputs).sum()), int((work + ramp + tail).max()))
+        if plan.placement == "bubbles":
+            copies = self._copies_ns(plan.unit, plan.batch)
+            least = max(least, (int(work.sum()) + copies) // len(work))
+        return least
+
+    # Whole plans -------------------------------------------------------------------------------
+
+    def evaluate(self, chosen: tuple[Any, ...]) -> int | None:
+        """Return a plan's step; None if it needs more memory than there is."""
+        plan = JobPlan(*chosen)
+        if max(self.memory(plan)) > self.job.memory_bytes:
+            return None
+        return self.priced(plan).step_ns
+
+    def memory(self, plan: JobPlan) -> tuple[int, ...]:
+        """Return the bytes of each rank's fullest GPU, the encoder's unit first."""
+        return self._keep((plan, "memory"), lambda: self._memory(plan))
+
+    def _memory(self, plan: JobPlan) -> tuple[int, ...]:
+        most, layout = self.loads(plan.unit.dp, plan.batch).most, plan.layout(self.job.cp)
+        part = self.job.pipeline(plan.placement)
+        if plan.schedule.spread:
+            found = memory(self.job.parts[part], self.job.device, layout, most)
+        else:
+            found = memory_of(self.chain(part, layout, most), layout)
+        own = tuple(one.total for one in found)
+        if plan.placement == "bubbles":
+            return tuple(a + b for a, b in zip(own, self._copies_bytes(plan), strict=True))
+        return (*self._unit_bytes(plan), *own)
+
+    def _copies_bytes(self, plan: JobPlan) -> list[int]:
+        """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
+        unit, count = plan.unit, self.job.encoder_layers
+        most = self.loads(unit.dp, plan.batch).most
+        layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
+        one = memory_of(self.chain(ENCODER, layout, most), layout)[0]
+        found = []
+        for row in self.priced(plan).program.ranks:
+            # A microbatch is held from its first piece's forward to that piece's backward.
+            live = peak = 0
+            for what in row:
+                live += (what.kind == layer_kind("EF", 0)) - (what.kind == layer_kind("EB", 0))
+                peak = max(peak, live)
+            found.append(one.total + (peak - 1) * one.activations)
+        return found
+
+    def _unit_bytes(self, plan: JobPlan) -> list[int]:
+        """Return the bytes of an encoder's unit, [] without one.
+
+        In 1F1B it holds microbatches for the stages behind it, those of the pipeline included.
+        """
+        own, most = plan.sizes.encoder, self.loads(plan.unit.dp, plan.batch).most
+        if own is None:
+            return []
+        layout = self._unit_layout(plan, own)
+        behind = taken_in(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
+        found = []
+        for rank, one in enumerate(memory_of(self.chain(ENCODER, layout, most), layout)):
+            held = min(plan.batch.microbatches, own.pp - rank)
+            kept = one.activations // held
+            live = min(plan.batch.microbatches, own.pp - rank + behind)
+            found.append(one.total - one.activations + -(-live * kept * plan.unit.dp // own.dp))
+        return found
+
+    def _unit_layout(self, plan: JobPlan, own: Unit) -> ParallelLayout:
+        stages = even_stages(self.job.encoder_layers, own.pp)
+        count = plan.batch.microbatches
+        return ParallelLayout(
+            tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp, stages=stages, microbatches=count
+        )
+
+    def priced(self, plan: JobPlan) -> Priced:
+        """Return a plan's step, simulated."""
+        return self._keep(plan, lambda: self._simulated(plan))
+
+    def _times(self, plan: JobPlan) -> Table:
+        """Return the same of stages in place of layers, recomputation in their backwards."""
+        layout = plan.layout(self.job.cp)
+        table = self.table(self.job.pipeline(plan.placement), layout, plan.batch, plan.unit.dp)
+        return _by_stage(table, plan.stages, plan.recompute)
+
+    def _step_end(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ns of each of the pipeline's ranks for gradients, and for the optimizer."""
+        layout = replace(plan.layout(self.job.cp), recompute="none")
+
+        def found() -> tuple[tuple[int, ...], tuple[int, ...]]:
+            most, part = self.loads(plan.unit.dp, plan.batch).most, plan.placement
+            chain = self.chain(self.job.pipeline(part), layout, most)
+            ends = time_of(chain, self.job.device, layout)
+            return ends.reduce_ns, ends.optimizer_ns
+
+        return self._keep(("end", plan.placement, layout), found)
+
+    def _simulated(self, plan: JobPlan) -> Priced:
+        times, own = self._times(plan), plan.sizes.encoder
+        where, (reduce, optimizer) = plan.layout().placement, self._step_end(plan)
+        if own is not None:
+            front = self._unit_layout(plan, own)
+            table = self.table(ENCODER, front, plan.batch, plan.unit.dp)
+            # A replica of the encoder does what several of the pipeline need, or a part of one's.
+            up, down = plan.unit.dp, own.dp
+            rows = _by_stage(table, front.stages, ())
+            rows = Table(*(-(-row * up // down) for row in rows))
+            times = Table(*(np.concatenate(pair) for pair in zip(rows, times, strict=True)))
+            most = self.loads(plan.unit.dp, plan.batch).most
+            first = time_of(self.chain(ENCODER, front, most), self.job.device, front)
+            where = (*range(own.pp), *(rank + own.pp for rank in where))
+            reduce, optimizer = first.reduce_ns + reduce, first.optimizer_ns + optimizer
+        if plan.batch.ordering != "given" and self.job.arrange is not None:
+            pair = times.forward, times.backward
+            order = np.asarray(self.job.arrange(plan.batch.ordering, len(reduce), *pair))
+            times = Table(*(row[:, order] for row in times))
+        costs = self._costs(plan, times, where)
+        program, graph = self._program(plan, costs)
+        found = node_times(graph, costs)
+        last = np.zeros(len(reduce), np.int64)
+        np.maximum.at(last, graph.rank, found.end[: graph.passes])
+        end = tuple(last.tolist())
+        step = max(map(sum, zip(end, reduce, optimizer, strict=True)))
+        return Priced(step, program, costs, end, reduce, optimizer)
+
+    def _costs(self, plan: JobPlan, times: Table, where: Sequence[int]) -> Costs:
+        inputs = times.backward - times.weight
+        passes: dict[str, Any] = {"F": times.forward, "B": times.backward}
+        passes |= {"I": inputs, "W": times.weight}
+        ranks = max(where) + 1
+        lags = np.zeros((ranks, ranks), np.int64)
+        for (a, b), size in zip(pairwise(where), times.handed.max(axis=1), strict=False):
+            lags[a, b] = lags[b, a] = max(lags[a, b], self.job.device.send_ns(int(size)))
+        collectives = {}
+        if plan.schedule.spread:
+            passes |= self._output_passes(plan)
+            size, pp = int(times.handed[-1].max()), plan.unit.pp
+            ns = self.job.device.gather_ns(size, pp, across=True)
+            collectives = {"CX": ns, "CG": ns, "CS": self.job.device.network_latency_ns}
+        if plan.placement == "bubbles":
+            passes |= self._copied(plan)
+        return Costs(passes, lags, collectives, {}, overlap=False)
+
+    def _output_passes(self, plan: JobPlan) -> dict[str, list[list[int]]]:
+        """Return the passes of an output layer that all ranks have a part of.
+
+        Algorithm 2's S makes the inputs' gradients, too, and its T the weights' alone.
+        """
+        layout, model = plan.layout(self.job.cp), self.job.parts[self.job.pipeline(plan.placement)]
+        rows: list[list[int]] = [[], []]
+        for load in self.loads(plan.unit.dp, plan.batch).microbatches:
+            one = output_layer(model, self.job.device, layout, load)
+            early = one.backward_ns - one.weight_ns if plan.schedule.name.endswith("alg2") else 0
+            rows[0].append(one.forward_ns + early)
+            rows[1].append(one.backward_ns - early)
+        return {kind: [row] * plan.unit.pp for kind, row in zip("ST", rows, strict=True)}
+
+    def _copied(self, plan: JobPlan) -> dict[str, list[list[int]]]:
+        """Return the times of an encoder's pieces on each rank, by microbatch."""
+        layout = ParallelLayout(tp=plan.unit.tp, dp=plan.unit.dp, cp=self.job.cp)
+        table = self.table(ENCODER, layout, plan.batch, plan.unit.dp)
+        count = self.job.encoder_layers
+        rows = _by_stage(table, even_stages(count, min(PIECES, count)), ())
+        return {
+            layer_kind(name, piece): [row.tolist()] * plan.unit.pp
+            for name, times in (("EF", rows.forward), ("EB", rows.backward))
+            for piece, row in enumerate(times)
+        }
+
+    def _program(self, plan: JobPlan, costs: Costs) -> tuple[Program, Graph]:
+        """Return a plan's program and graph; programs without copies depend on sizes alone."""
+        count, pp, own = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
+        if plan.placement == "bubbles":
+            plain = schedule_of(plan.schedule, pp, count)
+            filled = with_encoders(plain, costs, [_times_of(costs)])
+            return filled, make_graph(filled)
+
+        def made() -> tuple[Program, Graph]:
+            program = program_of(plan.schedule, pp, count, own)
+            return program, make_graph(program)
+
+        return self._keep((plan.schedule, pp, own and own.pp, count), made)
+
+
+def schedule_of(chosen: Schedule, ranks: int, microbatches: int) -> Program:
+    """Return the program of a schedule."""
+    options = {"chunks": chosen.chunks} if chosen.name.startswith("interleaved") else {}
+    return schedule(chosen.name, ranks=ranks, microbatches=microbatches, **options)
+
+
+def program_of(chosen: Schedule, pp: int, microbatches: int, encoder: Unit | None) -> Program:
+    """Return the program of a step, with an encoder's unit in front if there is one."""
+    if encoder is None:
+        return schedule_of(chosen, pp, microbatches)
+    return units_program((Unit(pp=encoder.pp), Unit(pp=pp, vpp=chosen.chunks)), microbatches)
+
+
+def even_stages(layers: int, stages: int) -> tuple[int, ...]:
+    """Return equal numbers of layers, one more for the first stages.
+
+    >>> even_stages(7, 3)
+    (3, 2, 2)
+    """
+    size, rest = divmod(layers, stages)
+    return (size + 1,) * rest + (size,) * (stages - rest)
+
+
+def _by_stage(table: Table, stages: Sequence[int], recompute: Sequence[Sequence[int]]) -> Table:
+    """Return the sums of layers, and of what is recomputed; bytes are those of the last layer."""
+    starts = [0, *accumulate(stages)][:-1]
+    forward, backward, weight = (
+        np.add.reduceat(row, starts, axis=0)
+        for row in (table.forward, table.backward, table.weight)
+    )
+    again = np.zeros_like(forward)
+    for stage, positions in enumerate(recompute):
+        if positions:
+            layers = [starts[stage] + at for at in positions]
+            again[stage] = table.again[layers].sum(axis=0)
+    handed = table.handed[[end - 1 for end in accumulate(stages)]]
+    return Table(forward, backward + again, weight, again, handed)
+
+
+def _times_of(costs: Costs) -> EncoderTimes:
+    """Return an encoder's mean times by piece, and each microbatch's share of them."""
+    tables: dict[str, Any] = dict(costs.pass_ns)
+    forward, backward = (
+        [tables[kind][0] for kind in sorted(tables) if kind.startswith(name)]
+        for name in ("EF", "EB")
+    )
+    mean = [max(1, sum(row) // len(row)) for row in forward]
+    back = [sum(row) // len(row) for row in backward]
+    shares = tuple(max(1, 1000 * each // mean[0]) for each in forward[0])
+    return EncoderTimes(tuple(mean), tuple(back) if any(back) else (), shares)
