@@ -18,6 +18,8 @@ from ..stage_split import candidates, layer_based, parameter_based, profile_base
 from .plan import Amounts, Batch, JobPlan, Schedule, Sizes
 from .pricing import Pricer
 
+# The least variance is searched over all borders, which takes long for more stages.
+MOST_VARIED = 8
 Policy = tuple[tuple[int, ...], ...]
 Layers = tuple[int, ...]
 
@@ -52,12 +54,20 @@ def stages_to_try(
 ) -> list[Layers]:
     """Return splits of the layers, without repetition."""
     empty = JobPlan(placement, sizes, chosen, batch, (), ())
-    layers, where = mean_layers(pricer, empty), empty.layout().placement
+    where, layers = empty.layout().placement, mean_layers(pricer, empty)
+    # Of different schedules and numbers of microbatches many are the same.
+    key = ("stages", where, tuple((one.forward_ns, one.backward_ns) for one in layers), keep)
+    return pricer.keep(key, lambda: _splits(layers, where, keep))
+
+
+def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
     stages = len(where)
     both = [layer.forward_ns + layer.backward_ns for layer in layers]
     found = [partition(both, where), layer_based(layers, stages), parameter_based(layers, stages)]
     if stages > 1:
-        found += [profile_based(layers, stages), *candidates(layers, stages, keep=keep)]
+        found += candidates(layers, stages, keep=keep)
+    if 1 < stages <= MOST_VARIED:
+        found.append(profile_based(layers, stages))
     one = merge_encoder(layers)
     whole = len(layers) - len(one) + 1
     if whole > 1 and stages <= len(one):

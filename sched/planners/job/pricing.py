@@ -18,7 +18,7 @@ import numpy as np
 from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.graph import Graph, make_graph
 from ...ir.kinds import layer_kind
-from ...ir.program import Program
+from ...ir.program import Pass, Program
 from ...ir.registry import schedule
 from ...shapes import (
     Amounts,
@@ -77,7 +77,8 @@ class Pricer:
         self.job = job
         self._kept: dict[Hashable, Any] = {}
 
-    def _keep(self, key: Hashable, make: Callable[[], T]) -> T:
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key, or make it."""
         if key not in self._kept:
             self._kept[key] = make()
         found: T = self._kept[key]
@@ -86,7 +87,7 @@ class Pricer:
     def loads(self, dp: int, batch: Batch) -> StepLoads:
         """Return a step's microbatches; their order is another matter."""
         key = batch._replace(ordering="given")
-        return self._keep(("loads", dp, key), lambda: self.job.loads(dp, key))
+        return self.keep(("loads", dp, key), lambda: self.job.loads(dp, key))
 
     def chain(self, part: str, layout: ParallelLayout, amounts: Amounts) -> tuple[LayerCost, ...]:
         """Return the layers of a part of the model for a microbatch."""
@@ -94,7 +95,7 @@ class Pricer:
         like = ParallelLayout(tp=layout.tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
         key = (part, like, tuple(amounts.values()))
         model = self.job.parts[part]
-        return self._keep(key, lambda: layer_costs(model, self.job.device, like, amounts))
+        return self.keep(key, lambda: layer_costs(model, self.job.device, like, amounts))
 
     def table(self, part: str, layout: ParallelLayout, batch: Batch, dp: int) -> Table:
         """Return the layers' times for the microbatches of the heaviest of dp replicas."""
@@ -108,7 +109,7 @@ class Pricer:
 
         deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
         key = ("table", part, layout.tp, deep, spread, dp, batch.microbatches, batch.grouping)
-        return self._keep(key, made)
+        return self.keep(key, made)
 
     # Bounds ------------------------------------------------------------------------------------
 
@@ -121,8 +122,12 @@ class Pricer:
                 return self._bound_of_batch(placement, sizes, one, batch)
             case (_, _, _, _, stages):
                 return self.bound_of_stages(JobPlan(*chosen, recompute=((),) * len(stages)))
-            case (_, _, _, _, _, _):
-                return self.bound_of_stages(JobPlan(*chosen))
+            case (placement, _, _, _, _, _):
+                plan = JobPlan(*chosen)
+                least = self.bound_of_stages(plan)
+                # Encoders in its bubbles make no step shorter, and take long to place.
+                alone = self.priced(plan, copies=False).step_ns if placement == "bubbles" else 0
+                return max(least, alone)
         return 0
 
     def _bound_of_sizes(self, placement: str, sizes: Sizes) -> int | None:
@@ -158,7 +163,7 @@ class Pricer:
             states = memory_of(chain, layout)[0].states
             return max(0, work), states, end.reduce_ns[0] + end.optimizer_ns[0]
 
-        return self._keep((part, unit.tp, unit.dp), whole)
+        return self.keep((part, unit.tp, unit.dp), whole)
 
     def _bound_of_batch(self, placement: str, sizes: Sizes, chosen: Schedule, batch: Batch) -> int:
         """Return a bound for any stages: work of the heaviest replica, and a microbatch's way.
@@ -216,39 +221,41 @@ class Pricer:
         plan = JobPlan(*chosen)
         if max(self.memory(plan)) > self.job.memory_bytes:
             return None
-        return self.priced(plan).step_ns
+        found = self.priced(plan)
+        if plan.placement == "bubbles" and max(self.memory(plan, found)) > self.job.memory_bytes:
+            return None
+        return found.step_ns
 
-    def memory(self, plan: JobPlan) -> tuple[int, ...]:
-        """Return the bytes of each rank's fullest GPU, the encoder's unit first."""
-        return self._keep((plan, "memory"), lambda: self._memory(plan))
+    def memory(self, plan: JobPlan, found: Priced | None = None) -> tuple[int, ...]:
+        """Return the bytes of each rank's fullest GPU, the encoder's unit first.
 
-    def _memory(self, plan: JobPlan) -> tuple[int, ...]:
+        `found`: the plan's step, from which it is read how many microbatches copies of an encoder
+        hold; without it two are counted.
+        """
+        own, front = self.keep((plan, "memory"), lambda: self._memory(plan))
+        if plan.placement == "bubbles":
+            own = tuple(a + b for a, b in zip(own, self._copies_bytes(plan, found), strict=True))
+        return front + own
+
+    def _memory(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
         most, layout = self.loads(plan.unit.dp, plan.batch).most, plan.layout(self.job.cp)
         part = self.job.pipeline(plan.placement)
         if plan.schedule.spread:
             found = memory(self.job.parts[part], self.job.device, layout, most)
         else:
             found = memory_of(self.chain(part, layout, most), layout)
-        own = tuple(one.total for one in found)
-        if plan.placement == "bubbles":
-            return tuple(a + b for a, b in zip(own, self._copies_bytes(plan), strict=True))
-        return (*self._unit_bytes(plan), *own)
+        return tuple(one.total for one in found), tuple(self._unit_bytes(plan))
 
-    def _copies_bytes(self, plan: JobPlan) -> list[int]:
+    def _copies_bytes(self, plan: JobPlan, found: Priced | None) -> list[int]:
         """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
         unit, count = plan.unit, self.job.encoder_layers
         most = self.loads(unit.dp, plan.batch).most
         layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
         one = memory_of(self.chain(ENCODER, layout, most), layout)[0]
-        found = []
-        for row in self.priced(plan).program.ranks:
-            # A microbatch is held from its first piece's forward to that piece's backward.
-            live = peak = 0
-            for what in row:
-                live += (what.kind == layer_kind("EF", 0)) - (what.kind == layer_kind("EB", 0))
-                peak = max(peak, live)
-            found.append(one.total + (peak - 1) * one.activations)
-        return found
+        held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
+        if found is not None:
+            held = [_most_held(row) for row in found.program.ranks]
+        return [one.total + (peak - 1) * one.activations for peak in held]
 
     def _unit_bytes(self, plan: JobPlan) -> list[int]:
         """Return the bytes of an encoder's unit, [] without one.
@@ -275,9 +282,10 @@ class Pricer:
             tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp, stages=stages, microbatches=count
         )
 
-    def priced(self, plan: JobPlan) -> Priced:
-        """Return a plan's step, simulated."""
-        return self._keep(plan, lambda: self._simulated(plan))
+    def priced(self, plan: JobPlan, *, copies: bool = True) -> Priced:
+        """Return a plan's step, simulated; without `copies` of encoders none are in its bubbles."""
+        copies = copies and plan.placement == "bubbles"
+        return self.keep((plan, copies), lambda: self._simulated(plan, copies))
 
     def _times(self, plan: JobPlan) -> Table:
         """Return the same of stages in place of layers, recomputation in their backwards."""
@@ -295,9 +303,9 @@ class Pricer:
             ends = time_of(chain, self.job.device, layout)
             return ends.reduce_ns, ends.optimizer_ns
 
-        return self._keep(("end", plan.placement, layout), found)
+        return self.keep(("end", plan.placement, layout), found)
 
-    def _simulated(self, plan: JobPlan) -> Priced:
+    def _simulated(self, plan: JobPlan, copies: bool) -> Priced:
         times, own = self._times(plan), plan.sizes.encoder
         where, (reduce, optimizer) = plan.layout().placement, self._step_end(plan)
         if own is not None:
@@ -316,8 +324,8 @@ class Pricer:
             pair = times.forward, times.backward
             order = np.asarray(self.job.arrange(plan.batch.ordering, len(reduce), *pair))
             times = Table(*(row[:, order] for row in times))
-        costs = self._costs(plan, times, where)
-        program, graph = self._program(plan, costs)
+        costs = self._costs(plan, times, where, copies)
+        program, graph = self._program(plan, costs, copies)
         found = node_times(graph, costs)
         last = np.zeros(len(reduce), np.int64)
         np.maximum.at(last, graph.rank, found.end[: graph.passes])
@@ -325,7 +333,7 @@ class Pricer:
         step = max(map(sum, zip(end, reduce, optimizer, strict=True)))
         return Priced(step, program, costs, end, reduce, optimizer)
 
-    def _costs(self, plan: JobPlan, times: Table, where: Sequence[int]) -> Costs:
+    def _costs(self, plan: JobPlan, times: Table, where: Sequence[int], copies: bool) -> Costs:
         inputs = times.backward - times.weight
         passes: dict[str, Any] = {"F": times.forward, "B": times.backward}
         passes |= {"I": inputs, "W": times.weight}
@@ -339,7 +347,7 @@ class Pricer:
             size, pp = int(times.handed[-1].max()), plan.unit.pp
             ns = self.job.device.gather_ns(size, pp, across=True)
             collectives = {"CX": ns, "CG": ns, "CS": self.job.device.network_latency_ns}
-        if plan.placement == "bubbles":
+        if copies:
             passes |= self._copied(plan)
         return Costs(passes, lags, collectives, {}, overlap=False)
 
@@ -369,10 +377,10 @@ class Pricer:
             for piece, row in enumerate(times)
         }
 
-    def _program(self, plan: JobPlan, costs: Costs) -> tuple[Program, Graph]:
+    def _program(self, plan: JobPlan, costs: Costs, copies: bool) -> tuple[Program, Graph]:
         """Return a plan's program and graph; programs without copies depend on sizes alone."""
         count, pp, own = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
-        if plan.placement == "bubbles":
+        if copies:
             plain = schedule_of(plan.schedule, pp, count)
             filled = with_encoders(plain, costs, [_times_of(costs)])
             return filled, make_graph(filled)
@@ -381,7 +389,7 @@ class Pricer:
             program = program_of(plan.schedule, pp, count, own)
             return program, make_graph(program)
 
-        return self._keep((plan.schedule, pp, own and own.pp, count), made)
+        return self.keep((plan.schedule, pp, own and own.pp, count), made)
 
 
 def schedule_of(chosen: Schedule, ranks: int, microbatches: int) -> Program:
@@ -405,6 +413,16 @@ def even_stages(layers: int, stages: int) -> tuple[int, ...]:
     """
     size, rest = divmod(layers, stages)
     return (size + 1,) * rest + (size,) * (stages - rest)
+
+
+def _most_held(row: Sequence[Pass]) -> int:
+    """Return the most microbatches that a rank's copy of an encoder holds at a time."""
+    held = peak = 0
+    for what in row:
+        # From its first piece's forward to that piece's backward.
+        held += (what.kind == layer_kind("EF", 0)) - (what.kind == layer_kind("EB", 0))
+        peak = max(peak, held)
+    return max(1, peak)
 
 
 def _by_stage(table: Table, stages: Sequence[int], recompute: Sequence[Sequence[int]]) -> Table:
