@@ -71,7 +71,7 @@ def is_count(word: str) -> bool:
     return word.isdecimal() and len(word) < 19 and int(word) > 0
 
 
-def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, in this order in its help."""
     return lambda command: functools.reduce(lambda made, add: add(made), reversed(options), command)
 

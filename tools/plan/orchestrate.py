@@ -7,28 +7,34 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ...sched.planners.orchestration.models import FROZEN, PRESETS, preset, read_modules
+from ...sched.planners.orchestration.models import FROZEN, modules_of, read_modules
 from ...sched.planners.orchestration.search import rigid
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
+from ...sched.shapes import Device, read_device, read_model
 from ..console.reporting import emit, make_table, write_plan
 from ..inputs.files import parse_text
-from ..inputs.models import draw_costs, parse_sizes
+from ..inputs.models import (
+    amounts_of,
+    device_option,
+    draw_costs,
+    memory_limit,
+    model_option,
+    parse_sizes,
+    renamed,
+)
+from ..inputs.programs import with_options
 
 
 @click.command("orchestrate")
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs of the cluster.")
 @click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples a step.")
-@click.option(
-    "--model",
-    required=True,
-    metavar="NAME|FILE",
-    help=f"{', '.join(PRESETS)}, or a JSON file of modules with measured times.",
-)
-@click.option("--memory", default=74.0, show_default=True, help="GB of a GPU that may be used.")
-@click.option("--link", default=25.0, show_default=True, help="GB/s from GPU to GPU of two nodes.")
+@model_option()
+@click.option("--costs", type=click.Path(path_type=Path), help="Measured modules (JSON) instead.")
+@device_option()
+@click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
 @click.option("--vpp", default="1", show_default=True, help="Chunks a stage to try, as 1,2,4.")
-@click.option("--images", type=click.IntRange(min=1), help="Images of a sample.  [default: 4]")
+@click.option("--tiles", type=click.IntRange(min=1), help="Of a sample.  [default: the model's]")
 @click.option("--frozen", multiple=True, type=click.Choice(FROZEN), help="No weight gradients.")
 @click.option("--recompute", is_flag=True, help="Recompute every layer (of a named model).")
 @click.option(
@@ -39,16 +45,20 @@ from ..inputs.models import draw_costs, parse_sizes
 @click.option("--resource", default="tiles", show_default=True, help="What images cost in --data.")
 @click.option("--keep", default=5, show_default=True, type=click.IntRange(1, 100))
 @click.option("--seed", default=0, show_default=True, help="Of the samples drawn from --data.")
+@with_options(
+    renamed(memory="--memory-gb", link="network_bytes_per_s in --device FILE", images="--tiles")
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the best layout here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def orchestrate_command(
     gpus: int,
     batch: int,
-    model: str,
-    memory: float,
-    link: float,
+    model: str | None,
+    costs: Path | None,
+    device: str,
+    memory_gb: float | None,
     vpp: str,
-    images: int | None,
+    tiles: int | None,
     frozen: tuple[str, ...],
     recompute: bool,
     data: Path | None,
@@ -65,15 +75,15 @@ def orchestrate_command(
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b --json
     """
-    if not (memory > 0 and link > 0 and memory < 10**6 and link < 10**6):
-        raise ValueError(f"--memory {memory}, --link {link}: give GB and GB/s above 0")
-    costs = draw_costs(data, resource, batch, seed) if data else []
-    modules = _modules(model, images, frozen, recompute, costs)
-    chunks, speed = parse_sizes(vpp, "--vpp"), max(1, int(link * 1000))
-    room = int(memory * 10**9)
+    found_device = read_device(device)
+    drawn = draw_costs(data, resource, batch, seed) if data else []
+    modules, mean = _modules(model, costs, found_device, tiles, frozen, recompute, drawn)
+    chunks = parse_sizes(vpp, "--vpp")
+    room = memory_limit(memory_gb, found_device)
+    speed = found_device.network_bytes_per_s // 10**6
     job = OrchestrationProblem(modules, gpus, batch, room, link_mb_per_s=speed, chunks=chunks)
     start = time.perf_counter()
-    work = _work(modules, costs, images if model in PRESETS else None)
+    work = _work(modules, drawn, mean)
     found = plan_layouts(job, keep, work)
     milliseconds = 1000 * (time.perf_counter() - start)
     usual = rigid(job)
@@ -84,40 +94,37 @@ def orchestrate_command(
 
 
 def _modules(
-    model: str,
-    images: int | None,
+    model: str | None,
+    costs: Path | None,
+    device: Device,
+    tiles: int | None,
     frozen: Sequence[str],
     recompute: bool,
-    costs: Sequence[int],
-) -> tuple[Module, ...]:
-    if model in PRESETS:
-        return preset(model, _images(images, costs), frozen, recompute)
-    path = Path(model)
-    if not path.is_file():
-        raise ValueError(
-            f"--model {model!r}: there is no such file; known models are {', '.join(PRESETS)}"
-        )
-    if frozen or recompute or images:
-        raise ValueError(
-            "--frozen, --recompute and --images are for named models; put them into the file"
-        )
-    return parse_text(path, read_modules)
-
-
-def _images(images: int | None, costs: Sequence[int]) -> int:
-    """Return the images of a sample: as given, else the mean of the data, else 4."""
-    if images is not None:
-        return images
-    return max(1, round(sum(costs) / len(costs))) if costs else 4
+    drawn: Sequence[int],
+) -> tuple[tuple[Module, ...], int | None]:
+    """Return the modules, and the tiles of the sample that their times are of, where known."""
+    if costs is not None:
+        if model is not None or frozen or recompute or tiles:
+            raise ValueError(
+                "--model, --frozen, --recompute and --tiles do not go with --costs; put them there"
+            )
+        return parse_text(costs, read_modules), None
+    if model is None:
+        raise ValueError("give --model, or --costs FILE of measured modules")
+    found = read_model(model)
+    if tiles is None and drawn:
+        tiles = max(1, round(sum(drawn) / len(drawn)))
+    amounts = amounts_of(found, tiles, None)
+    return modules_of(found, device, amounts, frozen, recompute), tiles
 
 
 def _work(
-    modules: Sequence[Module], costs: Sequence[int], images: int | None
+    modules: Sequence[Module], costs: Sequence[int], tiles: int | None
 ) -> dict[str, list[int]]:
     """Return samples' work in encoder and generator, in thousandths of the modules' times."""
     if not costs:
         return {}
-    mean = sum(costs) / len(costs) if images is None else images
+    mean = sum(costs) / len(costs) if tiles is None else tiles
     if mean == 0:
         raise ValueError("no sample of --data has any images; leave --data out")
     shares = [round(MEAN * cost / mean) for cost in costs]
