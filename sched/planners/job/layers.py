@@ -15,10 +15,10 @@ from ...shapes import LayerCost, memory_of, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
 from ..stage_split import candidates, layer_based, parameter_based, profile_based
-from .plan import Amounts, Batch, JobPlan, Schedule, Sizes
+from .plan import Batch, JobPlan, Schedule, Sizes
 from .pricing import Pricer
 
-# The least variance is searched over all borders, which takes long for more stages.
+# With more stages, of a layer or two each, there is little to vary.
 MOST_VARIED = 8
 Policy = tuple[tuple[int, ...], ...]
 Layers = tuple[int, ...]
@@ -37,37 +37,26 @@ def choices(pricer: Pricer, keep: int = 5) -> list[Any]:
     ]
 
 
-def mean_load(loads: Sequence[Amounts]) -> dict[str, int]:
-    """Return the mean microbatch, whole amounts."""
-    return {name: sum(load[name] for load in loads) // len(loads) for name in loads[0]}
-
-
-def mean_layers(pricer: Pricer, plan: JobPlan) -> tuple[LayerCost, ...]:
-    """Return the pipeline's layers for a mean microbatch."""
-    load = mean_load(pricer.loads(plan.unit.dp, plan.batch).microbatches)
-    layout = replace(plan.layout(pricer.job.cp), stages=(), recompute="none")
-    return pricer.chain(pricer.job.pipeline(plan.placement), layout, load)
-
-
 def stages_to_try(
     pricer: Pricer, placement: str, sizes: Sizes, chosen: Schedule, batch: Batch, *, keep: int
 ) -> list[Layers]:
     """Return splits of the layers, without repetition."""
     empty = JobPlan(placement, sizes, chosen, batch, (), ())
-    where, layers = empty.layout().placement, mean_layers(pricer, empty)
-    # Of different schedules and numbers of microbatches many are the same.
-    key = ("stages", where, tuple((one.forward_ns, one.backward_ns) for one in layers), keep)
+    job, where, part = pricer.job, empty.layout().placement, pricer.job.pipeline(placement)
+    # Of the mean sample: how many of them a microbatch holds does not change what is even.
+    load = {name: amount // job.batch for name, amount in job.amounts.items()}
+    layers = pricer.chain(part, replace(empty.layout(job.cp), recompute="none"), load)
+    key = ("stages", part, where, sizes.pipeline.tp, chosen.spread, keep)
     return pricer.keep(key, lambda: _splits(layers, where, keep))
 
 
 def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
     stages = len(where)
     both = [layer.forward_ns + layer.backward_ns for layer in layers]
-    found = [partition(both, where), layer_based(layers, stages), parameter_based(layers, stages)]
-    if stages > 1:
-        found += candidates(layers, stages, keep=keep)
+    found = [partition(both, where), layer_based(layers, stages)]
     if 1 < stages <= MOST_VARIED:
-        found.append(profile_based(layers, stages))
+        found += [parameter_based(layers, stages), profile_based(layers, stages)]
+        found += candidates(layers, stages, keep=keep)
     one = merge_encoder(layers)
     whole = len(layers) - len(one) + 1
     if whole > 1 and stages <= len(one):

@@ -24,6 +24,7 @@ from ..orchestration.search import divisors
 from ..orchestration.units import TENSOR_SIZES, Unit
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 ENCODER, LANGUAGE, WHOLE = "encoder", "language", "whole"
 PLACEMENTS = ("first", "bubbles", "units")
 # More microbatches a stage than this shorten a step by less than a hundredth.

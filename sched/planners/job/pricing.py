@@ -34,11 +34,13 @@ from ...simulation.costs import Costs
 from ...simulation.simulator import node_times
 from ..orchestration.simulated import units_program
 from ..orchestration.units import Unit, taken_in
-from .plan import ENCODER, Batch, Ints, Job, JobPlan, Schedule, Sizes, StepLoads
+from .plan import ENCODER, Batch, Floats, Ints, Job, JobPlan, Schedule, Sizes, StepLoads
 
 T = TypeVar("T")
 # Pieces of an encoder's copy: a program of all its layers would be as long as the model is deep.
 PIECES = 2
+# Rates are computed for an amount so large that rounding does not matter.
+_MANY = 10**6
 
 
 class Table(NamedTuple):
@@ -99,17 +101,35 @@ class Pricer:
 
     def table(self, part: str, layout: ParallelLayout, batch: Batch, dp: int) -> Table:
         """Return the layers' times for the microbatches of the heaviest of dp replicas."""
-        names = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
+        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
 
         def made() -> Table:
+            fixed, rates = self.keep(
+                ("rates", part, layout.tp, deep, spread), lambda: self._rates(part, layout)
+            )
             loads = self.loads(dp, batch).microbatches
-            chains = [self.chain(part, layout, load) for load in loads]
-            rows = ([[getattr(one, name) for one in chain] for chain in chains] for name in names)
-            return Table(*(np.array(row, np.int64).T for row in rows))
+            amounts = np.array([[load[name] for name in self.job.amounts] for load in loads])
+            rows = np.rint(fixed[:, :, None] + rates @ amounts.T).astype(np.int64)
+            return Table(*rows)
 
-        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
         key = ("table", part, layout.tp, deep, spread, dp, batch.microbatches, batch.grouping)
         return self.keep(key, made)
+
+    def _rates(self, part: str, layout: ParallelLayout) -> tuple[Floats, Floats]:
+        """Return what a layer's costs are made of: (costs, layers) and, by resource, one more.
+
+        They are linear in a microbatch's amounts, but for their rounding.
+        """
+        names = tuple(self.job.amounts)
+        costs = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
+
+        def of(amounts: Amounts) -> Floats:
+            chain = self.chain(part, layout, amounts)
+            return np.array([[getattr(one, cost) for one in chain] for cost in costs], np.float64)
+
+        fixed = of(dict.fromkeys(names, 0))
+        each = [(of(dict.fromkeys(names, 0) | {name: _MANY}) - fixed) / _MANY for name in names]
+        return fixed, np.stack(each, axis=2)
 
     # Bounds ------------------------------------------------------------------------------------
 
