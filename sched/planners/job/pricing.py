@@ -37,6 +37,8 @@ from ..orchestration.units import Unit, taken_in
 from .plan import ENCODER, Batch, Floats, Ints, Job, JobPlan, Schedule, Sizes, StepLoads
 
 T = TypeVar("T")
+# Of each rank the ns for gradients, and for the optimizer.
+StepEnd = tuple[tuple[int, ...], tuple[int, ...]]
 # Pieces of an encoder's copy: a program of all its layers would be as long as the model is deep.
 PIECES = 2
 # Rates are computed for an amount so large that rounding does not matter.
@@ -193,16 +195,25 @@ class Pricer:
         least of the larger of both is where they are equal.
         """
         unit, part = sizes.pipeline, self.job.pipeline(placement)
-        layout = self._plain(unit, chosen)
-        each = self.table(part, layout, batch, unit.dp).work
-        work, way, pp = int(each.sum()), int(each.min()), unit.pp
+        table = self.table(part, self._plain(unit, chosen), batch, unit.dp)
+        # Senders wait for each message: of each microbatch there and back, over every border.
+        least_sent = int(table.handed.max(axis=1).min())
+        hops = 2 * (unit.pp - 1) * chosen.chunks * self.job.device.send_ns(least_sent)
+        each, pp = table.work + hops, unit.pp
+        work, way = int(each.sum()) - hops, int(each.min())
         copies = self._copies_ns(unit, batch) if placement == "bubbles" else 0
         tail = self._whole(part, unit)[2]
         least = max((work + copies + tail) // pp, way)
         if pp > 1 and not (chosen.is_split or chosen.chunks > 1):
             share = max(0.0, (work - (pp - 1) * way) / (work + (pp - 1) * (work - way) + 1))
             least = max(least, int((way + share * (work - way)) * 0.999999))
-        return least
+        if sizes.encoder is None:
+            return least
+        own = sizes.encoder
+        layout = ParallelLayout(tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp)
+        first = self.table(ENCODER, layout, batch, unit.dp).work * unit.dp // own.dp
+        # Each microbatch comes through the encoder first, and goes back through it last.
+        return max(least + int(first.min()), int(first.sum()) // own.pp)
 
     def _plain(self, unit: Unit, chosen: Schedule) -> ParallelLayout:
         """Return a layout that layers cost the same in as in all others of these sizes."""
@@ -217,21 +228,26 @@ class Pricer:
 
     def bound_of_stages(self, plan: JobPlan) -> int:
         """Return the most that a rank works, with the way to it and back."""
-        times = self._times(plan)
-        where = np.asarray(plan.layout().placement)
-        split = plan.schedule.is_split
-        first = times.forward.min(axis=1)
-        back = np.zeros_like(first) if split else times.backward.min(axis=1)
-        before = np.concatenate(([0], np.cumsum(first + back)[:-1]))
-        inputs = (times.backward - times.weight if split else times.backward).min(axis=1)
-        work = np.zeros(plan.unit.pp, np.int64)
-        np.add.at(work, where, (times.forward + times.backward).sum(axis=1))
-        ramp = np.array([before[where == rank].min() for rank in range(plan.unit.pp)])
-        tail = np.sum(self._step_end(plan), axis=0)
-        least = max(int((first + inputs).sum()), int((work + ramp + tail).max()))
+        times, where, ends = self._joined(plan)
+        ranks, split = max(where) + 1, plan.schedule.is_split
+        lags = self._lags(times, where)
+        ahead = np.array([lags[a, b] for a, b in pairwise(where)] + [0])
+        behind = np.concatenate(([0], ahead[:-1]))
+        first = times.forward.min(axis=1) + ahead
+        back = (times.backward - times.weight if split else times.backward).min(axis=1) + behind
+        before = np.concatenate(([0], np.cumsum(first + (0 if split else back))[:-1]))
+        at, count = np.asarray(where), times.forward.shape[1]
+        work = np.zeros(ranks, np.int64)
+        # Senders wait for their messages, but for the one that a rank sends last.
+        np.add.at(work, at, (times.forward + times.backward).sum(axis=1))
+        np.add.at(work, at, count * (ahead + behind))
+        ramp = np.array([before[at == rank].min() for rank in range(ranks)])
+        tail = np.sum(ends, axis=0)
+        least = int((work + ramp + tail - lags.max(axis=1)).max())
+        least = max(least, int((first + back).sum() - ahead.max(initial=0)))
         if plan.placement == "bubbles":
             copies = self._copies_ns(plan.unit, plan.batch)
-            least = max(least, (int(work.sum()) + copies) // len(work))
+            least = max(least, (int((work - lags.max(axis=1)).sum()) + copies) // ranks)
         return least
 
     # Whole plans -------------------------------------------------------------------------------
@@ -307,17 +323,34 @@ class Pricer:
         copies = copies and plan.placement == "bubbles"
         return self.keep((plan, copies), lambda: self._simulated(plan, copies))
 
+    def extra_ns(self, plan: JobPlan) -> tuple[list[int], list[int]]:
+        """Return the ns of each of the pipeline's ranks for recomputation, and TP's collectives."""
+        times, where = self._times(plan), plan.layout().placement
+        free = replace(self.job.device, link_bytes_per_s=2**60, link_latency_ns=0)
+        layout = plan.layout(self.job.cp)
+        model = self.job.parts[self.job.pipeline(plan.placement)]
+        like = replace(layout, stages=(), recompute="none")
+        most = self.loads(plan.unit.dp, plan.batch).most
+        a, b = (layer_costs(model, each, like, most) for each in (self.job.device, free))
+        both = [sum(one.forward_ns + one.backward_ns for one in chain) for chain in (a, b)]
+        share = 1 - both[1] / max(1, both[0])
+        again, work = [0] * plan.unit.pp, [0] * plan.unit.pp
+        for stage, rank in enumerate(where):
+            again[rank] += int(times.again[stage].sum())
+            work[rank] += int((times.forward[stage] + times.backward[stage]).sum())
+        return again, [int(share * (one - two)) for one, two in zip(work, again, strict=True)]
+
     def _times(self, plan: JobPlan) -> Table:
         """Return the same of stages in place of layers, recomputation in their backwards."""
         layout = plan.layout(self.job.cp)
         table = self.table(self.job.pipeline(plan.placement), layout, plan.batch, plan.unit.dp)
         return _by_stage(table, plan.stages, plan.recompute)
 
-    def _step_end(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _step_end(self, plan: JobPlan) -> StepEnd:
         """Return the ns of each of the pipeline's ranks for gradients, and for the optimizer."""
         layout = replace(plan.layout(self.job.cp), recompute="none")
 
-        def found() -> tuple[tuple[int, ...], tuple[int, ...]]:
+        def found() -> StepEnd:
             most, part = self.loads(plan.unit.dp, plan.batch).most, plan.placement
             chain = self.chain(self.job.pipeline(part), layout, most)
             ends = time_of(chain, self.job.device, layout)
@@ -325,21 +358,27 @@ class Pricer:
 
         return self.keep(("end", plan.placement, layout), found)
 
-    def _simulated(self, plan: JobPlan, copies: bool) -> Priced:
+    def _joined(self, plan: JobPlan) -> tuple[Table, tuple[int, ...], StepEnd]:
+        """Return times by stage, the rank of each, and the step's end, an encoder's unit first."""
         times, own = self._times(plan), plan.sizes.encoder
-        where, (reduce, optimizer) = plan.layout().placement, self._step_end(plan)
-        if own is not None:
-            front = self._unit_layout(plan, own)
-            table = self.table(ENCODER, front, plan.batch, plan.unit.dp)
-            # A replica of the encoder does what several of the pipeline need, or a part of one's.
-            up, down = plan.unit.dp, own.dp
-            rows = _by_stage(table, front.stages, ())
-            rows = Table(*(-(-row * up // down) for row in rows))
-            times = Table(*(np.concatenate(pair) for pair in zip(rows, times, strict=True)))
-            most = self.loads(plan.unit.dp, plan.batch).most
-            first = time_of(self.chain(ENCODER, front, most), self.job.device, front)
-            where = (*range(own.pp), *(rank + own.pp for rank in where))
-            reduce, optimizer = first.reduce_ns + reduce, first.optimizer_ns + optimizer
+        where, ends = plan.layout().placement, self._step_end(plan)
+        if own is None:
+            return times, where, ends
+        front = self._unit_layout(plan, own)
+        table = self.table(ENCODER, front, plan.batch, plan.unit.dp)
+        # A replica of the encoder does what several of the pipeline need, or a part of one's.
+        rows = _by_stage(table, front.stages, ())
+        rows = Table(*(-(-row * plan.unit.dp // own.dp) for row in rows))
+        most = self.loads(plan.unit.dp, plan.batch).most
+        first = time_of(self.chain(ENCODER, front, most), self.job.device, front)
+        return (
+            Table(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
+            (*range(own.pp), *(rank + own.pp for rank in where)),
+            (first.reduce_ns + ends[0], first.optimizer_ns + ends[1]),
+        )
+
+    def _simulated(self, plan: JobPlan, copies: bool) -> Priced:
+        times, where, (reduce, optimizer) = self._joined(plan)
         if plan.batch.ordering != "given" and self.job.arrange is not None:
             pair = times.forward, times.backward
             order = np.asarray(self.job.arrange(plan.batch.ordering, len(reduce), *pair))
@@ -353,14 +392,55 @@ class Pricer:
         step = max(map(sum, zip(end, reduce, optimizer, strict=True)))
         return Priced(step, program, costs, end, reduce, optimizer)
 
+    def ordered_loads(self, plan: JobPlan) -> list[Amounts]:
+        """Return the microbatches of a plan's step in the order in which they are run."""
+        loads = self.loads(plan.unit.dp, plan.batch).microbatches
+        if plan.batch.ordering == "given" or self.job.arrange is None:
+            return list(loads)
+        times, where, _ = self._joined(plan)
+        pair = times.forward, times.backward
+        return [loads[at] for at in self.job.arrange(plan.batch.ordering, max(where) + 1, *pair)]
+
+    def stage_rates(
+        self, plan: JobPlan
+    ) -> tuple[dict[str, tuple[Floats, Floats]], Sequence[int], Priced]:
+        """Return fixed ns and ns by resource of each kind's stages, their ranks, and the step.
+
+        Passes of ranks (S, T, and pieces of encoders) are not linear in this sense: their means are
+        what is fixed.
+        """
+        layout, own = plan.layout(self.job.cp), plan.sizes.encoder
+        parts = [(self.job.pipeline(plan.placement), layout, plan.stages, plan.recompute, 1.0)]
+        if own is not None:
+            front, share = self._unit_layout(plan, own), plan.unit.dp / own.dp
+            parts.insert(0, (ENCODER, front, front.stages, (), share))
+        rows: list[tuple[Floats, Floats]] = []
+        for part, like, stages, policy, share in parts:
+            fixed, rates = self._rates(part, like)
+            every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
+            summed = _by_stage(Table(*every), stages, policy)
+            rows.append((summed.forward, summed.backward))
+        found = {kind: np.concatenate([pair[at] for pair in rows]) for at, kind in enumerate("FB")}
+        priced = self.priced(plan)
+        if plan.schedule.is_split:
+            fixed, rates = self._rates(parts[-1][0], layout)
+            every = np.concatenate((fixed[:, :, None], rates), axis=2)
+            found["W"] = _by_stage(Table(*every), plan.stages, ()).weight
+            found["I"] = found["B"] - found["W"]
+        tables = {k: t for k, t in priced.costs.pass_ns.items() if k[0] in "STE"}
+        for kind, table in tables.items():
+            mean = np.asarray(table, np.float64).mean(axis=1, keepdims=True)
+            found[kind] = np.concatenate(
+                (mean, np.zeros((len(mean), len(self.job.amounts)))), axis=1
+            )
+        split = {kind: (row[:, 0], row[:, 1:]) for kind, row in found.items()}
+        return split, self._joined(plan)[1], priced
+
     def _costs(self, plan: JobPlan, times: Table, where: Sequence[int], copies: bool) -> Costs:
         inputs = times.backward - times.weight
         passes: dict[str, Any] = {"F": times.forward, "B": times.backward}
         passes |= {"I": inputs, "W": times.weight}
-        ranks = max(where) + 1
-        lags = np.zeros((ranks, ranks), np.int64)
-        for (a, b), size in zip(pairwise(where), times.handed.max(axis=1), strict=False):
-            lags[a, b] = lags[b, a] = max(lags[a, b], self.job.device.send_ns(int(size)))
+        lags = self._lags(times, where)
         collectives = {}
         if plan.schedule.spread:
             passes |= self._output_passes(plan)
@@ -370,6 +450,14 @@ class Pricer:
         if copies:
             passes |= self._copied(plan)
         return Costs(passes, lags, collectives, {}, overlap=False)
+
+    def _lags(self, times: Table, where: Sequence[int]) -> Ints:
+        """Return the ns of a message from rank to rank, of the largest microbatch."""
+        lags = np.zeros((max(where) + 1,) * 2, np.int64)
+        for (a, b), size in zip(pairwise(where), times.handed.max(axis=1), strict=False):
+            if a != b:
+                lags[a, b] = lags[b, a] = max(lags[a, b], self.job.device.send_ns(int(size)))
+        return lags
 
     def _output_passes(self, plan: JobPlan) -> dict[str, list[list[int]]]:
         """Return the passes of an output layer that all ranks have a part of.

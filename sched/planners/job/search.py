@@ -29,11 +29,15 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plans, best first; `continued` beginnings were looked at, and plans `evaluated`."""
+    """The best plans, best first; `continued` beginnings were looked at, and plans `evaluated`.
+
+    `bound`: no plan is better than this; the first one's value, where the search went to its end.
+    """
 
     best: tuple[Ranked, ...]
     continued: int
     evaluated: int
+    bound: int
 
 
 def search(
@@ -43,14 +47,17 @@ def search(
     *,
     keep: int = 1,
     apart: int | None = None,
-    slack_permille: int = 0,
+    most: int | None = None,
+    dive: int | None = None,
     look: Callable[[int, int], object] = lambda _continued, _evaluated: None,
 ) -> Found:
     """Return the `keep` best plans by `evaluate`.
 
     `bound` must not be above the value of any plan that begins so. `apart`: of the plans that begin
-    with the same `apart` values only the best is kept. `slack_permille`: the best may be worse than
-    the optimum by this much, and is then found sooner. `look` is told how far the search is.
+    with the same `apart` values only the best is kept. `most`: beginnings to continue; after that
+    the best plans seen are returned. For them to be good, each beginning of `dive` values is
+    followed to a whole plan, by the least bounds, when it is continued. `look` is told how far the
+    search is.
 
     >>> words = [lambda _: "ab", lambda chosen: "xyz" if chosen == ("a",) else "x"]
     >>> values = {"ax": 5, "ay": 3, "az": 4, "bx": 4}
@@ -60,34 +67,56 @@ def search(
     ([('a', 'y'), ('b', 'x')], 2)
     """
     apart = len(choices) if apart is None else apart
-    # (bound or value, depth, order of choices, value of a plan or -1, plan): among equals the
+    # (bound or value, depth, order of choices, whether it is a value, plan): among equals the
     # deeper ones first, so that whole plans are found early.
-    heap: list[tuple[int, int, int, int, Beginning]] = [(0, 0, 0, -1, ())]
+    heap: list[tuple[int, int, int, bool, Beginning]] = [(0, 0, 0, False, ())]
     best: list[Ranked] = []
     kept: set[Beginning] = set()
     number = continued = evaluated = 0
-    while heap and len(best) < keep:
-        least, _, at, value, chosen = heapq.heappop(heap)
+
+    def longer(chosen: Beginning, least: int) -> list[tuple[int, int, int, bool, Beginning]]:
+        nonlocal number
+        found = []
+        for one in choices[len(chosen)](chosen):
+            number += 1
+            following = (*chosen, one)
+            bounded = bound(following)
+            if bounded is not None:
+                found.append((max(least, bounded), -len(following), number, False, following))
+        return found
+
+    def value_of(at: int, chosen: Beginning) -> None:
+        nonlocal evaluated
+        evaluated += 1
+        exact = evaluate(chosen)
+        if exact is not None:
+            heapq.heappush(heap, (exact, -len(chosen) - 1, at, True, chosen))
+
+    least = 0
+    while heap and len(best) < keep and (most is None or continued < most):
+        value, _, at, known, chosen = heapq.heappop(heap)
+        least = least if best else value
         if len(chosen) >= apart and chosen[:apart] in kept:
             continue
-        if value >= 0:
+        if known:
             best.append(Ranked(chosen, value))
             kept.add(chosen[:apart])
         elif len(chosen) == len(choices):
-            evaluated += 1
-            exact = evaluate(chosen)
-            if exact is not None:
-                # With slack a plan counts as better than it is, and ends the search sooner.
-                counts = exact * 1000 // (1000 + slack_permille)
-                heapq.heappush(heap, (counts, -len(chosen) - 1, at, exact, chosen))
+            value_of(at, chosen)
         else:
             continued += 1
-            for one in choices[len(chosen)](chosen):
-                number += 1
-                following = (*chosen, one)
-                bounded = bound(following)
-                if bounded is not None:
-                    entry = (max(least, bounded), -len(following), number, -1, following)
-                    heapq.heappush(heap, entry)
+            following = longer(chosen, value)
+            for entry in following:
+                heapq.heappush(heap, entry)
+            if len(chosen) == dive:
+                while following and len(following[0][4]) < len(choices):
+                    nearest = min(following)
+                    following = longer(nearest[4], nearest[0])
+                if following:
+                    value_of(at, min(following)[4])
         look(continued, evaluated)
-    return Found(tuple(best), continued, evaluated)
+    for value, _, _, known, chosen in sorted(heap):
+        if known and len(best) < keep and chosen[:apart] not in kept:
+            best.append(Ranked(chosen, value))
+            kept.add(chosen[:apart])
+    return Found(tuple(best), continued, evaluated, least)
