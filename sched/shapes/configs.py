@@ -91,7 +91,7 @@ def read_config(config: Config, name: str = "") -> Model:
     if kind not in _WHOLE or not inner:
         known = ", ".join(sorted({*_FAMILIES, *_WHOLE, "whisper", "siglip", "clip", "vit"}))
         raise ValueError(
-            f"{name or 'the config'}: architecture {kind!r} is not known ({known} are); describe "
+            f"architecture {kind!r} is not known ({known} are); describe "
             f'it as "model_type": "llama" with {", ".join(NEEDED)}, an encoder as "vit"'
         )
     text = {"model_type": _WHOLE[kind], **(text or config)}

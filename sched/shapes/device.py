@@ -9,8 +9,9 @@ file's are not. DistTrain (2025), section 8, and Optimus (2024), Table 5, lie wi
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ..ir.typed_json import read_json
+from ..ir.typed_json import read_json, read_json_file
 
 GB = 10**9
 
@@ -109,8 +110,8 @@ def read_device(text: str = DEFAULT_DEVICE) -> Device:
     path = Path(text)
     if not path.is_file():
         raise ValueError(f"device {text!r} is no file; name one of {', '.join(DEVICES)}")
-    given = json.loads(path.read_text("utf-8"))
-    if not isinstance(given, dict):
-        raise ValueError(f"{text}: give an object with fields such as flops_per_s")
+    given = read_json_file(path, dict[str, Any])
+    if not given:
+        raise ValueError(f"{text} is empty; give fields such as flops_per_s and network_bytes_per_s")
     like = read_device(str(given.pop("like", DEFAULT_DEVICE)))
     return read_json(json.dumps({**asdict(like), "name": path.stem, **given}), Device, text)

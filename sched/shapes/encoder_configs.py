@@ -25,7 +25,7 @@ def read_encoder(config: Config, *, of: str = "", is_required: bool = True) -> A
     None for an unknown architecture, or ValueError if `is_required`.
     """
     kind = str(config.get("model_type", ""))
-    if (of in _OF and kind not in _READERS) or kind == of:
+    if of in _OF and kind in ("", of):
         kind = _OF[of]
     if kind in _READERS:
         return _READERS[kind](config, kind)

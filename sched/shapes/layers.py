@@ -102,18 +102,16 @@ def layer_costs(
     """
     found: list[LayerCost] = []
     carried, is_reached = 0, False
+    is_joined = any(part.kind == LANGUAGE for part in model.parts)
     for part in model.parts:
         trains = not part.frozen
         row = _part_costs(part, device, layout, amounts, trains, is_reached or trains)
         is_reached = is_reached or trains or part.projector > 0
-        # Behind an encoder its features travel on, through the layers of the next one.
-        row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
-        if part.kind == ENCODER and LANGUAGE in [other.kind for other in model.parts]:
-            handed = _handed_bytes(part, model.language.hidden, layout, amounts)
-            row[-1] = replace(row[-1], output_bytes=handed + carried)
-            carried += handed
-        else:
-            carried = 0
+        if part.kind == ENCODER and is_joined:
+            # Behind an encoder its features travel on, through the layers of the next one.
+            row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
+            carried += _handed_bytes(part, model.language.hidden, layout, amounts)
+            row[-1] = replace(row[-1], output_bytes=carried)
         found += row
     found[0] = replace(found[0], delivered_bytes=_delivered_bytes(model, amounts))
     return tuple(found)
@@ -214,6 +212,7 @@ def _layer_cost(
         kept * passes,
         setting.bytes(layer.hidden) * passes,
         own,
+        recompute_ns=(forward + sync) * passes,
         frozen=0 if trains else held,
         working_bytes=working * passes,
     )

@@ -53,6 +53,8 @@ class ParallelLayout:
         for name in ("tp", "pp", "dp", "cp", "vpp", "microbatches"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {value}; give 1 or more")
+        if self.schedule in V_SHAPED and self.vpp != 2:
+            raise ValueError(f"{self.schedule} has 2 stages on a rank; vpp is {self.vpp}, give 2")
         if not 0 <= self.zero <= 3:
             raise ValueError(f"zero is {self.zero}; give 0, or ZeRO's stage 1, 2 or 3")
         if self.stages and (len(self.stages) != self.pp * self.vpp or min(self.stages) < 1):

@@ -7,10 +7,11 @@ at 512, are assumed. Optimus (2024): towers that see sequences of 2048 tokens, t
 These have matrices only: biases and norms are below .1 %.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from ..ir.typed_json import read_json_file
 from .configs import read_config
 from .model import (
     ENCODER,
@@ -157,10 +158,12 @@ def _part_of(word: str, text: str) -> Model:
             f"model {text!r}: {word!r} is no file; give a config.json, or a name, or "
             f"ENCODER+LANGUAGE of {names}"
         )
+    config = read_json_file(path, dict[str, Any])
+    if {"modules", "layers"} & set(config):
+        raise ValueError(f"{path} holds measured costs: give it as --costs, not as a model")
     try:
-        config = json.loads(path.read_text("utf-8"))
+        return read_config(config, path.parent.name or path.stem)
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is no config.json: it holds no object")
-    return read_config(config, path.parent.name or path.stem)
+        raise ValueError(f"{path}: {error}") from None
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{path} is no config.json, a field has a wrong value: {error}") from None

@@ -90,6 +90,7 @@ _OPTIONS = (
     size_option("--tp", "Tensor-parallel GPUs of a stage."),
     size_option("--dp", "Replicas."),
     size_option("--cp", "Context-parallel GPUs."),
+    click.option("--sp/--no-sp", default=True, help="Sequence parallelism.  [on]"),
     size_option("--microbatches", "Microbatches of a replica's step.", 32),
     click.option("--tiles", type=_POSITIVE, help="Tiles of a microbatch.  [default: the model's]"),
     click.option("--tokens", type=_POSITIVE, help="Its tokens.  [default: the model's]"),
@@ -155,6 +156,7 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         tp: int,
         dp: int,
         cp: int,
+        sp: bool,
         microbatches: int,
         tiles: int | None,
         tokens: int | None,
@@ -166,7 +168,9 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         if pp is None:
             raise ValueError("--model needs --pp: the pipeline stages to cut it into")
         check_sizes(pp=pp, microbatches=microbatches)
-        layout = ParallelLayout(tp=tp, pp=pp, dp=dp, cp=cp, microbatches=microbatches)
+        layout = ParallelLayout(
+            tp=tp, pp=pp, dp=dp, cp=cp, microbatches=microbatches, sequence_parallel=sp
+        )
         found = read_device(device)
         if encoder_speed is not None:
             percent = max(1, found.efficiency_percent * encoder_speed // 100)

@@ -99,8 +99,8 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 16, 240, 1920])
 def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
-    from counterpoise.sched.planners.orchestration.models import preset
     from counterpoise.sched.planners.orchestration.search import _ANY, _options
+    from tests.sched.planners.shaped import preset
 
     job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
     n = job.batch // replicas
@@ -172,7 +172,7 @@ def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
 
 
 def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
-    from counterpoise.sched.planners.orchestration.models import preset
+    from tests.sched.planners.shaped import preset
 
     def backbone_gpus(frozen: tuple[str, ...]) -> int:
         job = OrchestrationProblem(preset("mllm-72b", frozen=frozen), 128, 128, 74 * 10**9)
@@ -183,7 +183,7 @@ def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
 
 @pytest.mark.parametrize(("gpus", "batch"), [(1296, 1920), (648, 960), (324, 480), (112, 240)])
 def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
-    from counterpoise.sched.planners.orchestration.models import preset
+    from tests.sched.planners.shaped import preset
 
     job = OrchestrationProblem(preset("mllm-72b"), gpus, batch, 74 * 10**9)
     found = orchestrate(job)[0]
@@ -210,13 +210,13 @@ def test_bad_jobs_are_refused_in_one_line() -> None:
 
 
 def test_a_backbone_computes_its_vocabulary_and_holds_it_twice() -> None:
-    from counterpoise.sched.planners.orchestration.models import PRESETS, SEQUENCE, preset
+    from counterpoise.sched.shapes import read_model
+    from tests.sched.planners.shaped import preset
 
     backbone = preset("mllm-9b")[1]
-    layer = PRESETS["mllm-9b"].backbone
+    layer = read_model("mllm-9b").language.layers[0]
     words = 4096 * 128_256  # hidden x size, of the embedding and of the output layer each
-    flops = 32 * layer.forward_flops(tokens=SEQUENCE, pairs=SEQUENCE**2 // 2)
-    flops += 2 * SEQUENCE * words
+    flops = 32 * layer.forward_flops(tokens=8192, pairs=8192**2) + 2 * 8192 * words
     # Half of an A800's 312 TFLOP/s; one rank has no collectives.
     assert backbone.forward_ns[1] == pytest.approx(flops / 156e3, rel=1e-6)
     assert backbone.backward_ns[1] == pytest.approx(2 * flops / 156e3, rel=1e-6)

@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.sched import check, simulate
-from counterpoise.sched.planners.orchestration.models import preset, read_modules
+from counterpoise.sched.planners.orchestration.models import read_modules
 from counterpoise.sched.planners.orchestration.search import Allocation, orchestrate
 from counterpoise.sched.planners.orchestration.simulated import (
     layout_program,
@@ -18,6 +18,7 @@ from counterpoise.sched.planners.orchestration.units import (
     iteration_ns,
     memory_of,
 )
+from tests.sched.planners.shaped import preset
 
 ENCODER = Module("encoder", 4, {1: 240}, {1: 480}, activation_bytes=4000, state_bytes=400)
 BACKBONE = Module("backbone", 8, {1: 960}, {1: 1920}, activation_bytes=8000, state_bytes=800)

@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from counterpoise.sched.shapes import ENCODER, read_config
+from counterpoise.sched.shapes import read_config
 
 SMALL = {
     "hidden_size": 64,

@@ -58,7 +58,7 @@ def decoder(kind: str, **fields: Any) -> Case:
     return Case(
         module,
         lambda: module(input_ids=words, labels=words, use_cache=False).loss,
-        module.model.layers,
+        [*module.model.layers],
         TOKENS,
         read_config(config.to_dict()),
     )
@@ -98,7 +98,7 @@ def frozen_encoder() -> Case:
     return Case(
         module,
         lambda: module(input_ids=words, pixel_values=pixels, labels=words, use_cache=False).loss,
-        module.model.language_model.layers,
+        [*module.model.language_model.layers],
         {**TOKENS, "tiles": SEQUENCES},
         read_config(config.to_dict()).freeze("vision"),
     )
@@ -131,7 +131,7 @@ def measured(name: str, recompute: str, zero: int) -> tuple[Case, int]:
     case = CASES[name]()
     for layer in case.layers[: KEPT[recompute]]:
         forward = layer.forward
-        layer.forward = lambda *a, _f=forward, **k: checkpoint(_f, *a, use_reentrant=False, **k)  # type: ignore[method-assign]
+        layer.forward = lambda *a, _f=forward, **k: checkpoint(_f, *a, use_reentrant=False, **k)
     every = [*case.module.parameters()]
     own = half(every) if zero else every
     optimizer = torch.optim.AdamW(own, foreach=False)
@@ -145,6 +145,7 @@ def measured(name: str, recompute: str, zero: int) -> tuple[Case, int]:
     tracker.track_external(case.module, optimizer)
     with tracker:
         for _ in range(2):
+            tracker.reset_mod_stats()
             case.loss().backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
