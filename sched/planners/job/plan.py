@@ -223,7 +223,7 @@ class Job:
 
     def choose_batch(self, chosen: tuple[Any, ...]) -> Iterator[Batch]:
         """Yield numbers of microbatches: one a stage, twice as many ..., one for each sample."""
-        _, sizes, schedule = chosen
+        placement, sizes, schedule = chosen
         most, pp = self.batch // sizes.pipeline.dp, sizes.pipeline.pp
         counts = {pp << k for k in range(MOST_ROUNDS.bit_length()) if pp << k <= most}
         counts |= {min(MOST_ROUNDS * pp, most // pp * pp or most)}
@@ -231,7 +231,10 @@ class Job:
         whole = (n for n in sorted(counts) if schedule.chunks == 1 or n % pp == 0)
         for count in whole:
             yield Batch(count)
-            if self.arrange and pp > 1 and schedule.name in ("1f1b", "interleaved"):
+            known = schedule.name == "1f1b" or (
+                schedule.name == "interleaved" and placement != "units"
+            )
+            if self.arrange and pp > 1 and known:
                 yield Batch(count, ordering="two_opt")
 
 
