@@ -2,6 +2,7 @@
 
 import click
 
+from .check import check_command
 from .job import job_command
 from .orchestrate import orchestrate_command
 from .partition import partition_command
@@ -19,5 +20,5 @@ def command() -> None:
     """
 
 
-for _one in (job_command, orchestrate_command, partition_command, recompute_command):
+for _one in (job_command, check_command, orchestrate_command, partition_command, recompute_command):
     command.add_command(_one)

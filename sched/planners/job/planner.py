@@ -165,7 +165,7 @@ def priced_plan(pricer: Pricer, plan: JobPlan) -> PricedPlan:
         "padding": work * loads.mean_share * loads.padding,
     }
     exact = pricer.memory(plan, found)
-    return PricedPlan(plan, step, exact, {k: round(v, 4) for k, v in lost.items()}, timeline)
+    return PricedPlan(plan, step, exact, {k: round(float(v), 4) for k, v in lost.items()}, timeline)
 
 
 def mfu(job: Job, step_ns: int) -> float:
