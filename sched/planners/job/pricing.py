@@ -202,18 +202,22 @@ class Pricer:
         each, pp = table.work + hops, unit.pp
         work, way = int(each.sum()) - hops, int(each.min())
         copies = self._copies_ns(unit, batch) if placement == "bubbles" else 0
-        tail = self._whole(part, unit)[2]
-        least = max((work + copies + tail) // pp, way)
+        least = max((work + copies) // pp, way)
+        ended = (work + copies + self._whole(part, unit)[2]) // pp
         if pp > 1 and not (chosen.is_split or chosen.chunks > 1):
             share = max(0.0, (work - (pp - 1) * way) / (work + (pp - 1) * (work - way) + 1))
             least = max(least, int((way + share * (work - way)) * 0.999999))
         if sizes.encoder is None:
-            return least
+            return max(least, ended)
         own = sizes.encoder
         layout = ParallelLayout(tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp)
-        first = self.table(ENCODER, layout, batch, unit.dp).work * unit.dp // own.dp
+        front = self.table(ENCODER, layout, batch, unit.dp)
+        there, both = (
+            rows.sum(axis=0) * unit.dp // own.dp
+            for rows in (front.forward, front.forward + front.backward)
+        )
         # Each microbatch comes through the encoder first, and goes back through it last.
-        return max(least + int(first.min()), int(first.sum()) // own.pp)
+        return max(least + int(both.min()), ended + int(there.min()), int(both.sum()) // own.pp)
 
     def _plain(self, unit: Unit, chosen: Schedule) -> ParallelLayout:
         """Return a layout that layers cost the same in as in all others of these sizes."""
@@ -235,19 +239,22 @@ class Pricer:
         behind = np.concatenate(([0], ahead[:-1]))
         first = times.forward.min(axis=1) + ahead
         back = (times.backward - times.weight if split else times.backward).min(axis=1) + behind
-        before = np.concatenate(([0], np.cumsum(first + (0 if split else back))[:-1]))
+        there = np.concatenate(([0], np.cumsum(first)[:-1]))
+        again = np.zeros_like(there) if split else np.concatenate(([0], np.cumsum(back)[:-1]))
         at, count = np.asarray(where), times.forward.shape[1]
         work = np.zeros(ranks, np.int64)
         # Senders wait for their messages, but for the one that a rank sends last.
         np.add.at(work, at, (times.forward + times.backward).sum(axis=1))
         np.add.at(work, at, count * (ahead + behind))
-        ramp = np.array([before[at == rank].min() for rank in range(ranks)])
-        tail = np.sum(ends, axis=0)
-        least = int((work + ramp + tail - lags.max(axis=1)).max())
+        work -= lags.max(axis=1)
+        start = np.array([there[at == rank].min() for rank in range(ranks)])
+        rest = np.array([again[at == rank].min() for rank in range(ranks)])
+        # After its last pass a rank has its own end of the step before it, others have passes.
+        least = int((work + start + np.maximum(np.sum(ends, axis=0), rest)).max())
         least = max(least, int((first + back).sum() - ahead.max(initial=0)))
         if plan.placement == "bubbles":
             copies = self._copies_ns(plan.unit, plan.batch)
-            least = max(least, (int((work - lags.max(axis=1)).sum()) + copies) // ranks)
+            least = max(least, (int(work.sum()) + copies) // ranks)
         return least
 
     # Whole plans -------------------------------------------------------------------------------
