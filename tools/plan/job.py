@@ -172,11 +172,17 @@ def _tables(report: Json) -> Sequence[Table]:
         f"{report['tokens_per_s']:,.0f} tokens/s, {max(report['memory_bytes']) / 1e9:.1f} GB of "
         f"{report['limit_bytes'] / 1e9:.1f} on the fullest GPU; {report['device']}"
     )
-    plans = make_table(title, "plan", "step, s", "loses", "MFU", *CAUSES, title_justify="left")
-    rows = [("", report), *(("", one) for one in report["others"])]
-    rows += [("today: ", report["today"])] if report["today"] else []
-    for what, one in rows:
-        lost = (f"{100 * one['lost'][cause]:.1f} %" for cause in CAUSES)
-        figures = f"{one['step_s']:.3f}", f"{100 * one['loses']:.1f} %", f"{100 * one['mfu']:.1f} %"
-        plans.add_row(what + one["plan"], *figures, *lost)
-    return [plans]
+    found = {"this plan": report, "today": report["today"]}
+    found |= {f"next, {at}": one for at, one in enumerate(report["others"], start=1)}
+    named = {name: one for name, one in found.items() if one is not None}
+    figures = make_table(title, "", *named, title_justify="left")
+    figures.add_row("step, s", *(f"{one['step_s']:.3f}" for one in named.values()))
+    figures.add_row("longer by", *(f"{100 * one['loses']:.1f} %" for one in named.values()))
+    figures.add_row("MFU", *(f"{100 * one['mfu']:.1f} %" for one in named.values()))
+    for cause in CAUSES:
+        figures.add_row(cause, *(f"{100 * one['lost'][cause]:.1f} %" for one in named.values()))
+    plans = make_table(None, "", "plan")
+    for name, one in named.items():
+        plans.add_row(name, one["plan"])
+    plans.columns[1].justify = "left"
+    return [figures, plans]

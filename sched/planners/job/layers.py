@@ -24,7 +24,7 @@ Policy = tuple[tuple[int, ...], ...]
 Layers = tuple[int, ...]
 
 
-def choices(pricer: Pricer, keep: int = 5) -> list[Any]:
+def choices(pricer: Pricer, keep: int = 15) -> list[Any]:
     """Return the six choices of a job, as `search` takes them; `keep`: OmniBal's candidates."""
     job = pricer.job
     return [
