@@ -25,8 +25,9 @@ def check_command(plan: Path, measured: Path, as_json: bool) -> None:
     Example: counterpoise plan check job.json --measured run.json
     """
     text = measured.read_text("utf-8") if measured.is_file() else ""
-    read = load_profile if '"passes"' in text else load_step
-    drift = compare(read_job(plan), parse_text(measured, read))
+    is_profile = '"passes"' in text
+    found = parse_text(measured, load_profile) if is_profile else parse_text(measured, load_step)
+    drift = compare(read_job(plan), found)
     report = {
         "planned_s": drift.planned_ns / 1e9,
         "simulated_s": drift.simulated_ns / 1e9,

@@ -71,7 +71,7 @@ def compare(plan: JobFile, measured: CostProfile | MeasuredStep) -> Drift:
             f"measured are stages on ranks {list(found.placement)}, the plan has them on "
             f"{list(assumed.placement)}; measure the job that this plan runs"
         )
-    program = plan(plan.layout.pp, plan.schedule.microbatches)
+    program = plan.step_program()
     loads = list(step.microbatches if step else plan.microbatches)
     if len(loads) != program.microbatches:
         raise ValueError(

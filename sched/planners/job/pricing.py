@@ -142,8 +142,10 @@ class Pricer:
                 return self._bound_of_sizes(placement, sizes)
             case (placement, sizes, one, batch):
                 return self._bound_of_batch(placement, sizes, one, batch)
-            case (_, _, _, _, stages):
-                return self.bound_of_stages(JobPlan(*chosen, recompute=((),) * len(stages)))
+            case (place, sizes, one, batch, stages):
+                nothing = ((),) * len(stages)
+                plan = JobPlan(place, sizes, one, batch, stages, nothing)
+                return self.bound_of_stages(plan)
             case (placement, _, _, _, _, _):
                 plan = JobPlan(*chosen)
                 least = self.bound_of_stages(plan)
@@ -421,12 +423,12 @@ class Pricer:
         if own is not None:
             front, share = self._unit_layout(plan, own), plan.unit.dp / own.dp
             parts.insert(0, (ENCODER, front, front.stages, (), share))
-        rows: list[tuple[Floats, Floats]] = []
+        rows: list[tuple[Any, Any]] = []
         for part, like, stages, policy, share in parts:
             fixed, rates = self._rates(part, like)
             every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
             summed = _by_stage(Table(*every), stages, policy)
-            rows.append((summed.forward, summed.backward))
+            rows.append((np.asarray(summed.forward), np.asarray(summed.backward)))
         found = {kind: np.concatenate([pair[at] for pair in rows]) for at, kind in enumerate("FB")}
         priced = self.priced(plan)
         if plan.schedule.is_split:

@@ -20,7 +20,7 @@ stages are the language model's; with an encoder in front they are of the whole 
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -30,11 +30,13 @@ from ...ir.program import Program
 from ...ir.registry import schedule
 from ...ir.typed_json import Whole, read_json_file
 from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
+from ..orchestration.simulated import units_program
+from ..orchestration.units import Unit
 from ..stage_split import SplitPlan, StageLayers
 from .planner import PricedPlan
 from .pricing import Pricer
 
-VERSION = 1
+Place = Literal["none", "first", "bubbles", "units"]
 Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -64,7 +66,7 @@ class UnitSection(_Section, frozen=True):
 class EncoderSection(_Section, frozen=True):
     """Where the encoders are. `pieces`: the parts of a copy in the bubbles."""
 
-    placement: Literal["none", "first", "bubbles", "units"] = "none"
+    placement: Place = "none"
     pieces: Whole = 0
 
 
@@ -126,6 +128,14 @@ class JobFile(_Section, frozen=True):
         """Return the layers of each stage, and those to recompute."""
         return SplitPlan(self.stages, self.limit_bytes)
 
+    def step_program(self) -> Program:
+        """Return the program of the plan's own step, with an encoder's unit in front."""
+        own, sizes = self.units.get("encoder"), self.layout
+        if own is None:
+            return self(sizes.pp, self.schedule.microbatches)
+        pipeline = Unit(pp=sizes.pp, vpp=sizes.vpp)
+        return units_program((Unit(pp=own.pp), pipeline), self.schedule.microbatches)
+
     def __call__(self, ranks: int, microbatches: int) -> Program:
         """Return the program of a pipeline. Raises ValueError for another number of ranks."""
         if ranks != self.layout.pp:
@@ -174,13 +184,13 @@ def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> J
     kinds = {slot.what.kind for slot in found.timeline.ranks[0]}
     pieces = len([kind for kind in kinds if kind.startswith("EF")])
     return JobFile(
-        VERSION,
+        1,
         LayoutSection(job.gpus, unit.dp, unit.tp, unit.pp, chosen.chunks, job.cp),
         ScheduleSection(chosen.name, plan.batch.microbatches, chunks),
         stages,
         cost_profile(pricer, found),
         Predicted(found.step_ns, found.memory_bytes, found.lost),
-        EncoderSection(plan.placement, pieces),
+        EncoderSection(cast(Place, plan.placement), pieces),
         job.memory_bytes,
         {name: UnitSection(one.dp, one.pp, one.tp) for name, one in units.items()},
         balance,

@@ -32,10 +32,13 @@ def a_model(rng: random.Random, has_encoder: bool) -> Model:
 
 def a_device(rng: random.Random) -> Device:
     """Return a device with links of any speed."""
-    speeds = {
-        name: 10**9 * rng.choice((1, 5, 50)) for name in ("link_bytes_per_s", "network_bytes_per_s")
-    }
-    return Device(flops_per_s=10**13, efficiency_percent=rng.randint(30, 70), **speeds)
+    link, network = (10**9 * rng.choice((1, 5, 50)) for _ in range(2))
+    return Device(
+        flops_per_s=10**13,
+        efficiency_percent=rng.randint(30, 70),
+        link_bytes_per_s=link,
+        network_bytes_per_s=network,
+    )
 
 
 def a_job(seed: int) -> Job:

@@ -46,6 +46,9 @@ def test_what_is_written_reads_back_and_has_the_plans_step(seed: int, tmp_path: 
         read = read_job(tmp_path / "job.json")
         assert read == made
         assert read_stages(tmp_path / "job.json").layers == sum(plan.stages)
+        # Costs are linear in what microbatches hold, so the file's step is the plan's.
+        own = simulate(read.step_program(), profile_costs(read.costs, read.microbatches))
+        assert len(own.ranks) == len(found.timeline.ranks)
         # Without senders that wait for a largest message, costs by resource say the same step.
         if plan.placement in ("none", "first") and not plan.schedule.spread:
             program = read(plan.unit.pp, plan.batch.microbatches)

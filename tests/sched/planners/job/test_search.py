@@ -82,7 +82,7 @@ def single_planners(pricer: Pricer) -> Iterator[JobPlan]:
     for sizes in job.choose_sizes((place,)):
         for batch in job.choose_batch((place, sizes, Schedule("1f1b"))):
             empty = JobPlan(place, sizes, Schedule("1f1b"), batch, (), ())
-            layout = empty.layout()
+            layout = replace(empty.layout(), recompute="none")
             most = pricer.loads(sizes.pipeline.dp, batch).most
             layers = pricer.chain(job.pipeline(place), layout, most)
             timer = step_timer(layers, job.device, layout)
