@@ -164,8 +164,8 @@ def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: st
     room = limit_bytes - stage.base_bytes
     if room < 0:
         raise ValueError(
-            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, more than the "
-            f"limit of {limit_bytes}; use more stages or smaller microbatches"
+            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, {-room} more than "
+            f"the limit of {limit_bytes}; use more stages or smaller microbatches"
         )
     keep = _most_time(Counter(stage.layers), saving, room // stage.live)
     # The last layers of a kind are kept: their activations are needed first.

@@ -112,6 +112,6 @@ def read_device(text: str = DEFAULT_DEVICE) -> Device:
         raise ValueError(f"device {text!r} is no file; name one of {', '.join(DEVICES)}")
     given = read_json_file(path, dict[str, Any])
     if not given:
-        raise ValueError(f"{text} is empty; give fields such as flops_per_s and network_bytes_per_s")
+        raise ValueError(f"{text} is empty; give fields such as flops_per_s")
     like = read_device(str(given.pop("like", DEFAULT_DEVICE)))
     return read_json(json.dumps({**asdict(like), "name": path.stem, **given}), Device, text)

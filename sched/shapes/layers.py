@@ -105,7 +105,9 @@ def layer_costs(
     is_joined = any(part.kind == LANGUAGE for part in model.parts)
     for part in model.parts:
         trains = not part.frozen
-        row = _part_costs(part, device, layout, amounts, trains, is_reached or trains)
+        # Encoders stand beside each other: no gradients pass from one to another.
+        passes = trains or (is_reached and part.kind != ENCODER)
+        row = _part_costs(part, device, layout, amounts, trains, passes)
         is_reached = is_reached or trains or part.projector > 0
         if part.kind == ENCODER and is_joined:
             # Behind an encoder its features travel on, through the layers of the next one.

@@ -1,72 +1,28 @@
 """Mixtures in loops: plain, balanced in every mode, resumed with other ranks or workers."""
 
 import dataclasses
-import io
 import json
-import random
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
 
 import counterpoise as cp
-from counterpoise.balancer.planning.mixing.recipe import order_of_rows
-from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.tools.analyze.scan.sources import ScanOptions, open_dataset
-from counterpoise.workers import PlainSource, Probe, SampleError
-from counterpoise.workers.sources.registry import open_source
-from tests.loader.local.both_ways import by_coordinator
-
-SIZES = {"web": 90, "docs": 40, "small": 7}
-WEIGHTS = {"web": 3, "docs": 2, "small": 1}
-
-
-def source(name: str, drawn: bool = False) -> PlainSource:
-    def item(index: int) -> dict[str, Any]:
-        sample = {"id": f"{name}-{index}", "n": lengths[index]}
-        return {**sample, "draw": random.random()} if drawn else sample
-
-    lengths = np.random.default_rng(len(name)).integers(1, 60, SIZES[name]).tolist()
-    return PlainSource(_Items(item, SIZES[name]), cost={"tokens": lengths})
-
-
-class _Items:
-    def __init__(self, item: Any, count: int) -> None:
-        self.item, self.count = item, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return self.item(index)
-
-
-def mixture(drawn: bool = False, **others: Any) -> cp.Mixture:
-    given = {name: (source(name, drawn), WEIGHTS[name]) for name in SIZES}
-    return cp.Mixture(given, **{"epoch": 240, **others})
-
-
-def loader(data: Any, workers: int = 0, ranks: int = 2, **others: Any) -> Any:
-    balance = others.pop("balance", None) or cp.Balance(
-        budgets={"tokens": 120}, samples_per_step=24, accumulate="auto", seed=3
-    )
-    return cp.DataLoader(
-        data, balance=balance, shuffle=True, num_workers=workers, virtual_ranks=ranks,
-        collate_fn=list, **others,
-    )  # fmt: skip
-
-
-def steps_of(loader: Any) -> list[list[str]]:
-    return [sorted(key for info in step.infos for key in info.keys) for step in loader.steps()]
-
-
-def expected(data: cp.Mixture, epoch: int = 0, seed: int = 3) -> list[str]:
-    return [data.rows.key(row) for row in data.rows.epoch_order(seed, epoch, True).tolist()]
+from counterpoise.workers import PlainSource, SampleError
+from tests.loader.mixtures import (
+    SIZES,
+    WEIGHTS,
+    Items,
+    Tiles,
+    expected,
+    loader,
+    mixture,
+    source,
+    steps_of,
+)
 
 
 def test_a_balanced_loop_has_the_mixture_step_by_step() -> None:
@@ -295,27 +251,11 @@ def test_a_broken_sample_is_named_by_its_row() -> None:
             raise SampleError("3", "is broken", "a.tar")
         return {"n": index}
 
-    data = cp.Mixture({"a": (PlainSource(_Items(item, 9), cost={"tokens": [1] * 9}), 1),
+    data = cp.Mixture({"a": (PlainSource(Items(item, 9), cost={"tokens": [1] * 9}), 1),
                        "b": (source("web"), 1)}, epoch=36)  # fmt: skip
     made = loader(data, on_error="skip")
     holes = [hole for step in made.steps() for info in step.infos for hole in info.holes]
     assert sorted(holes) == ["a/3", "a@2/3"]
-
-
-class Tiles:
-    """A source whose samples cost another resource, too."""
-
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, index: int) -> Any:
-        return {"id": f"tiles-{index}"}
-
-    def key(self, index: int) -> str:
-        return str(index)
-
-    def probe(self, index: int) -> Probe:
-        return Probe(str(index), {"tiles": 2, "tokens": 30 + index})
 
 
 def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
@@ -326,46 +266,6 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
 
-LOADED = PlainSource([1], cost=lambda sample: {"tokens": sample})
-
-
-@pytest.mark.parametrize(
-    ("given", "others", "says"),
-    [
-        ({}, {}, "needs sources by name"),
-        ({"a/b": [1]}, {}, "without '/@'"),
-        ({"first": [1]}, {}, "another name"),
-        ({"a": ([1], 1), "b": [1]}, {}, "'b' has no weight"),
-        ({"a": ([1], 1)}, {"temperature": 2}, "contradict"),
-        ({"a": [1]}, {"temperature": 0}, "must be positive"),
-        ({"a": ([1], -1)}, {}, "not negative"),
-        ({"a": ([1], 0)}, {}, "not all 0"),
-        ({"a": [1]}, {"epoch": "b"}, "epoch is 'b'"),
-        ({"a": [1]}, {"repeat": ["b"]}, "repeat is"),
-        ({"a": [1]}, {"schedule": [(5, {"b": 1})]}, "schedule names 'b'"),
-        ({"a": [1]}, {"schedule": [(0, {"a": 1})]}, "beyond 0"),
-        ({"a": [1]}, {"epoch": 2, "repeat": False}, "an epoch of 2 samples"),
-        ({"a": [1]}, {"by": "tokens"}, "needs to know what all samples cost"),
-        (
-            {"a": PlainSource([1], cost={"n": [1]})},
-            {"by": "n", "repeat": "continue"},
-            "give begin=counters",
-        ),
-        (
-            {"a": PlainSource([1], cost=lambda sample: {"tokens": sample})},
-            {"by": "tokens"},
-            "needs to know",
-        ),
-        ({"a": (PlainSource([1], cost={"n": [1]}), 1)}, {"by": "tokens"}, "cost nothing"),
-        ({"a": [1]}, {"begin": {"a": (0, 0)}}, "begin= needs"),
-        ({"a": [1]}, {"begin": {"a": (0, 1)}, "epoch": 3}, "has 1 samples"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(given: Any, others: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        cp.Mixture(given, **others)
-
-
 def test_temperature_makes_weights_of_sizes() -> None:
     parts = {"a": list(range(100)), "b": list(range(25))}
     equal = cp.Mixture(parts, epoch=60, temperature=1e9).rows.recipe
@@ -373,108 +273,6 @@ def test_temperature_makes_weights_of_sizes() -> None:
     sizes = cp.Mixture(parts, epoch=60).rows.recipe
     shares = [(r.order(0, 0) < r.first_rows[1]).sum() for r in (equal, square, sizes)]
     assert shares == [30, 40, 48]
-
-
-def test_only_some_known_costs_are_refused_by_a_balanced_loop() -> None:
-    data = cp.Mixture({"a": (source("web"), 1), "b": ([1, 2], 1)}, epoch=10)
-    with pytest.raises(ValueError, match="'b' of the mixture does not say"):
-        loader(data)
-
-
-def test_a_weighted_sampler_is_refused_with_its_name() -> None:
-    data, weighted = [torch.zeros(1)] * 4, WeightedRandomSampler([1.0] * 4, 4)
-    with pytest.raises(ValueError, match=r"cp\.Mixture"):
-        cp.DataLoader(data, 2, balance="balanced", sampler=weighted, rank=0, ranks=1)
-
-
-def test_a_balancer_hands_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> list[Any]:
-        made = loader(mixture())
-        batches = [(batch, info.keys, info.sources) for batch, info in made.with_info()]
-        first = loader(mixture())
-        for step in first.steps():
-            if step.number == 3:
-                break
-        second = loader(mixture())
-        second.load_state_dict(first.state_dict())
-        return [batches, made.num_steps, steps_of(second)]
-
-    local = found()
-    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
-    assert found() == local
-
-
-def test_workers_elsewhere_open_its_parts(tmp_path: Path) -> None:
-    for name, count in (("a", 9), ("b", 5)):
-        write_shard(tmp_path / f"{name}.tar", count)
-    parts = {n: (cp.TarDataset(tmp_path / f"{n}.tar", root=tmp_path), 1) for n in "ab"}
-    rows = cp.Mixture(parts, epoch=20).rows
-    spec = json.loads(json.dumps(rows.spec()))
-    other = open_source(spec, tmp_path)
-    assert [other.key(n) for n in range(len(other))] == [rows.key(n) for n in range(len(rows))]
-    assert other.fingerprint() == rows.fingerprint()
-    spec["recipe"]["sizes"] = [9, 6]
-    with pytest.raises(ValueError, match="same files"):
-        open_source(spec, tmp_path)
-    with pytest.raises(ValueError, match="description is none"):
-        open_source({"source": "mixture"}, tmp_path)
-    with pytest.raises(ValueError, match="cannot read source 'web'"):
-        mixture().rows.spec()
-
-
-def write_shard(path: Path, count: int) -> None:
-    with tarfile.open(path, "w") as shard:
-        for number in range(count):
-            member = tarfile.TarInfo(f"{path.stem}{number}.txt")
-            member.size = 2
-            shard.addfile(member, io.BytesIO(b"ab"))
-
-
-def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    local = steps_of(loader(mixture(by="tokens")))
-    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
-    assert steps_of(loader(mixture(by="tokens"))) == local
-
-
-def test_costs_too_many_for_a_job_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, count in (("a", 9), ("b", 5)):
-        write_shard(tmp_path / f"{name}.tar", count)
-    parts = {n: cp.TarDataset(tmp_path / f"{n}.tar") for n in "ab"}
-    data = cp.Mixture(parts, by="bytes", epoch=20)
-    balance = cp.Balance(budgets={"bytes": 64}, samples_per_step=4, accumulate="auto")
-    remote: dict[str, Any] = {
-        "balance": balance,
-        "ranks": 1,
-        "balancer": "tcp://127.0.0.1:1",
-        "timeout": 0.1,
-    }
-    with pytest.raises(TimeoutError):
-        next(iter(loader(data, **remote)))
-    monkeypatch.setattr("counterpoise.loader.assembly.MOST_COSTS", 10)
-    with pytest.raises(ValueError, match="a balancer takes 10"):
-        next(iter(loader(data, **remote)))
-
-
-def test_workers_elsewhere_open_a_mixture_by_cost(tmp_path: Path) -> None:
-    for name, count in (("a", 9), ("b", 5)):
-        write_shard(tmp_path / f"{name}.tar", count)
-    parts = {n: cp.TarDataset(tmp_path / f"{n}.tar", root=tmp_path) for n in "ab"}
-    rows = cp.Mixture(parts, by="bytes", epoch=40).rows
-    spec = json.loads(json.dumps(rows.spec()))
-    assert "costs" not in spec["recipe"]
-    other = open_source(spec, tmp_path)
-    assert [other.key(n) for n in range(len(other))] == [rows.key(n) for n in range(len(rows))]
-    facts = json.loads(json.dumps(rows.recipe.facts()))
-    for epoch in range(2):
-        order = order_of_rows(facts, len(rows), 3, epoch, True)
-        assert order.tolist() == rows.epoch_order(3, epoch, True).tolist()
-    for wrong in ({"costs": ["AA"]}, {"costs": ["eJw=", "eJw="]}, {"known_passes": [0, 1]}):
-        with pytest.raises(ValueError, match="description is none"):
-            order_of_rows({**facts, **wrong}, len(rows), 3, 0, True)
 
 
 def test_a_batch_sampler_takes_a_mixture() -> None:
@@ -504,14 +302,3 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     assert len(list(rest)) == number - 4
     with pytest.raises(ValueError, match="costs of all samples"):
         cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, rank=0, ranks=1)
-
-
-def test_a_mixture_inside_of_other_data_is_refused() -> None:
-    data: Any = mixture()
-    for other in (
-        torch.utils.data.Subset(data, range(100)),
-        torch.utils.data.ConcatDataset([data, data]),
-        PlainSource(data, cost=lambda sample: {"tokens": sample["n"]}),
-    ):
-        with pytest.raises(ValueError, match="a Mixture inside of"):
-            loader(other)

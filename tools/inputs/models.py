@@ -90,6 +90,7 @@ _OPTIONS = (
     size_option("--tp", "Tensor-parallel GPUs of a stage."),
     size_option("--dp", "Replicas."),
     size_option("--cp", "Context-parallel GPUs."),
+    size_option("--vpp", "Stages of a rank (interleaved 1F1B)."),
     click.option("--sp/--no-sp", default=True, help="Sequence parallelism.  [on]"),
     size_option("--microbatches", "Microbatches of a replica's step.", 32),
     click.option("--tiles", type=_POSITIVE, help="Tiles of a microbatch.  [default: the model's]"),
@@ -140,8 +141,8 @@ class Setting:
 
     @property
     def stages(self) -> int:
-        """Return the number of pipeline stages."""
-        return self.layout.pp
+        """Return the number of stages, of all ranks."""
+        return self.layout.pp * self.layout.vpp
 
 
 def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,6 +157,7 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         tp: int,
         dp: int,
         cp: int,
+        vpp: int,
         sp: bool,
         microbatches: int,
         tiles: int | None,
@@ -167,17 +169,20 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(setting=None, **rest)
         if pp is None:
             raise ValueError("--model needs --pp: the pipeline stages to cut it into")
-        check_sizes(pp=pp, microbatches=microbatches)
+        check_sizes(pp=pp, vpp=vpp, microbatches=microbatches)
         layout = ParallelLayout(
-            tp=tp, pp=pp, dp=dp, cp=cp, microbatches=microbatches, sequence_parallel=sp
-        )
+            tp=tp, pp=pp, dp=dp, cp=cp, vpp=vpp, microbatches=microbatches, sequence_parallel=sp,
+            schedule="interleaved" if vpp > 1 else "1f1b",
+        )  # fmt: skip
         found = read_device(device)
         if encoder_speed is not None:
             percent = max(1, found.efficiency_percent * encoder_speed // 100)
             found = replace(found, encoder_percent=percent)
         layers = layers_of(model, costs, found, layout, tiles, tokens)
-        if pp > len(layers):
-            raise ValueError(f"--pp {pp}: {model or costs} has {len(layers)} layers, one a stage")
+        if pp * vpp > len(layers):
+            raise ValueError(
+                f"--pp {pp} x --vpp {vpp}: {model or costs} has {len(layers)} layers, one a stage"
+            )
         return command(setting=Setting(layers, layout, found), **rest)
 
     return with_options(_OPTIONS)(run)

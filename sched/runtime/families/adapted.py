@@ -177,40 +177,27 @@ class Adapted:
         if specs and isinstance(schedule, str) and not isinstance(mesh, Units):
             schedule, options = self._filled(generator_of(schedule, ranks, options), specs), {}
         program = generator_of(schedule, ranks, options)(2 * ranks)
+        _refuse_without_encoder(program, pictures, mesh)
         kinds = {item.kind for row in program.ranks for item in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
-        _refuse_without_encoder(program, pictures, mesh)
         plan = self.plan(program.stages) if plan is None else _read(plan)
         stages = self.split(plan, words=words, head=head, check=check)
-        if head:
-            given.setdefault("loss", summed_loss)
-        else:
-            given["vocabulary"] = self.vocabulary(program, **(vocabulary or {}))
-        if pictures is not None:
-            given |= {"encoders": specs, "merge": pictures.merge}
-            given |= {"embedding": self.words} if words else {}
-        if self.layers.routers is not None:
-            given["auxiliary"] = self.layers.routers.take
-        shape = tokens_by(self.width)
         numbers = program.stages_of(seat) if seat < ranks else ()
         modules = self.modules(plan, words=words, head=head)
         names = [*chain(*(modules[number] for number in numbers)), *self._rotary()]
         if pictures is not None and _encodes(program, mesh, seat):
             names += [f"{pictures.base}.{name}" for name, _ in pictures.module.named_children()]
         units = self._materialise(names, weights, mesh)
+        if head:
+            given.setdefault("loss", summed_loss)
+        else:
+            given["vocabulary"] = self.vocabulary(program, **(vocabulary or {}))
         pipe = Pipeline(
             mesh,
             schedule=schedule,
             options=options,
             stages={number: stages[number] for number in numbers},
-            **{
-                "dtype": self.dtype,
-                "extras": self.extras,
-                "hidden": self.hidden(plan),
-                "ends": lambda info: (1, *shape(info)),
-                "shift_labels": True,
-                **given,
-            },
+            **{**self._running(plan), **given, **self._merging(specs, words=words)},
         )
         if weights is not None:
             work = partial(set_weights, self.model, pipe.held(), units, weights)
@@ -220,6 +207,21 @@ class Adapted:
                 pipe.close()
                 raise
         return pipe
+
+    def _running(self, plan: SplitPlan) -> dict[str, Any]:
+        """Return the arguments of Pipeline that the model decides, unless others are given."""
+        shape, known = tokens_by(self.width), {"dtype": self.dtype, "extras": self.extras}
+        ends = {"hidden": self.hidden(plan), "ends": lambda info: (1, *shape(info))}
+        return {**known, **ends, "shift_labels": True}
+
+    def _merging(self, specs: Sequence[EncoderSpec], *, words: bool) -> dict[str, Any]:
+        """Return the arguments of Pipeline for the model's encoder and its routers."""
+        routers = self.layers.routers
+        found = {} if routers is None else {"auxiliary": routers.take}
+        if self.images is None:
+            return found
+        named = {"embedding": self.words} if words else {}
+        return {**found, **named, "encoders": specs, "merge": self.images.merge}
 
     def save_pretrained(
         self,

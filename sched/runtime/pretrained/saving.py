@@ -48,66 +48,85 @@ def save_weights(
     model that no rank has.
     """
     folder, what = Path(folder), f"save {folder}"
-    making, process = folder.with_name(folder.name + _PARTIAL), dist.get_rank()
-    own: dict[str, Tensor] = {}
+    making = folder.with_name(folder.name + _PARTIAL)
+    saving = _Saving(making, pipe, model, shard_bytes)
 
     def begin() -> _Part:
         if folder.exists():
             raise FileExistsError(f"{folder} exists; give each model a folder of its own")
-        if process == 0:
-            shutil.rmtree(making, ignore_errors=True)
-            making.mkdir(parents=True)
-            _write_config(making, model)
-        state = pipe.state()
-        if pipe.replica != 0 or pipe.lane != 0:
-            return {}
-        # a tied weight has one name in the files
-        own.update((name, t) for name, t in state.model.items() if tie_of(model, name) == name)
-        rows = state.rows
-        return {name: (rows[name], len(t)) if name in rows else None for name, t in own.items()}
-
-    def write_whole() -> dict[str, dict[str, int]]:
-        found = {}
-        whole = {name: own[name] for name, rows in parts[process].items() if rows is None}
-        for number, tensors in enumerate(_files(model, whole, shard_bytes)):
-            found[f"{process}-{number}"] = {n: t.nbytes for n, t in tensors.items()}
-            _append(making / f"{process}-{number}", tensors.values(), tensors)
-        return found
-
-    def append_rows() -> dict[str, dict[str, int]]:
-        found = {}
-        for name, rows in parts[process].items():
-            if rows is not None:
-                count = sum(each[1] for part in parts if (each := part.get(name)) is not None)
-                like = own[name].new_empty((count, *own[name].shape[1:]), device="meta")
-                (saved,) = _converted(model, {name: like})
-                _append(making / name, [own[name]], {} if rows[0] else {saved: like})
-                found[name] = {saved: like.nbytes}
-        return found
+        return saving.begin()
 
     def end() -> None:
-        if process == 0:
+        if saving.process == 0:
             _finish(making, written)
             making.replace(folder)
             sync_folder(folder.parent)
 
     try:
-        parts = on_all_ranks(pipe, what, deadline_s, begin)
+        saving.parts = parts = on_all_ranks(pipe, what, deadline_s, begin)
         _refuse_missing(model, parts)
         written: dict[str, dict[str, int]] = {}
-        for found in on_all_ranks(pipe, what, deadline_s, write_whole):
+        for found in on_all_ranks(pipe, what, deadline_s, saving.write_whole):
             written |= found
         # those whose rows begin further down come later
         rows = {n: [each for each in part.values() if each] for n, part in enumerate(parts)}
         for turn in sorted((n for n in rows if rows[n]), key=lambda n: max(rows[n])):
-            work = append_rows if turn == process else dict
+            work = saving.append_rows if turn == saving.process else dict
             for found in on_all_ranks(pipe, what, deadline_s, work):
                 written |= found
         on_all_ranks(pipe, what, deadline_s, end)
     except (OSError, ValueError, RuntimeError):
-        if process == 0:
+        if saving.process == 0:
             shutil.rmtree(making, ignore_errors=True)
         raise
+
+
+class _Saving:
+    """The files that one process writes into `making`; `parts`: what each process has."""
+
+    def __init__(self, making: Path, pipe: Pipeline, model: Any, shard_bytes: int) -> None:
+        self.process, self.parts = dist.get_rank(), list[_Part]()
+        self._making, self._pipe, self._model = making, pipe, model
+        self._shard_bytes = shard_bytes
+        self._own: dict[str, Tensor] = {}
+
+    def begin(self) -> _Part:
+        """Make the folder, and return what this process has to save."""
+        if self.process == 0:
+            shutil.rmtree(self._making, ignore_errors=True)
+            self._making.mkdir(parents=True)
+            _write_config(self._making, self._model)
+        state = self._pipe.state()
+        if self._pipe.replica != 0 or self._pipe.lane != 0:
+            return {}
+        # a tied weight has one name in the files
+        self._own = {n: t for n, t in state.model.items() if tie_of(self._model, n) == n}
+        rows = state.rows
+        return {n: (rows[n], len(t)) if n in rows else None for n, t in self._own.items()}
+
+    def write_whole(self) -> dict[str, dict[str, int]]:
+        """Write the tensors that this process has whole; return bytes by name by file."""
+        found = {}
+        whole = {n: self._own[n] for n, rows in self.parts[self.process].items() if rows is None}
+        for number, tensors in enumerate(_files(self._model, whole, self._shard_bytes)):
+            name = f"{self.process}-{number}"
+            found[name] = {n: t.nbytes for n, t in tensors.items()}
+            _append(self._making / name, tensors.values(), tensors)
+        return found
+
+    def append_rows(self) -> dict[str, dict[str, int]]:
+        """Append this process' rows of divided tensors; return the whole ones' bytes as above."""
+        found = {}
+        for name, rows in self.parts[self.process].items():
+            if rows is None:
+                continue
+            own = self._own[name]
+            count = sum(each[1] for part in self.parts if (each := part.get(name)) is not None)
+            like = own.new_empty((count, *own.shape[1:]), device="meta")
+            (saved,) = _converted(self._model, {name: like})
+            _append(self._making / name, [own], {} if rows[0] else {saved: like})
+            found[name] = {saved: like.nbytes}
+        return found
 
 
 def _refuse_missing(model: Any, parts: Iterable[_Part]) -> None:

@@ -183,3 +183,181 @@ def test_encoders_and_whole_models_have_the_parameters_of_their_classes(name: st
     with torch.device("meta"):
         model = getattr(transformers, made)(config)
     assert read_config(config.to_dict()).parameters == count(model)
+
+
+# Configs as their repositories have them, with the parameters that those state.
+PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
+    "llava-1.5-7b": (
+        7063427072,
+        {
+            "model_type": "llava",
+            "text_config": {
+                "model_type": "llama",
+                "vocab_size": 32064,
+                "max_position_embeddings": 4096,
+            },
+            "vision_config": {
+                "hidden_size": 1024,
+                "image_size": 336,
+                "intermediate_size": 4096,
+                "model_type": "clip_vision_model",
+                "num_attention_heads": 16,
+                "num_hidden_layers": 24,
+                "patch_size": 14,
+                "projection_dim": 768,
+                "vocab_size": 32000,
+            },
+            "vocab_size": 32064,
+        },
+    ),
+    "qwen2-vl-7b": (
+        8291375616,
+        {
+            "model_type": "qwen2_vl",
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": False,
+            "vocab_size": 152064,
+            "vision_config": {
+                "depth": 32,
+                "embed_dim": 1280,
+                "mlp_ratio": 4,
+                "num_heads": 16,
+                "in_chans": 3,
+                "hidden_size": 3584,
+                "patch_size": 14,
+                "spatial_merge_size": 2,
+                "spatial_patch_size": 14,
+                "temporal_patch_size": 2,
+            },
+        },
+    ),
+    "qwen2.5-vl-7b": (
+        8292166656,
+        {
+            "model_type": "qwen2_5_vl",
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": False,
+            "vocab_size": 152064,
+            "vision_config": {
+                "depth": 32,
+                "hidden_act": "silu",
+                "hidden_size": 1280,
+                "intermediate_size": 3420,
+                "num_heads": 16,
+                "out_hidden_size": 3584,
+                "patch_size": 14,
+                "spatial_merge_size": 2,
+                "temporal_patch_size": 2,
+            },
+        },
+    ),
+    "deepseek-v3": (
+        671026404352,
+        {
+            "model_type": "deepseek_v3",
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "vocab_size": 129280,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048,
+            "first_k_dense_replace": 3,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "mixtral": (
+        46702792704,
+        {
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "vocab_size": 32000,
+        },
+    ),
+    "gemma2-9b": (
+        9241705984,
+        {
+            "model_type": "gemma2",
+            "hidden_size": 3584,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 42,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "vocab_size": 256000,
+        },
+    ),
+    "whisper-large-v3": (
+        1543490560,
+        {
+            "model_type": "whisper",
+            "d_model": 1280,
+            "encoder_layers": 32,
+            "decoder_layers": 32,
+            "encoder_ffn_dim": 5120,
+            "decoder_ffn_dim": 5120,
+            "vocab_size": 51866,
+            "num_mel_bins": 128,
+            "max_source_positions": 1500,
+            "max_target_positions": 448,
+        },
+    ),
+    "internvl2-26b": (
+        25514186112,
+        {
+            "model_type": "internvl_chat",
+            "downsample_ratio": 0.5,
+            "llm_config": {
+                "model_type": "internlm2",
+                "hidden_size": 6144,
+                "intermediate_size": 16384,
+                "num_hidden_layers": 48,
+                "num_attention_heads": 48,
+                "num_key_value_heads": 8,
+                "vocab_size": 92553,
+                "bias": False,
+                "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "intern_vit_6b",
+                "hidden_size": 3200,
+                "intermediate_size": 12800,
+                "num_hidden_layers": 45,
+                "num_attention_heads": 25,
+                "image_size": 448,
+                "patch_size": 14,
+                "qk_normalization": True,
+                "qkv_bias": False,
+                "norm_type": "rms_norm",
+            },
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_has_the_published_parameters(name: str) -> None:
+    count, config = PUBLISHED[name]
+    assert read_config(config).parameters == count

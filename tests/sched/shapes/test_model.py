@@ -173,6 +173,10 @@ def test_several_encoders_stand_one_behind_the_other() -> None:
     assert layers[4].output_bytes == features + 2 * 3 * 32 * 32
     assert layers[7].output_bytes == features + 2 * 3 * 8 * 64
     assert layers[8].output_bytes == 2 * 100 * 64
+    # No gradients pass through the second encoder to the first.
+    still = model.freeze("audio")
+    row = layer_costs(still, Device(), ParallelLayout(), {**AMOUNTS, "clips": 3})
+    assert [one.backward_ns > 0 for one in row[:8]] == [True] * 4 + [False] * 4
 
 
 def test_models_and_devices_are_read_by_name_or_file(tmp_path: Path) -> None:

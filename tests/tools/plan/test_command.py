@@ -115,6 +115,14 @@ def test_partition_reports_every_method() -> None:
     assert len(report["candidates"]) == 15
 
 
+def test_a_rank_may_have_two_stages() -> None:
+    report = run("partition", *PAIR, "--vpp", "2")
+    assert len(report["layers_per_stage"]) == 8
+    assert len(report["memory_bytes"]) == 4
+    assert "vpp is 2" in refused("recompute", *PAIR, "--vpp", "2")
+    assert "has 93 layers" in refused("partition", *PAIR, "--vpp", "50")
+
+
 def test_what_was_measured_decides(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     rows = [((22, 23, 24, 24), 1.9), ((23, 23, 23, 24), 2.1)]

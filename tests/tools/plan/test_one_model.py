@@ -5,8 +5,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -33,6 +35,7 @@ from counterpoise.sched.shapes import (
     step,
     time,
 )
+from counterpoise.tools.analyze.command import command as analyze
 from counterpoise.tools.analyze.model.pipelines import (
     PipelineMachine,
     peak_bytes,
@@ -146,6 +149,49 @@ def test_random_layouts_are_priced_alike() -> None:
             most = plan_recompute(model.stages, model.saving, max(sizes) * 2)
             assert all(one.predicted_bytes <= 2 * max(sizes) for one in most)
     assert planned > 60
+
+
+CONFIG = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "qwen2",
+        "hidden_size": 256,
+        "intermediate_size": 640,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "image_size": 112,
+        "patch_size": 14,
+    },
+}
+
+
+def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    given = ("--model", str(path), "--device", "a100")
+    split = report("partition", *given, "--pp", "2", "--tp", "2")
+    assert sum(split["layers_per_stage"]) == 10
+    assert sum(one["layers"] for one in report("recompute", *given, "--pp", "2")["stages"]) == 10
+    units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
+    assert {*units} == {"encoder", "backbone"}
+    rng = np.random.default_rng(0)
+    tiles, tokens = rng.integers(0, 4, 200), rng.integers(50, 900, 200)
+    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens)
+    sizes = ("--pp", "2", "--tp", "1", "--out", str(tmp_path / "out"), "--json")
+    found = CliRunner().invoke(
+        analyze, [str(tmp_path / "costs.npz"), *given, *sizes], catch_exceptions=False
+    )
+    budgets = json.loads(found.stdout.splitlines()[-1])["budgets"]
+    assert budgets["model"] == read_model(str(path)).name
+    assert "a100: roofline, not measured" in budgets["machine"]["device"]
 
 
 @pytest.mark.parametrize("old", ["--stages", "--images", "--link"])

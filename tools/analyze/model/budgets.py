@@ -142,8 +142,14 @@ def _try(
     over = float((table.costs > np.array(budgets)).any(axis=1).mean())
     peak = None
     if _has_both(table):
-        tiles, tokens = (budgets[table.resources.index(name)] for name in ("tiles", "tokens"))
-        peak = peak_bytes(machine, tiles, tokens)
+        both = [table.resources.index(name) for name in ("tiles", "tokens")]
+        # Samples over a budget are alone in a microbatch, and need room too.
+        alone = table.costs[(table.costs > np.array(budgets)).any(axis=1)][:, both]
+        loads = [[budgets[column] for column in both]]
+        if len(alone):
+            weights = ((1, 0), (0, 1), (4 * TILE_TOKENS, 1))
+            loads += [alone[int((alone @ each).argmax())].tolist() for each in weights]
+        peak = max(peak_bytes(machine, tiles, tokens) for tiles, tokens in loads)
     fits = peak is None or peak <= machine.memory_bytes
     return BudgetCandidate(budgets, found.waiting, time, over, peak, fits)
 
