@@ -250,7 +250,7 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
             model(batch["input_ids"], batch["position_ids"]).backward()
         return counters["stats"]["unique_graphs"]
 
-    with torch._dynamo.config.patch(recompile_limit=64, accumulated_recompile_limit=64):
+    with torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=64):
         assert compiled(max_shapes=3) <= 3
         assert compiled(fixed=True) == 1
         assert compiled(9, samples_per_step=20, align={}) > 3

@@ -303,6 +303,7 @@ def elements(tensor: torch.Tensor) -> Any:
 # Where torch's default_collate looks at how a process has got its samples: in a worker it writes to
 # shared memory, and negative strides it does not take, which what came by a message has not.
 TORCHS = {"with gradient", "computed gradient", "conjugate", "quantized", "backwards"}
+TORCHS |= {"meta"}  # which an old torch (2.6) does not write there
 # What looks different each time it is made.
 UNPRINTED = {"generator", "no array"}
 
