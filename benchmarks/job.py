@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from counterpoise.sched.planners.job.drift import compare
-from counterpoise.sched.planners.job.plan import ENCODER, Batch, Job, Schedule, StepLoads
+from counterpoise.sched.planners.job.plan import (
+    ENCODER,
+    SCHEDULES,
+    BatchChoice,
+    Job,
+    StepLoads,
+)
 from counterpoise.sched.planners.job.planner import plan_job
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.schema import dump_job, job_file, read_job
@@ -56,7 +62,7 @@ _SAMPLE = {"tokens": TOKENS, "tiles": 2, "token_pairs": TOKENS**2}
 def make_job() -> Job:
     """Return a job of equal samples for four processes; one alone has too little memory."""
 
-    def loads(dp: int, batch: Batch) -> StepLoads:
+    def loads(dp: int, batch: BatchChoice) -> StepLoads:
         count = SAMPLES // (dp * batch.microbatches)
         one = {name: amount * count for name, amount in _SAMPLE.items()}
         return StepLoads((one,) * batch.microbatches, most=one)
@@ -65,7 +71,7 @@ def make_job() -> Job:
         MODEL, DEVICE, RANKS, 18 * MODEL.parameters // 2, SAMPLES,
         {name: SAMPLES * amount for name, amount in _SAMPLE.items()}, loads, tensor=(1,),
         placements=("first",),
-        schedules=(Schedule("1f1b"), Schedule("interleaved", 2), Schedule("zb-h1")),
+        schedules=tuple(one for one in SCHEDULES if one.name in ("1f1b", "zb-h1", "interleaved")),
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from ...balancer.planning.ordering.search import find_order
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig, Window
-from ...sched.planners.job.plan import Batch, Job, JobPlan, StepLoads
+from ...balancer.planning.problem.options import ATTENTION_PAIRS
+from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
 from ..analyze.scan.run import scan_all
 from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
@@ -30,9 +31,9 @@ TOKENS, PAIRS = "tokens", "token_pairs"
 
 @dataclass(frozen=True)
 class StepSamples:
-    """The samples of a step: costs (samples, names), tokens first; `work` weighs each name, in ns.
+    """The samples of a step: costs (samples, names), tokens first.
 
-    `real`: tokens before they were padded for context parallelism.
+    `work` weighs each name, and pairs of tokens. `real`: tokens before they were padded for context parallelism.
     """
 
     names: tuple[str, ...]
@@ -46,12 +47,12 @@ class StepSamples:
         sums = self._with_pairs(self.costs).sum(axis=0).tolist()
         return dict(zip((*self.names, PAIRS), sums, strict=True))
 
-    def loads(self, dp: int, batch: Batch) -> StepLoads:
+    def loads(self, dp: int, batch: BatchChoice) -> StepLoads:
         """Return the microbatches of a step, those of the replica with the most work."""
         groups = self._fixed(dp, batch) if batch.grouping == "fixed" else self._planned(dp, batch)
         every = self._with_pairs(self.costs)
         sums = np.array([[every[list(one)].sum(axis=0) for one in row] for row in groups])
-        weigh = np.array((*self.work, 0))
+        weigh = np.array(self.work)
         work = (sums * weigh).sum(axis=(1, 2))
         names = (*self.names, PAIRS)
         heaviest = tuple(
@@ -66,16 +67,17 @@ class StepSamples:
             dict(zip(names, most.tolist(), strict=True)),
         )
 
-    def _fixed(self, dp: int, batch: Batch) -> list[list[Int64]]:
+    def _fixed(self, dp: int, batch: BatchChoice) -> list[list[Int64]]:
         """Return samples as they come, as many in each microbatch."""
         found = np.array_split(np.arange(len(self.costs)), dp * batch.microbatches)
         return [found[rank::dp] for rank in range(dp)]
 
-    def _planned(self, dp: int, batch: Batch) -> list[list[tuple[int, ...]]]:
+    def _planned(self, dp: int, batch: BatchChoice) -> list[list[tuple[int, ...]]]:
         """Return what the loader's planner makes of them."""
         config = PlanConfig(
             dp, len(self.costs), batch.microbatches, self.names, (None,) * len(self.names),
-            waits="step", time_ns=tuple(zip(self.names, self.work, strict=True)),
+            waits="step",
+            time_ns=tuple(zip((*self.names, ATTENTION_PAIRS), self.work, strict=True)),
         )  # fmt: skip
         planned = make_planner(config).plan(Window(0, 0, 0, self.costs, last=False))
         return [[one.ordinals for one in rank] for rank in planned.batches[0].ranks]
@@ -105,7 +107,8 @@ def read_samples(
     real = int(drawn[:, 0].sum())
     if cp > 1:
         drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
-    flops = [model.forward_flops({**dict.fromkeys(names, 0), PAIRS: 0, n: 1000}) for n in names]
+    none = dict.fromkeys((*names, PAIRS), 0)
+    flops = (model.forward_flops({**none, name: 10**6}) for name in (*names, PAIRS))
     return StepSamples(names, drawn, tuple(max(1, one // 10**9) for one in flops), real)
 
 

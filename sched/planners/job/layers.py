@@ -15,17 +15,21 @@ from ...shapes import LayerCost, memory_of, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
 from ..stage_split import candidates, layer_based, parameter_based, profile_based
-from .plan import Batch, JobPlan, Schedule, Sizes
+from .plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
 from .pricing import Pricer
 
-# With more stages, of a layer or two each, there is little to vary.
-MOST_VARIED = 8
+# As many candidates as the planner of stages times.
+THOROUGH = 15
 Policy = tuple[tuple[int, ...], ...]
 Layers = tuple[int, ...]
 
 
-def choices(pricer: Pricer, keep: int = 15) -> list[Any]:
-    """Return the six choices of a job, as `search` takes them; `keep`: OmniBal's candidates."""
+def choices(pricer: Pricer, keep: int = THOROUGH) -> list[Any]:
+    """Return the six choices of a job, as `search` takes them.
+
+    `keep`: OmniBal's candidates; 0 leaves the shortest longest stage, equal layers, and an encoder
+    in one piece.
+    """
     job = pricer.job
     return [
         job.choose_placement,
@@ -38,23 +42,37 @@ def choices(pricer: Pricer, keep: int = 15) -> list[Any]:
 
 
 def stages_to_try(
-    pricer: Pricer, placement: str, sizes: Sizes, chosen: Schedule, batch: Batch, *, keep: int
+    pricer: Pricer,
+    placement: str,
+    sizes: Sizes,
+    chosen: ScheduleChoice,
+    batch: BatchChoice,
+    *,
+    keep: int,
 ) -> list[Layers]:
     """Return splits of the layers, without repetition."""
     empty = JobPlan(placement, sizes, chosen, batch, (), ())
     job, where, part = pricer.job, empty.layout().placement, pricer.job.pipeline(placement)
     # Of the mean sample: how many of them a microbatch holds does not change what is even.
     load = {name: amount // job.batch for name, amount in job.amounts.items()}
-    layers = pricer.chain(part, replace(empty.layout(job.cp), recompute="none"), load)
+    like = replace(empty.layout(job.cp), recompute="none")
+    layers = pricer.chain(part, like, load)
     key = ("stages", part, where, sizes.pipeline.tp, chosen.spread, keep)
-    return pricer.keep(key, lambda: _splits(layers, where, keep))
+    found = pricer.keep(key, lambda: _splits(layers, where, keep))
+    if keep < THOROUGH:
+        return found
+    # What the planner of stages finds for the largest microbatch, as people would ask it.
+    most = pricer.loads(sizes.pipeline.dp, batch).most
+    heavy = pricer.chain(part, like, most)
+    more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
+    return list(dict.fromkeys((*found, *more)))
 
 
 def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
     stages = len(where)
     both = [layer.forward_ns + layer.backward_ns for layer in layers]
     found = [partition(both, where), layer_based(layers, stages)]
-    if 1 < stages <= MOST_VARIED:
+    if stages > 1 and keep:
         found += [parameter_based(layers, stages), profile_based(layers, stages)]
         found += candidates(layers, stages, keep=keep)
     one = merge_encoder(layers)
@@ -66,7 +84,12 @@ def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> lis
 
 
 def policies(
-    pricer: Pricer, placement: str, sizes: Sizes, chosen: Schedule, batch: Batch, stages: Layers
+    pricer: Pricer,
+    placement: str,
+    sizes: Sizes,
+    chosen: ScheduleChoice,
+    batch: BatchChoice,
+    stages: Layers,
 ) -> list[Policy]:
     """Return what may be recomputed: nothing where it fits, else what is needed, and everything."""
     nothing = JobPlan(placement, sizes, chosen, batch, stages, ((),) * len(stages))

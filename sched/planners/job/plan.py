@@ -27,6 +27,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 ENCODER, LANGUAGE, WHOLE = "encoder", "language", "whole"
 PLACEMENTS = ("first", "bubbles", "units")
+# Up to here the search goes to its end.
+EXACT_GPUS = 16
 # More microbatches a stage than this shorten a step by less than a hundredth.
 MOST_ROUNDS = 16
 
@@ -43,7 +45,7 @@ class Sizes(NamedTuple):
         return self.pipeline.gpus + (self.encoder.gpus if self.encoder else 0)
 
 
-class Schedule(NamedTuple):
+class ScheduleChoice(NamedTuple):
     """A schedule by name, and the stages of each rank."""
 
     name: str
@@ -61,18 +63,18 @@ class Schedule(NamedTuple):
 
 
 SCHEDULES = (
-    Schedule("1f1b"),
-    Schedule("interleaved", 2),
-    Schedule("zb-h1"),
-    Schedule("zbv", 2),
-    Schedule("v-half", 2),
-    Schedule("1f1b-alg1"),
-    Schedule("1f1b-alg2"),
-    Schedule("interleaved", 4),
+    ScheduleChoice("1f1b"),
+    ScheduleChoice("interleaved", 2),
+    ScheduleChoice("zb-h1"),
+    ScheduleChoice("zbv", 2),
+    ScheduleChoice("v-half", 2),
+    ScheduleChoice("1f1b-alg1"),
+    ScheduleChoice("1f1b-alg2"),
+    ScheduleChoice("interleaved", 4),
 )
 
 
-class Batch(NamedTuple):
+class BatchChoice(NamedTuple):
     """Microbatches of each replica and step, and how they are made and ordered."""
 
     microbatches: int
@@ -86,8 +88,8 @@ class JobPlan:
 
     placement: str
     sizes: Sizes
-    schedule: Schedule
-    batch: Batch
+    schedule: ScheduleChoice
+    batch: BatchChoice
     stages: tuple[int, ...]
     recompute: tuple[tuple[int, ...], ...]
 
@@ -146,12 +148,12 @@ class Job:
     memory_bytes: int
     batch: int
     amounts: Amounts
-    loads: Callable[[int, Batch], StepLoads]
+    loads: Callable[[int, BatchChoice], StepLoads]
     arrange: Callable[[str, int, Ints, Ints], Sequence[int]] | None = None
     cp: int = 1
     tensor: tuple[int, ...] = TENSOR_SIZES
     placements: tuple[str, ...] = PLACEMENTS
-    schedules: tuple[Schedule, ...] = SCHEDULES
+    schedules: tuple[ScheduleChoice, ...] = SCHEDULES
     most_stages: int = 64
 
     def __post_init__(self) -> None:
@@ -212,7 +214,7 @@ class Job:
                     if replicas and deep <= self.encoder_layers:
                         yield Sizes(Unit(tp, dp, pp), Unit(own, replicas, deep))
 
-    def choose_schedule(self, chosen: tuple[Any, ...]) -> Iterator[Schedule]:
+    def choose_schedule(self, chosen: tuple[Any, ...]) -> Iterator[ScheduleChoice]:
         """Yield the schedules of a pipeline; one rank needs none."""
         placement, sizes = chosen
         pp, layers = sizes.pipeline.pp, self.parts[self.pipeline(placement)].layers
@@ -221,7 +223,7 @@ class Job:
             if known and pp * one.chunks <= layers:
                 yield one
 
-    def choose_batch(self, chosen: tuple[Any, ...]) -> Iterator[Batch]:
+    def choose_batch(self, chosen: tuple[Any, ...]) -> Iterator[BatchChoice]:
         """Yield numbers of microbatches: one a stage, twice as many ..., one for each sample."""
         placement, sizes, schedule = chosen
         most, pp = self.batch // sizes.pipeline.dp, sizes.pipeline.pp
@@ -230,12 +232,12 @@ class Job:
         # Rounds of interleaved schedules are whole, and folded ones fill both arms.
         whole = (n for n in sorted(counts) if schedule.chunks == 1 or n % pp == 0)
         for count in whole:
-            yield Batch(count)
+            yield BatchChoice(count)
             known = schedule.name == "1f1b" or (
                 schedule.name == "interleaved" and placement != "units"
             )
             if self.arrange and pp > 1 and known:
-                yield Batch(count, ordering="two_opt")
+                yield BatchChoice(count, ordering="two_opt")
 
 
 @cache

@@ -9,12 +9,13 @@ import numpy as np
 from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
 from .layers import choices
-from .plan import Batch, Job, JobPlan, Schedule
-from .pricing import Pricer, even_stages
+from .plan import EXACT_GPUS, BatchChoice, Job, JobPlan, ScheduleChoice
+from .pricing import Pricer
+from .programs import even_stages
 from .search import Found, Ranked, search
 
-# Up to here the search goes to its end; for more GPUs it continues this many beginnings.
-EXACT_GPUS, MOST_CONTINUED = 16, 1000
+# Beginnings of plans that are continued where there are more GPUs.
+MOST_CONTINUED = 1000
 CAUSES = ("waiting", "bubbles", "recomputation", "communication", "padding")
 
 
@@ -68,7 +69,7 @@ def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], obje
     found: list[Found] = []
     places = tuple(job.choose_placement(()))
     for place in places:
-        made = [lambda _, place=place: (place,), *choices(pricer, keep=2)[1:]]
+        made = [lambda _, place=place: (place,), *choices(pricer, keep=0)[1:]]
         found.append(run(made, most=MOST_CONTINUED // len(places), dive=3, look=look))
     ranked: list[Ranked] = sorted((one for f in found for one in f.best), key=lambda o: o.value)
     evaluated = sum(one.evaluated for one in found)
@@ -81,7 +82,7 @@ def _missing(pricer: Pricer) -> str:
     job, least = pricer.job, None
     for place in job.choose_placement(()):
         for sizes in job.choose_sizes((place,)):
-            one = Schedule("1f1b")
+            one = ScheduleChoice("1f1b")
             for batch in list(job.choose_batch((place, sizes, one)))[-1:]:
                 layers = job.parts[job.pipeline(place)].layers
                 if sizes.pipeline.pp > layers:
@@ -118,13 +119,13 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
     layers = job.parts[job.pipeline(place)].layers
     for sizes in job.choose_sizes((place,)):
         stages = even_stages(layers, sizes.pipeline.pp)
-        for batch in job.choose_batch((place, sizes, Schedule("1f1b"))):
+        for batch in job.choose_batch((place, sizes, ScheduleChoice("1f1b"))):
             if batch.ordering != "given":
                 continue
-            given = Batch(batch.microbatches, "fixed")
+            given = BatchChoice(batch.microbatches, "fixed")
             for again in (False, True):
                 policy = tuple(tuple(range(count if again else 0)) for count in stages)
-                plan = JobPlan(place, sizes, Schedule("1f1b"), given, stages, policy)
+                plan = JobPlan(place, sizes, ScheduleChoice("1f1b"), given, stages, policy)
                 if best is not None and pricer.bound_of_stages(plan) >= best[0]:
                     break
                 if max(pricer.memory(plan)) <= job.memory_bytes:

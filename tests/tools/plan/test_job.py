@@ -121,10 +121,12 @@ def test_check_reads_a_measured_step(planned: tuple[dict[str, Any], Path]) -> No
 
 def test_megatron_and_torchtitan_are_marked_as_not_run() -> None:
     from benchmarks.job import make_job
-    from counterpoise.sched.planners.job.plan import Batch, JobPlan, Schedule, Sizes
+    from counterpoise.sched.planners.job.plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
     from counterpoise.sched.planners.orchestration.units import Unit
 
-    plan = JobPlan("first", Sizes(Unit(1, 2, 2)), Schedule("1f1b"), Batch(4), (5, 4), ((), ()))
+    plan = JobPlan(
+        "first", Sizes(Unit(1, 2, 2)), ScheduleChoice("1f1b"), BatchChoice(4), (5, 4), ((), ())
+    )
     megatron, titan = framework_arguments(make_job(), plan)
     assert megatron.startswith("Megatron-LM (not run): --tensor-model-parallel-size 1 ")
     assert "--pipeline-model-parallel-layout 'Ett|t*4L'" in megatron

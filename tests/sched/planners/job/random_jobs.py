@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.sched.planners.job.layers import choices
-from counterpoise.sched.planners.job.plan import Batch, Ints, Job, Schedule, StepLoads
+from counterpoise.sched.planners.job.plan import BatchChoice, Ints, Job, ScheduleChoice, StepLoads
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.shapes import Device, Model
 from counterpoise.sched.shapes.model import SubModel, TransformerLayer, Vocabulary
@@ -54,7 +54,7 @@ def a_job(seed: int) -> Job:
     total = {name: sum(one[name] for one in samples) for name in samples[0]}
     by_work = sorted(samples, key=lambda one: -sum(WORK[n] * one[n] for n in WORK))
 
-    def loads(dp: int, batch: Batch) -> StepLoads:
+    def loads(dp: int, batch: BatchChoice) -> StepLoads:
         groups = dp * batch.microbatches
         made = [
             {name: sum(one[name] for one in by_work[at::groups]) for name in total}
@@ -71,7 +71,7 @@ def a_job(seed: int) -> Job:
         return order
 
     placements = rng.choice((("first", "bubbles"), ("first", "units"), ("bubbles", "units")))
-    schedules = [Schedule("1f1b"), Schedule("interleaved", 2), Schedule("zb-h1")]
+    schedules = [ScheduleChoice("1f1b"), ScheduleChoice("interleaved", 2), ScheduleChoice("zb-h1")]
     states = 18 * model.parameters
     return Job(
         model,
@@ -84,7 +84,7 @@ def a_job(seed: int) -> Job:
         arrange=arrange if seed % 2 else None,
         tensor=(1, 2, 4),
         placements=placements,
-        schedules=(*schedules, *([Schedule("1f1b-alg2")] if seed % 3 else [])),
+        schedules=(*schedules, *([ScheduleChoice("1f1b-alg2")] if seed % 3 else [])),
     )
 
 

@@ -10,9 +10,10 @@ from benchmarks.job import RANKS, JobRank, loss, make_job, make_step, sleeping_m
 from benchmarks.runtime.rank_processes import RankProcesses
 from counterpoise import Balance
 from counterpoise.balancer import PlanConfig
-from counterpoise.sched.planners.job.plan import Batch, JobPlan, Schedule, Sizes
+from counterpoise.sched.planners.job.plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
 from counterpoise.sched.planners.job.planner import priced_plan
-from counterpoise.sched.planners.job.pricing import Pricer, schedule_of
+from counterpoise.sched.planners.job.pricing import Pricer
+from counterpoise.sched.planners.job.programs import schedule_of
 from counterpoise.sched.planners.job.schema import (
     JobFile,
     dump_job,
@@ -68,9 +69,11 @@ def test_shares_of_time_add_up_to_no_more_than_all() -> None:
 def test_a_step_is_the_one_that_the_description_of_models_simulates() -> None:
     job = make_job()
     pricer = Pricer(job)
-    for chosen in (Schedule("1f1b"), Schedule("zb-h1"), Schedule("zbv", 2)):
+    for chosen in (ScheduleChoice("1f1b"), ScheduleChoice("zb-h1"), ScheduleChoice("zbv", 2)):
         stages = (5, 4) if chosen.chunks == 1 else (2, 2, 3, 2)
-        plan = JobPlan("first", Sizes(Unit(1, 2, 2)), chosen, Batch(4), stages, ((),) * len(stages))
+        plan = JobPlan(
+            "first", Sizes(Unit(1, 2, 2)), chosen, BatchChoice(4), stages, ((),) * len(stages)
+        )
         loads = pricer.loads(2, plan.batch).microbatches
         theirs = step(job.model, job.device, plan.layout(), loads)
         assert pricer.priced(plan).step_ns == pytest.approx(theirs.total_ns, rel=1e-6)
@@ -79,7 +82,9 @@ def test_a_step_is_the_one_that_the_description_of_models_simulates() -> None:
 
 def a_file(**changes: Any) -> dict[str, Any]:
     pricer = Pricer(make_job())
-    plan = JobPlan("first", Sizes(Unit(1, 2, 2)), Schedule("1f1b"), Batch(4), (5, 4), ((1,), ()))
+    plan = JobPlan(
+        "first", Sizes(Unit(1, 2, 2)), ScheduleChoice("1f1b"), BatchChoice(4), (5, 4), ((1,), ())
+    )
     made = job_file(pricer, priced_plan(pricer, plan), {"version": 1, "budgets": {"tokens": 64}})
     return json.loads(json.dumps(dump_job(made))) | changes
 
@@ -139,7 +144,7 @@ def test_a_program_is_for_the_plans_own_ranks(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(a_file()))
     plan: JobFile = read_job(path)
-    assert plan(2, 6) == schedule_of(Schedule("1f1b"), 2, 6)
+    assert plan(2, 6) == schedule_of(ScheduleChoice("1f1b"), 2, 6)
     with pytest.raises(ValueError, match="2 pipeline ranks, the mesh 4"):
         plan(4, 6)
 

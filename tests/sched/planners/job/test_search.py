@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.sched.planners.job.layers import choices
-from counterpoise.sched.planners.job.plan import JobPlan, Schedule
+from counterpoise.sched.planners.job.plan import JobPlan, ScheduleChoice
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.search import search
 from counterpoise.sched.planners.recompute import modelled_stages, plan_recompute
@@ -61,7 +61,7 @@ def test_the_optimum_of_fifty_jobs() -> None:
     pytest.fail(f"only {found} jobs of 1,000 have so many plans")
 
 
-@pytest.mark.parametrize("seed", [1, 4, 42])
+@pytest.mark.parametrize("seed", [4, 22, 42])
 def test_bounds_are_never_above_a_plan_that_begins_so(seed: int) -> None:
     pricer = Pricer(a_job(seed))
     for number, plan in enumerate(every_plan(pricer, 2)):
@@ -80,8 +80,8 @@ def single_planners(pricer: Pricer) -> Iterator[JobPlan]:
     if place not in ("first", "none"):
         return
     for sizes in job.choose_sizes((place,)):
-        for batch in job.choose_batch((place, sizes, Schedule("1f1b"))):
-            empty = JobPlan(place, sizes, Schedule("1f1b"), batch, (), ())
+        for batch in job.choose_batch((place, sizes, ScheduleChoice("1f1b"))):
+            empty = JobPlan(place, sizes, ScheduleChoice("1f1b"), batch, (), ())
             layout = replace(empty.layout(), recompute="none")
             most = pricer.loads(sizes.pipeline.dp, batch).most
             layers = pricer.chain(job.pipeline(place), layout, most)
