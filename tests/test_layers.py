@@ -34,6 +34,7 @@ ORDER = (
     "sched.planners.orchestration",
     "sched.bubble_filling.kernels",
     "sched.bubble_filling",
+    "sched.planners.job",
     "sched.replanning",
     "sched.runtime.compiled",
     "sched.runtime.parts",
