@@ -46,7 +46,7 @@ _OF_JOB = _families((
     ("holes", "gauge", "Samples of this run that could not be used.", lambda s: s.holes),
     ("leases_expired_total", "counter", "Leases not answered in time.", lambda s: s.expired),
     ("workers_lost_total", "counter", "Workers that died or fell silent.", lambda s: s.lost),
-    ("workers_rejected_total", "counter", "Workers that were turned away.", lambda s: s.turned_away),
+    ("workers_rejected_total", "counter", "Workers turned away.", lambda s: s.turned_away),
     ("messages_refused_total", "counter", "Messages and peers refused.", lambda s: s.refused),
     ("messages_dropped_total", "counter", "Messages late or repeated.", lambda s: s.dropped),
     ("failed", "gauge", "Whether the run has ended with an error.", lambda s: bool(s.trouble)),
