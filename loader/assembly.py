@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -51,6 +51,9 @@ from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
 
+if TYPE_CHECKING:
+    from .connect.factory import Fleet
+
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
@@ -74,6 +77,7 @@ class BalancedArguments:
     key: Callable[[int], str] | None
     balancer: str | None
     keys: str | Path | None
+    fleet: "Fleet | None"
     on_error: str
     dead_letter: str | None
     max_errors: float | None
@@ -353,7 +357,7 @@ class BalancedSettings:
 
         factory = ConnectionFactory(
             job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,
-            balancer=given.balancer, job_name=given.job, name=given.name,
+            balancer=given.balancer, fleet=given.fleet, job_name=given.job, name=given.name,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
             transport=given.transport,
         )  # fmt: skip

@@ -24,6 +24,7 @@ from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
     is_packed_stream,
+    named_fleet,
     plain_restarts,
     refuse_moved_arguments,
     refuse_no_samples,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+    from .connect.factory import Fleet
     from .late import LateBalancedLoader
 
 if TYPE_CHECKING:
@@ -79,37 +81,35 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False plans within each step, in the data's order. An
-                   IterableDataset needs budgets, and is packed as it comes: docs/batches.md
-    rank, ranks    this process' data-parallel rank of how many; torch.distributed's, or 0 of 1
+                   shuffle must be given; False keeps the data's order. Streams: docs/batches.md
+    rank, ranks    this process' data-parallel rank, and their number; by default
+                   torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
-                   their sizes such as {"dp": 2, "tp": 2}, a counterpoise.Topology, or the Units
-                   of a pipeline, whose encoders' ranks get the batches of all data-parallel ranks
+                   their sizes such as {"dp": 2, "tp": 2}, a cp.Topology, a pipeline's Units
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
     balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
     job            this run's name there, by default torchrun's, Slurm's or Ray's run id
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
+    fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
-    on_error       what a sample that cannot be used does, with or without balance: "raise";
-                   "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
-                   next of the stream instead
+    on_error       what a sample that cannot be used does, balanced or not: "raise"; "skip" leaves
+                   it out; "refill" (a stream without balance) takes the next in its place
     dead_letter    a file that gets a JSON line for each sample left out
     max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
-    transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "direct", pulled from the workers of a balancer; "inline", torch's
-                   way, or through the balancer; "auto", the first of these that can be had
+    transport      how batches come here: "arena", shared memory that is used again; "direct", from
+                   the workers of a balancer; "inline", torch's way, or through the balancer;
+                   "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
-    worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
-                   set of the same iter(); a sample that kills three is given up. By default 0, and
-                   3 with on_error="skip". Not for streams, nor data sets with a state
+    worker_restarts  workers that have died are replaced so often in an epoch; who kills three is
+                   left out. By default 0; 3 with on_error="skip". Not for streams, or with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
     keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them
@@ -150,6 +150,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         balancer: str | None = None,
         job: str | None = None,
         keys: str | Path | None = None,
+        fleet: "Fleet | None" = None,
         on_error: OnError = "raise",
         dead_letter: str | None = None,
         max_errors: float | None = None,
@@ -163,6 +164,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        balancer = named_fleet(fleet, balance, balancer, keys)
         self._keep_stats(keep_stats, name)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
@@ -202,7 +204,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, skip_keys=skip_keys, job=job,
+                name=name or None, fields=fields, fleet=fleet, skip_keys=skip_keys, job=job,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -213,7 +215,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
             rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
             topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
-            cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
+            cost=cost, key=key, balancer=balancer, keys=keys, fleet=fleet, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
             worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,

@@ -34,6 +34,7 @@ ORDER = (
     "sched.planners.orchestration",
     "sched.bubble_filling.kernels",
     "sched.bubble_filling",
+    "sched.planners.job",
     "sched.replanning",
     "sched.runtime.compiled",
     "sched.runtime.parts",
@@ -91,6 +92,7 @@ ORDER = (
     "workers.batches",
     "workers.processes",
     "workers.daemon",
+    "workers.fleet",
     "workers",
     # loader
     "loader.step",

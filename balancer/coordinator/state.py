@@ -195,7 +195,8 @@ class CoordinatorState:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
         is_ready = self.state_of(peer) == W_READY
-        self.pool.update(peer, worker is not None and is_ready and not worker.unresponsive)
+        may_work = worker is not None and not (worker.unresponsive or worker.leaving)
+        self.pool.update(peer, is_ready and may_work)
 
     def set_unresponsive(self, worker: WorkerPeer, value: bool) -> None:
         """Record whether a worker gets no more work before it shows a result."""

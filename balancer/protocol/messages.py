@@ -72,6 +72,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
 
     lease, ordinal: the sample being processed, (0, -1) if idle. A worker that is busy longer than a
     lease lasts hangs; one that is idle in two heartbeats has lost its earlier leases.
+    leaving: it is to end, and is leased no more; Bye comes once nothing that it has is needed.
     For diagnostics only: probe_ms, decode_ms: total time at work; clock_us: its wall clock.
     """
 
@@ -82,6 +83,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
     clock_us: Integer = 0
     lease: Integer = 0
     ordinal: Integer = -1
+    leaving: bool = False
 
 
 class SampleFailed(ArrayRecord, frozen=True):

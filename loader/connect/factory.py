@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch.distributed as dist
 
@@ -170,6 +171,13 @@ def _close_shared() -> None:
 atexit.register(_close_shared)
 
 
+class Fleet(Protocol):
+    """Workers on a cluster and their balancer, such as `cp.fleet.Ray`."""
+
+    def join(self) -> tuple[str, PeerKeys | None]:
+        """Return the balancer's address, and the keys with which a trainer may come."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
     """Makes the connection; `source` is None if only remote workers can read the data.
@@ -184,6 +192,7 @@ class ConnectionFactory:
     prefetch: int
     balancer: str | None
     keys: PeerKeys | None = None
+    fleet: Fleet | None = None
     name: str = ""
     transport: Transport = "auto"
     job_name: str | None = None
@@ -197,14 +206,17 @@ class ConnectionFactory:
         ways = {"direct": "direct", "inline": "inline"}
         job = replace(self.job, transport=ways.get(self.transport, "auto"))
         if self.balancer is not None:
+            address, keys = self.balancer, self.keys
+            if self.fleet is not None:
+                address, keys = self.fleet.join()
             logger.info(
-                "remote wing: goes through the balancer at %s, because balancer= or %s was given",
-                self.balancer, BALANCER_VARIABLE,
+                "remote wing: goes through the balancer at %s, because %s was given",
+                address, "fleet=" if self.fleet else f"balancer= or {BALANCER_VARIABLE}",
             )  # fmt: skip
-            address, of_keys = checked_address(self.balancer), self.keys.job if self.keys else ""
+            address, of_keys = checked_address(address), keys.job if keys else ""
             name = checked_job(self.job_name or of_keys or default_job())
             party = replace(self._party(), job=name)
-            return Connection(address, party, to_json(job), self.prefetch, keys=self.keys)
+            return Connection(address, party, to_json(job), self.prefetch, keys=keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
-from .stage_split import LayerCost, Sizes
-
-ENCODER = "encoder"
+from ..shapes import ENCODER, LayerCost, merged
+from .stage_split import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,7 @@ def merge_encoder(layers: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     own = [layer for layer in layers if layer.kind == ENCODER]
     if not own:
         return tuple(layers)
-    whole = LayerCost(
-        ENCODER,
-        sum(layer.forward_ns for layer in own),
-        sum(layer.backward_ns for layer in own),
-        sum(layer.parameters for layer in own),
-        own[-1].output_bytes,
-        sum(layer.activation_bytes for layer in own),
-    )
-    return (whole, *(layer for layer in layers if layer.kind != ENCODER))
+    return (merged(own), *(layer for layer in layers if layer.kind != ENCODER))
 
 
 def decoder_layers(layers: Sequence[LayerCost], sizes: Sizes) -> Sizes:

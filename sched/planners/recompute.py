@@ -11,24 +11,18 @@ Steps 1 to 3 can be measured, or modelled from shapes (`modelled_stages`). The c
 most forward time for the bytes that are free, a knapsack over kinds of layers. A stage holds the
 activations of several microbatches at a time, so a kept layer counts once for each of them.
 
-Modelled, a kept layer holds `activation_bytes`; a recomputed one only its input, the output of the
-layer before it. A stage holds its parameters' states (bf16 and fp32 parameters and gradients,
-Adam's cut over the replicas: ZeRO-1), the activations of its live microbatches, and, while it
-recomputes a layer, that layer's own.
+Modelled, sizes are those of `sched.shapes`: a recomputed layer keeps its input only, and while it
+is recomputed a stage holds all that the layer keeps.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.registry import schedule
 from ..ir.typed_json import Whole
-from ..simulation.costs import Costs
-from ..simulation.simulator import simulate
-from .stage_split import LayerCost, Sizes
+from ..shapes import LayerCost, ParallelLayout, in_flight, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +164,8 @@ def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: st
     room = limit_bytes - stage.base_bytes
     if room < 0:
         raise ValueError(
-            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, more than the "
-            f"limit of {limit_bytes}; use more stages or smaller microbatches"
+            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, {-room} more than "
+            f"the limit of {limit_bytes}; use more stages or smaller microbatches"
         )
     keep = _most_time(Counter(stage.layers), saving, room // stage.live)
     # The last layers of a kind are kept: their activations are needed first.
@@ -210,9 +204,6 @@ def _most_time(counts: Mapping[str, int], saving: Mapping[str, Saving], room: in
     return Counter(dict(zip(counts, taken, strict=True)))
 
 
-_STATE_BYTES, _OPTIMIZER_BYTES = 6, 12
-
-
 @dataclass(frozen=True, slots=True)
 class Modelled:
     """Stages and savings, as `plan_recompute` takes them."""
@@ -221,56 +212,50 @@ class Modelled:
     saving: dict[str, Saving]
 
 
-def modelled_stages(
-    layers: Sequence[LayerCost], sizes: Sizes, *, microbatches: int, tp: int = 1, dp: int = 1
-) -> Modelled:
-    """Return the memory of 1F1B stages of these layers, per GPU; equal layers are one kind.
+def modelled_stages(layers: Sequence[LayerCost], layout: ParallelLayout) -> Modelled:
+    """Return the memory of a layout's stages, one a rank; layers alike are one kind.
 
-    Raises ValueError if the sizes do not add up to the layers.
+    Raises ValueError if the stages do not add up to the layers, or a rank has several.
     """
-    if sum(sizes) != len(layers) or min(sizes) < 1:
-        raise ValueError(f"stages of {list(sizes)} layers, but the model has {len(layers)}")
-    kinds, inputs = _kinds(layers), _inputs(layers)
+    if layout.vpp > 1:
+        raise ValueError(f"vpp is {layout.vpp}; recomputation is planned for one stage a rank")
+    kinds = _kinds(layers)
     saving = {
-        kind: Saving(max(0, layer.activation_bytes - handed), layer.forward_ns)
-        for kind, layer, handed in zip(kinds, layers, inputs, strict=True)
+        kind: Saving(max(0, one.activation_bytes - one.input_bytes), one.recompute_ns)
+        for kind, one in zip(kinds, layers, strict=True)
     }
+    flights = in_flight(layout.schedule, layout.pp, 1, layout.microbatches)
+    none, every = (memory_of(layers, replace(layout, recompute=r)) for r in ("none", "all"))
     stages = []
-    for at, (start, end) in enumerate(pairwise([0, *accumulate(sizes)])):
-        live = min(microbatches, len(sizes) - at)
-        parameters = sum(layer.parameters for layer in layers[start:end])
-        states = (_STATE_BYTES * dp + _OPTIMIZER_BYTES) * parameters // (tp * dp)
-        working = max(saving[kind].saved_bytes for kind in kinds[start:end])
-        base = states + live * sum(inputs[start:end]) + working
-        stages.append(Stage(tuple(kinds[start:end]), live, base, working))
+    for own, live, kept, again in zip(
+        layout.ranges(len(layers)), flights, none, every, strict=True
+    ):
+        # Only a rank that recomputes needs room for a whole layer.
+        more = max(0, again.working - kept.working)
+        stages.append(Stage(tuple(kinds[at] for at in own), live[0][0], again.total, more))
     return Modelled(tuple(stages), saving)
 
 
-def recomputing_step_ns(
-    layers: Sequence[LayerCost], sizes: Sizes, model: Modelled, policies: Sequence[Policy], n: int
-) -> int:
-    """Return the simulated 1F1B step of n microbatches with recomputation in the backwards."""
-    ends = list(pairwise([0, *accumulate(sizes)]))
-    forward = [sum(layer.forward_ns for layer in layers[a:b]) for a, b in ends]
-    backward = [
-        sum(layer.backward_ns for layer in layers[a:b]) + recomputed_ns(stage, model.saving, policy)
-        for (a, b), stage, policy in zip(ends, model.stages, policies, strict=True)
-    ]
-    program = schedule("1f1b", ranks=len(sizes), microbatches=n)
-    return simulate(program, Costs({"F": forward, "B": backward})).makespan_ns
+def exact_policies(
+    layers: Sequence[LayerCost], layout: ParallelLayout, policies: Sequence[Policy]
+) -> tuple[Policy, ...]:
+    """Return modelled policies with the bytes that `memory` says, which are never more.
 
-
-def _inputs(layers: Sequence[LayerCost]) -> list[int]:
-    """Return each layer's input bytes; the first layer's are taken to equal its output."""
-    return [layers[0].output_bytes, *(layer.output_bytes for layer in layers[:-1])]
+    The plan counts the largest layer's working set wherever a stage recomputes any.
+    """
+    chosen = replace(layout, recompute=tuple(one.recompute for one in policies))
+    sizes = (one.total for one in memory_of(layers, chosen))
+    return tuple(
+        replace(one, predicted_bytes=size) for one, size in zip(policies, sizes, strict=True)
+    )
 
 
 def _kinds(layers: Sequence[LayerCost]) -> list[str]:
     """Return a name for each layer: its kind, and a number where layers of a kind differ."""
     seen: dict[str, list[tuple[int, int, int]]] = {}
     names = []
-    for layer, handed in zip(layers, _inputs(layers), strict=True):
-        form = (layer.activation_bytes, handed, layer.forward_ns)
+    for layer in layers:
+        form = (layer.activation_bytes, layer.input_bytes, layer.recompute_ns)
         forms = seen.setdefault(layer.kind, [])
         if form not in forms:
             forms.append(form)

@@ -24,7 +24,7 @@ Layers to recompute are counted from the stage's first. Limit and prediction may
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,35 +32,12 @@ from typing import Annotated, Any
 import msgspec
 
 from ..ir.program import place
-from ..ir.registry import schedule
 from ..ir.typed_json import Whole, read_json_file
-from ..shapes import partition
-from ..simulation.costs import Costs
-from ..simulation.simulator import simulate
+from ..shapes import Device, LayerCost, ParallelLayout, partition, step_of
 
 Sizes = tuple[int, ...]
 # ns^2 of variance that weigh as much as a byte: an ms^2 to a MiB, rounded.
 _NS2_PER_BYTE = 10**12 // 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCost:
-    """A layer's costs for one microbatch: times, parameters, output and saved activations."""
-
-    kind: str
-    forward_ns: int
-    backward_ns: int
-    parameters: int
-    output_bytes: int
-    activation_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for negative numbers."""
-        for name in ("forward_ns", "backward_ns", "parameters", "output_bytes", "activation_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"a {self.kind} layer has {name} {getattr(self, name)}; give 0 or more"
-                )
 
 
 def balanced_partition(
@@ -172,26 +149,14 @@ def traffic_bytes(layers: Sequence[LayerCost], sizes: Sizes) -> int:
     return sum(layers[end - 1].output_bytes for end in list(accumulate(sizes))[:-1])
 
 
-def simulated_step(
-    layers: Sequence[LayerCost], *, microbatches: int, link_bytes_per_s: int, overlap: bool = False
+def step_timer(
+    layers: Sequence[LayerCost], device: Device, layout: ParallelLayout
 ) -> Callable[[Sizes], int]:
-    """Return a function that times a partition: 1F1B in the simulator.
-
-    Without `overlap` a sender waits for its transfer, as in Megatron-LM.
-    """
+    """Return a function that times a partition of these layers, in the simulator."""
 
     def step_ns(sizes: Sizes) -> int:
-        ends = list(accumulate(sizes))[:-1]
-        handed = [layers[end - 1].output_bytes * 10**9 // link_bytes_per_s for end in ends]
-        ranks = range(len(sizes))
-        # From rank to rank, forwards and backwards over the same border.
-        lags = [[handed[min(a, b)] if abs(a - b) == 1 else 0 for b in ranks] for a in ranks]
-        times = {
-            "F": _sums([layer.forward_ns for layer in layers], sizes),
-            "B": _sums([layer.backward_ns for layer in layers], sizes),
-        }
-        program = schedule("1f1b", ranks=len(sizes), microbatches=microbatches)
-        return simulate(program, Costs(times, p2p_ns=lags, overlap=overlap)).makespan_ns
+        cut = replace(layout, stages=sizes)
+        return step_of([layers] * cut.microbatches, device, cut).total_ns
 
     return step_ns
 

@@ -14,14 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
+from ...sched.shapes import ParallelLayout, read_device, read_model
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
 from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
+from ..inputs.models import device_option, memory_limit, model_option, renamed, size_option
 from ..inputs.programs import Command, check_sizes, with_options
 from ..runners import on_cores, on_ray
 from .beside import beside_table, read_runs
-from .model.pipelines import GB, MODELS, PipelineMachine
+from .model.pipelines import DEFAULT_MODEL, PipelineMachine, tile_tokens
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
@@ -53,7 +55,7 @@ def _choice(name: str, default: str, what: str, *allowed: str) -> Callable[[Comm
     return click.option(f"--{name}", default=default, show_default=True, type=kind, help=what)
 
 
-_OPTIONS = (
+_OPTIONS: tuple[Any, ...] = (
     click.option(
         "--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
         help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
@@ -81,10 +83,12 @@ _OPTIONS = (
         *WORK,
     ),
     _count("tile-tokens", "Tokens of the LLM that cost as much as a tile.  [default: by model]"),
-    _choice("model", "6b+20b", "Encoder + LLM, to model memory and schedules.", *MODELS),
-    _count("stages", "Pipeline stages.", 4),
-    _count("tensor-parallel", "Tensor-parallel ranks of a stage.", 8),
-    _count("memory-gb", "Memory of each device.", 80),
+    model_option(DEFAULT_MODEL),
+    device_option(),
+    size_option("--pp", "Pipeline stages, to model memory and schedules.", 4),
+    size_option("--tp", "Tensor-parallel GPUs of a stage.", 8),
+    click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of it]"),
+    *renamed(stages="--pp", tensor_parallel="--tp"),
     _count("part", "Plan a random part of at most this many samples.", 65_536),
     click.option("--seed", default=0, show_default=True, help="Seed of samples and plans."),
     _count("tile-size", "Pixels of a tile.", 448),
@@ -164,8 +168,8 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
     each = given["ranks"] * given["batch_size"]
     microbatches = (given["samples_per_step"] or 0) // each + 1
     check_sizes(ranks=given["ranks"], accumulate=max(given["accumulate"], microbatches))
-    check_sizes(stages=given["stages"], microbatches=2 * given["stages"])
-    tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
+    check_sizes(pp=given["pp"], microbatches=2 * given["pp"])
+    model, device = read_model(given["model"]), read_device(given["device"])
     plan = Plan(
         ranks=given["ranks"],
         accumulate=given["accumulate"],
@@ -173,7 +177,7 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
         samples=given["samples_per_step"] or 0,
         layout=given["layout"],
         work=given["work"],
-        tile_tokens=tile_tokens,
+        tile_tokens=given["tile_tokens"] or tile_tokens(model),
         seed=given["seed"],
     )
     return ReportOptions(
@@ -181,8 +185,12 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
         mode=given["mode"],
         budgets=tuple(parse_budgets(given["budgets"]).items()),
         part=given["part"],
-        model=given["model"],
-        machine=PipelineMachine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
+        machine=PipelineMachine(
+            model,
+            device,
+            ParallelLayout(tp=given["tp"], pp=given["pp"], dp=given["ranks"]),
+            memory_limit(given["memory_gb"], device),
+        ),
         bytes_as_tokens=not given["tokenizer"]
         and not given["transform"]
         and any(reads_samples(source) for source in sources),

@@ -2,6 +2,8 @@
 
 import click
 
+from .check import check_command
+from .job import job_command
 from .orchestrate import orchestrate_command
 from .partition import partition_command
 from .recompute import recompute_command
@@ -18,5 +20,5 @@ def command() -> None:
     """
 
 
-for _one in (orchestrate_command, partition_command, recompute_command):
+for _one in (job_command, check_command, orchestrate_command, partition_command, recompute_command):
     command.add_command(_one)

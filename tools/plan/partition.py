@@ -14,7 +14,6 @@ from rich.table import Table
 from ...sched.ir.typed_json import Whole, read_json_file
 from ...sched.planners.framework_layouts import (
     AUTOMODEL,
-    ENCODER,
     TORCHTITAN,
     ModuleNames,
     decoder_layers,
@@ -28,13 +27,15 @@ from ...sched.planners.stage_split import (
     balanced_partition,
     candidates,
     dump_split,
-    simulated_step,
     split_of,
+    step_timer,
     traffic_bytes,
     variance,
 )
+from ...sched.shapes import ENCODER, memory_of
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, with_model
+from ..inputs.models import Setting, renamed, with_model
+from ..inputs.programs import with_options
 
 # None: Megatron's string; else what the framework calls a model's modules.
 FRAMEWORKS: dict[str, ModuleNames | None] = {
@@ -64,7 +65,6 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
     type=click.IntRange(1, 1000),
     help="Candidates that are timed.",
 )
-@click.option("--link", default=12.5, show_default=True, help="GB/s from stage to stage.")
 @click.option("--overlap", is_flag=True, help="Transfers run beside the passes.")
 @click.option(
     "--measured",
@@ -77,13 +77,13 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
     type=click.Choice(list(FRAMEWORKS)),
     help="Write the best partition in this framework's form; a split encoder has none.",
 )
+@with_options(renamed(link="network_bytes_per_s in --device FILE"))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the best split here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def partition_command(
     setting: Setting | None,
     radius: int,
     keep: int,
-    link: float,
     overlap: bool,
     measured: Path | None,
     whole_encoder: bool,
@@ -97,14 +97,15 @@ def partition_command(
     run again with --measured FILE: [{"layers_per_stage": [22, 23, 24, 24], "seconds": 1.9}, ...].
     --out writes what `counterpoise.sched.runtime.split` cuts a model by.
 
-    Example: counterpoise plan partition --model internvit-6b+internlm2-20b --tp 2 --stages 4
+    Example: counterpoise plan partition --model internvit-6b+internlm2-20b --tp 2 --pp 4
     """
     if setting is None:
-        raise ValueError("give --model, and --stages")
+        raise ValueError("give --model (or --costs), and --pp")
     if whole_encoder:
         setting = replace(setting, layers=merge_encoder(setting.layers))
     layers, stages = setting.layers, setting.stages
-    step = _step_of(setting, link, overlap)
+    layout = replace(setting.layout, overlap=overlap)
+    step = step_timer(layers, setting.device, layout)
     start = time.perf_counter()
     usual = {name: method(layers, stages) for name, method in BASELINES.items()}
     if measured is None:
@@ -117,6 +118,8 @@ def partition_command(
     rows = {name: _row(setting, sizes, step) for name, sizes in methods.items()}
     report = _report(found[:keep], rows, "simulated" if measured is None else "measured")
     report["milliseconds"] = round(milliseconds, 3)
+    report["memory_bytes"] = _memory(setting, found[0][0])
+    report["device"] = setting.device.origin
     report |= _framework_split(framework, setting, found[0][0])
     write_plan(out, dump_split(split_of(found[0][0])))
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
@@ -125,16 +128,10 @@ def partition_command(
         click.echo(split if isinstance(split, str) else json.dumps(split))
 
 
-def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:
-    """Return the function that times a partition, for a link's speed in GB/s."""
-    if not 0 < link < 10**6:
-        raise ValueError(f"--link {link}: give GB/s above 0")
-    return simulated_step(
-        setting.layers,
-        microbatches=setting.microbatches,
-        link_bytes_per_s=max(1, int(link * 10**9)),
-        overlap=overlap,
-    )
+def _memory(setting: Setting, sizes: Sizes) -> list[int]:
+    """Return every rank's peak with nothing recomputed."""
+    cut = replace(setting.layout, stages=sizes)
+    return [one.total for one in memory_of(setting.layers, cut)]
 
 
 def _framework_split(framework: str | None, setting: Setting, sizes: Sizes) -> dict[str, object]:
@@ -184,6 +181,7 @@ def _row(setting: Setting, sizes: Sizes, step: Callable[[Sizes], int]) -> dict[s
         "seconds_per_step": step(sizes) / 1e9,
         "variance_ms2": variance(times, sizes) / 1e12,
         "traffic_mib": traffic_bytes(setting.layers, sizes) / 2**20,
+        "memory_gb": max(_memory(setting, sizes)) / 1e9,
     }
 
 
@@ -191,7 +189,7 @@ def _method_table(rows: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="steps simulated, costs modelled")
     for name in ("method", "layers per stage"):
         table.add_column(name)
-    for name in ("step, s", "VAR(forward), ms²", "handed on, MiB"):
+    for name in ("step, s", "VAR(forward), ms²", "handed on, MiB", "most memory, GB"):
         table.add_column(name, justify="right")
     for name, row in rows.items():
         table.add_row(
@@ -200,6 +198,7 @@ def _method_table(rows: dict[str, dict[str, Any]]) -> Table:
             f"{row['seconds_per_step']:.3f}",
             f"{row['variance_ms2']:.1f}",
             f"{row['traffic_mib']:.1f}",
+            f"{row['memory_gb']:.1f}",
         )
     return table
 

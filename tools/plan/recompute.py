@@ -1,7 +1,7 @@
 """`counterpoise plan recompute`: which layers of which stage to recompute."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +17,16 @@ from ...sched.planners.recompute import (
     Stage,
     Trial,
     all_or_nothing,
+    exact_policies,
     modelled_stages,
     plan_recompute,
-    recomputing_step_ns,
     savings,
 )
-from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
+from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
+from ...sched.shapes import Device, Recompute, step_of
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, parse_sizes, with_model
+from ..inputs.models import Setting, memory_limit, parse_sizes, renamed, with_model
+from ..inputs.programs import with_options
 
 GB = 10**9
 
@@ -41,22 +43,21 @@ class _Measurements:
 
 @click.command("recompute")
 @with_model
-@click.option("--dp", default=1, show_default=True, type=click.IntRange(min=1), help="Replicas.")
 @click.option("--layers", "sizes", metavar="N,N,...", help="Of each stage.  [default: balanced]")
 @click.option(
     "--measured",
     type=click.Path(path_type=Path),
     help="Plan from this file of measurements instead of a model.",
 )
-@click.option("--memory", type=float, help="GB of a GPU that may be used.  [default: 74]")
+@click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
+@with_options(renamed(memory="--memory-gb"))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the policy here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def recompute_command(
     setting: Setting | None,
-    dp: int,
     sizes: str | None,
     measured: Path | None,
-    memory: float | None,
+    memory_gb: float | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -68,18 +69,17 @@ def recompute_command(
     `base_bytes` is used with every layer recomputed, `used_bytes` with some kept. --out writes a
     policy that torch.utils.checkpoint can apply, as examples/recompute.py does.
 
-    Example: counterpoise plan recompute --model internvit-6b+llama3-70b --tp 4 --dp 2 --stages 8
+    Example: counterpoise plan recompute --model internvit-6b+llama3-70b --tp 4 --dp 2 --pp 8
     """
-    if memory is not None and not 0 < memory < 10**6:
-        raise ValueError(f"--memory {memory}: give GB above 0")
-    limit = None if memory is None else int(memory * GB)
     # Exactly one of the two sources of costs must be given.
     if setting is not None and measured is None:
-        found = _modelled(setting, dp, sizes, limit or 74 * GB)
+        found = _modelled(setting, sizes, memory_limit(memory_gb, setting.device))
     elif measured is not None and setting is None:
-        found = _measured(measured, limit)
+        found = _measured(
+            measured, None if memory_gb is None else memory_limit(memory_gb, Device())
+        )
     else:
-        raise ValueError("give either --model, or --measured FILE")
+        raise ValueError("give either --model (or --costs), or --measured FILE")
     usual = [all_or_nothing(stage, found.saving, found.limit_bytes) for stage in found.stages]
     policy = _policy(found)
     write_plan(out, policy)
@@ -99,27 +99,33 @@ class _Found:
     more: Mapping[str, object]
 
 
-def _modelled(setting: Setting, dp: int, sizes: str | None, limit: int) -> _Found:
+def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
+    layers, device = setting.layers, setting.device
     chosen = parse_sizes(sizes, "--layers") if sizes else _balanced(setting)
     if len(chosen) != setting.stages:
-        raise ValueError(f"--layers has {len(chosen)} stages, --stages says {setting.stages}")
-    count = setting.microbatches
-    model = modelled_stages(setting.layers, chosen, microbatches=count, tp=setting.tp, dp=dp)
-    plan = plan_recompute(model.stages, model.saving, limit)
+        raise ValueError(f"--layers has {len(chosen)} stages, --pp says {setting.stages}")
+    cut = replace(setting.layout, stages=chosen)
+    model = modelled_stages(layers, cut)
+    plan = exact_policies(layers, cut, plan_recompute(model.stages, model.saving, limit))
     usual = [all_or_nothing(stage, model.saving, limit) for stage in model.stages]
-    every = [Policy(tuple(range(len(stage.layers))), stage.base_bytes) for stage in model.stages]
-    seconds = {
-        name: recomputing_step_ns(setting.layers, chosen, model, policies, count) / 1e9
-        for name, policies in (("plan", plan), ("all_or_nothing", usual), ("all", every))
+    layouts: dict[str, Recompute] = {
+        "plan": tuple(one.recompute for one in plan),
+        "all_or_nothing": tuple(one.recompute for one in usual),
+        "all": "all",
     }
-    return _Found(model.stages, model.saving, limit, plan, {"seconds_per_step": seconds})
+    seconds = {}
+    for name, recompute in layouts.items():
+        again = replace(cut, recompute=recompute)
+        seconds[name] = step_of([layers] * again.microbatches, device, again).total_ns / 1e9
+    more = {"seconds_per_step": seconds, "device": device.origin}
+    return _Found(model.stages, model.saving, limit, plan, more)
 
 
 def _measured(path: Path, limit: int | None) -> _Found:
     found = read_json_file(path, _Measurements)
     allowed = found.limit_bytes if limit is None else limit
     if allowed is None:
-        raise ValueError(f"{path} has no limit_bytes; add it, or give --memory")
+        raise ValueError(f"{path} has no limit_bytes; add it, or give --memory-gb")
     stages = found.stages
     for trial in found.trials:
         if trial.stage >= len(stages):
@@ -133,11 +139,10 @@ def _measured(path: Path, limit: int | None) -> _Found:
 
 
 def _balanced(setting: Setting) -> Sizes:
-    step = simulated_step(
-        setting.layers, microbatches=setting.microbatches, link_bytes_per_s=12_500_000_000
-    )
-    also = [method(setting.layers, setting.stages) for method in BASELINES.values()]
-    return balanced_partition(setting.layers, setting.stages, step, also=also)[0][0]
+    layers, stages = setting.layers, setting.stages
+    step = step_timer(layers, setting.device, setting.layout)
+    also = [method(layers, stages) for method in BASELINES.values()]
+    return balanced_partition(layers, stages, step, also=also)[0][0]
 
 
 def _policy(found: _Found) -> dict[str, Any]:

@@ -107,6 +107,15 @@ MIN_WEIGHT = 0.001
     metavar="SECONDS",
     help="End when no balancer has answered for this long (default: wait for ever).",
 )
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0.0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Asked to end (SIGTERM, Ctrl-C), finish what is leased and wait this long at most until "
+    "ranks have taken it; asked again, end at once.",
+)
 @log_options
 def command(
     addresses: tuple[str, ...],
@@ -121,6 +130,7 @@ def command(
     threads: int,
     metrics: str | None,
     until_lost: float | None,
+    drain: float,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -174,7 +184,7 @@ def command(
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
         worker = JobsWorker(balancers, open_job, _memory_bytes())
-        if reason := worker.work(stop, until_lost):
+        if reason := worker.work(stop, until_lost, drain):
             raise RefusedWorkerError(reason)
     logger.info("ends: what was done has been sent", extra={"event": "drain", "worker": name})
 

@@ -42,6 +42,8 @@ def local_name(pool: str, slot: int) -> str:
 class WorkerActivity:
     """Seconds spent probing and decoding; `forgotten`: the balancer lost the worker.
 
+    `leaving`: the worker is to end, and takes no other leases.
+
     One thread works, another sends heartbeats. They share one tuple, which is replaced as a whole.
 
     >>> activity = WorkerActivity()
@@ -55,6 +57,7 @@ class WorkerActivity:
 
     def __init__(self) -> None:
         self.forgotten = threading.Event()
+        self.leaving = False
         # Seconds of finished probing and decoding; kind, start and sample of what is in progress.
         self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
@@ -86,7 +89,8 @@ class WorkerActivity:
     def heartbeat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
         """Return the next heartbeat; `wall` is this machine's wall clock."""
         clock_us = round(wall * MICROSECONDS)
-        return WorkerHeartbeat(name, incarnation, *self.work_ms(now), clock_us, *self._work[-1])
+        work, hand = self.work_ms(now), self._work[-1]
+        return WorkerHeartbeat(name, incarnation, *work, clock_us, *hand, self.leaving)
 
     def _seconds(self, now: float) -> tuple[float, float]:
         probe_s, decode_s, kind, since, _ = self._work

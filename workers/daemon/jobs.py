@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from ...balancer.protocol.messages import JobList, ListJobs, PeerRejected
+from ...balancer.protocol.transitions import SERVING
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
@@ -151,15 +152,20 @@ class JobsWorker:
         self._sessions: dict[str, _Session] = {}
         # Jobs that have sent this worker away: not joined again while they are there.
         self._refused: set[str] = set()
+        self._leave_at = math.inf
 
-    def work(self, stop: Callable[[], bool], until_lost_s: float | None = None) -> str:
+    def work(
+        self, stop: Callable[[], bool], until_lost_s: float | None = None, drain_s: float = 0.0
+    ) -> str:
         """Work until `stop` returns true or no job wants this worker; return why, empty if well.
 
+        Asked to stop, it takes no other leases, and ends when nothing that it has is needed, after
+        `drain_s` at most: what ranks have not taken until then is decoded again by others.
         Raises LostBalancerError after `until_lost_s` without an answer of any balancer, ValueError
         where no balancer lets it in.
         """
         try:
-            while not stop():
+            while not (stop() and self._may_end(drain_s)):
                 reason = self._turn(until_lost_s)
                 if reason is not None:
                     return reason
@@ -171,6 +177,16 @@ class JobsWorker:
                 self._close(key)
             for finder in self._finders:
                 finder.close()
+
+    def _may_end(self, drain_s: float) -> bool:
+        """Return whether to end without the balancers' Bye, which heartbeats ask for."""
+        now = time.monotonic()
+        workers = [each.worker for each in self._sessions.values()]
+        if math.isinf(self._leave_at):
+            self._leave_at = now + drain_s
+            for each in workers:
+                each.activity.leaving = True
+        return now >= self._leave_at or all(each.session.state != SERVING for each in workers)
 
     def _turn(self, until_lost_s: float | None) -> str | None:
         """Do what is due, and a piece of work; return why this worker is to end, None if not."""
@@ -215,6 +231,8 @@ class JobsWorker:
         place = self._finders.index(finder)
         wanted = {f"{place}/{job}": job for job in finder.jobs}
         self._refused -= {k for k in self._refused if k.startswith(f"{place}/")} - wanted.keys()
+        if math.isfinite(self._leave_at):
+            return
         for key in wanted.keys() - self._sessions.keys() - self._refused:
             self._begin(key, finder, wanted[key])
 

@@ -97,7 +97,8 @@ class WorkerPeer(msgspec.Struct):
     source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
     `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `serves` is
     where ranks pull its payloads, None if they cannot; `why_inline` why it announces no more there.
-    `was_asked_again` once it said what others do not: they may have gone.
+    `was_asked_again` once it said what others do not: they may have gone. One that is `leaving` is
+    leased no more.
     """
 
     peer: bytes
@@ -115,6 +116,7 @@ class WorkerPeer(msgspec.Struct):
     serves: PayloadServer | None = None
     why_inline: str = ""
     was_asked_again: bool = False
+    leaving: bool = False
 
 
 class RankPeer(msgspec.Struct):

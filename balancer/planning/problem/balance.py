@@ -36,7 +36,7 @@ from .options import (
     check_timed,
     check_waits,
 )
-from .pipeline_costs import check_ordering
+from .pipeline_costs import check_ordering, job_section
 from .shapes import Shapes, check_shapes, resolve_shapes
 
 VERSION = 1
@@ -242,10 +242,18 @@ class Balance:
     def load(cls, path: str | Path) -> "Balance":
         """Return the Balance in a file: one that `save` or `counterpoise analyze` wrote.
 
-        Raises ValueError, with the file's name, for whatever `from_json` refuses.
+        Of a job's plan (`counterpoise plan job`) it is the section "balance", and the costs that
+        its ordering reads are the plan's. Raises ValueError, with the file's name, for whatever
+        `from_json` refuses.
         """
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            section = job_section(text)
+            if section is None:
+                return cls.from_json(text)
+            if section.get("pipeline"):
+                section["pipeline"] = {**section["pipeline"], "profile": str(path)}
+            return cls.from_json(json.dumps(section))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -41,7 +41,26 @@ class _Profile(msgspec.Struct, frozen=True):
     passes: dict[str, tuple[PassEntry, ...]]
 
 
-Read = TypeVar("Read", PipelineCosts, _Profile)
+class _Job(msgspec.Struct, frozen=True):
+    """The part of a job's plan that is read here."""
+
+    costs: _Profile
+    balance: dict[str, Any] = {}
+
+
+Read = TypeVar("Read", PipelineCosts, _Profile, _Job)
+
+
+def job_section(text: str) -> dict[str, Any] | None:
+    """Return the rules in a job's plan; None for text that is no such plan.
+
+    >>> job_section('{"balance": {"cp": 2}, "costs": {"placement": [0], "passes": {}}}')
+    {'cp': 2}
+    """
+    try:
+        return _decode(text.encode(), _Job).balance
+    except ValueError:
+        return None
 
 
 def is_pipeline(value: object) -> bool:
@@ -82,7 +101,9 @@ def read_costs_of(pipeline: Mapping[str, Any]) -> str:
     """
     path, stages = pipeline["profile"], pipeline["stages"]
     try:
-        profile = _decode(Path(path).read_bytes(), _Profile)
+        text = Path(path).read_bytes()
+        is_job = job_section(text.decode()) is not None
+        profile = _decode(text, _Job).costs if is_job else _decode(text, _Profile)
     except OSError as error:
         raise ValueError(f"pipeline names the cost profile {path}: {error.strerror}") from None
     except ValueError as error:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...planners.stage_split import SplitPlan, read_split
+from ...planners.job.schema import read_stages
+from ...planners.stage_split import SplitPlan
 from .checking import check_stages
 
 # call(layer, hidden states, extras) -> what the layer returns
@@ -36,7 +37,7 @@ def split(
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
 
-    `plan`: a SplitPlan, or the file that `plan partition --out` or `plan recompute --out` wrote.
+    `plan`: a SplitPlan, or the file that `plan job`, `partition` or `recompute --out` wrote.
     `layers`: the names of the model's lists of layers, whose layers follow each other, such as
     "model.layers"; "" for a model that is a list itself. `first`, `last`: the names of modules
     before and after them, such as "model.embed_tokens" and "model.norm"; they take and return one
@@ -56,7 +57,7 @@ def split(
     >>> [list(stage.state_dict()) for stage in split(model, split_of((1, 2)), layers="")]
     [['0.weight', '0.bias'], ['2.weight', '2.bias']]
     """
-    plan = plan if isinstance(plan, SplitPlan) else read_split(plan)
+    plan = plan if isinstance(plan, SplitPlan) else read_stages(plan)
     names = _layer_names(model, [layers] if isinstance(layers, str) else layers, (*first, *last))
     if len(names) != plan.layers:
         raise ValueError(

@@ -13,7 +13,7 @@ from counterpoise.sched.planners.framework_layouts import (
     merge_encoder,
     module_names,
 )
-from counterpoise.sched.planners.stage_split import LayerCost
+from counterpoise.sched.shapes import LayerCost
 
 SPLITS = st.lists(st.integers(1, 12), min_size=1, max_size=24)
 

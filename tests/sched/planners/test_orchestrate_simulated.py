@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.sched import check, simulate
-from counterpoise.sched.planners.orchestration.models import preset, read_modules
+from counterpoise.sched.planners.orchestration.models import read_modules
 from counterpoise.sched.planners.orchestration.search import Allocation, orchestrate
 from counterpoise.sched.planners.orchestration.simulated import (
     layout_program,
@@ -18,6 +18,7 @@ from counterpoise.sched.planners.orchestration.units import (
     iteration_ns,
     memory_of,
 )
+from tests.sched.planners.shaped import preset
 
 ENCODER = Module("encoder", 4, {1: 240}, {1: 480}, activation_bytes=4000, state_bytes=400)
 BACKBONE = Module("backbone", 8, {1: 960}, {1: 1920}, activation_bytes=8000, state_bytes=800)
@@ -72,7 +73,7 @@ def test_the_fastest_in_simulation_comes_first() -> None:
 
 @pytest.mark.parametrize("shares", [None, [1000], [0, 3000, 0, 1000], [200, 200, 200, 3400]])
 def test_the_plan_is_never_slower_than_the_rigid_layout(shares: list[int] | None) -> None:
-    from counterpoise.sched.planners.orchestration.search import rigid
+    from counterpoise.sched.planners.orchestration.baselines import rigid
 
     work = {"encoder": shares, "generator": shares} if shares else None
     usual = rigid(JOB)

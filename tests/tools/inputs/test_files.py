@@ -243,7 +243,7 @@ def test_columns_of_parquet(
 
 
 DEEP, BYTES = b"[" * 100_000, b"\xff\xfe\0"
-PARTITION = ("plan", "partition", "--model", "internvit-6b+internlm2-20b", "--stages", "4")
+PARTITION = ("plan", "partition", "--model", "internvit-6b+internlm2-20b", "--pp", "4")
 LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "output_bytes": 1}
 
 
@@ -257,8 +257,11 @@ LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "outpu
         ("schedule", "fill", "--profile", "FILE"),
         ("schedule", "fill", "--trace", "FILE"),
         ("schedule", "fill", "--contention", "FILE"),
+        ("plan", "orchestrate", "--gpus", "8", "--batch", "8", "--costs", "FILE"),
         ("plan", "orchestrate", "--gpus", "8", "--batch", "8", "--model", "FILE"),
-        ("plan", "partition", "--stages", "2", "--model", "FILE"),
+        ("plan", "partition", "--pp", "2", "--model", "FILE"),
+        (*PARTITION, "--device", "FILE"),
+        ("plan", "partition", "--pp", "2", "--costs", "FILE"),
         (*PARTITION, "--measured", "FILE"),
         ("plan", "recompute", "--measured", "FILE"),
         ("doctor", "FILE"),
@@ -328,15 +331,15 @@ ORCHESTRATE = ("plan", "orchestrate", "--model", "mllm-72b")
         (("schedule", "fill", "--slack", "inf"), "--slack inf: give milliseconds"),
         (("schedule", "fill", "--slack", "nan"), "--slack nan: give milliseconds"),
         ((*PARTITION, "--microbatches", HUGE), f"microbatches {HUGE} are more than 200000"),
-        ((*PARTITION, "--stages", HUGE), "has 93 layers, one a stage"),
-        ((*PARTITION, "--images", "9" * 25), "a number that was given is too large"),
+        ((*PARTITION, "--pp", HUGE), "are more than 200000: give fewer"),
+        ((*PARTITION, "--tiles", "9" * 25), "a number that was given is too large"),
         ((*ORCHESTRATE, "--gpus", 96, "--batch", "9" * 30), "too large"),
         ((*ORCHESTRATE, "--gpus", 96, "--batch", 64, "--vpp", "9" * 5000), "--vpp got"),
         (("analyze", "costs.npz", "--budget", "tokens=²"), "--budget got 'tokens=²'"),
         (("analyze", "costs.npz", "--budget", f"tokens={'9' * 5000}"), "--budget got 'tokens=999"),
         *(
             (("analyze", "costs.npz", f"--{option}", HUGE), "are more than 200000: give fewer")
-            for option in ("ranks", "accumulate", "samples-per-step", "stages")
+            for option in ("ranks", "accumulate", "samples-per-step", "pp")
         ),
     ],
     ids=lambda value: " ".join(map(str, value))[:60] if isinstance(value, tuple) else "",
@@ -358,6 +361,6 @@ def test_huge_numbers_are_refused_before_anything_is_made(
 def test_a_file_of_layers_has_a_limit(run: Callable[..., Said], tmp_path: Path) -> None:
     path = tmp_path / "layers.json"
     path.write_text(json.dumps({"layers": [{**LAYER, "count": 10**12}]}))
-    status, error = run("plan", "partition", "--model", path, "--stages", 2)
+    status, error = run("plan", "partition", "--costs", path, "--pp", 2)
     assert status == 2
     assert "layers.json has 1000000000000 layers, and 1000 are planned at most" in one_line(error)

@@ -8,7 +8,7 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ...inputs.cost_tables import CostTable
-from .pipelines import Model, PipelineMachine, most_tiles, peak_bytes
+from .pipelines import PipelineMachine, most_tiles, peak_bytes
 from .strategies import Plan, micro_steps
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ class BudgetCandidate:
 def omnibal_budgets(table: CostTable) -> tuple[int, ...]:
     """Return the longest sample's tokens, and as many tiles as go with that many tokens on average.
 
-    OmniBal (2024), §5.2: Q_t is the longest length, the ratio of tokens and images gives Q_v.
+    OmniBal (2025), §5.2: Q_t is the longest length, the ratio of tokens and images gives Q_v.
 
     >>> costs = np.array([[1, 300], [3, 900], [0, 600]])
     >>> omnibal_budgets(CostTable(("tiles", "tokens"), costs, np.zeros(3, np.int64)))
@@ -59,7 +59,7 @@ class BudgetSearch:
     tried: tuple[BudgetCandidate, ...]
 
 
-def search(table: CostTable, plan: Plan, model: Model, machine: PipelineMachine) -> BudgetSearch:
+def search(table: CostTable, plan: Plan, machine: PipelineMachine) -> BudgetSearch:
     """Try budgets of several sizes, each with several ratios of tiles to tokens.
 
     The best have the least modelled time of a sample among those that fit in memory and leave at
@@ -67,7 +67,7 @@ def search(table: CostTable, plan: Plan, model: Model, machine: PipelineMachine)
     """
     some = every_kth(table, SEARCH_SAMPLES)
     paper = omnibal_budgets(table)
-    tried = {paper: _try(some, plan, paper, model, machine)}
+    tried = {paper: _try(some, plan, paper, machine)}
     main = _main(table.resources)
     for size in _sizes(table.costs[:, main]):
         for ratio in RATIOS if "tiles" in table.resources else (1.0,):
@@ -76,7 +76,7 @@ def search(table: CostTable, plan: Plan, model: Model, machine: PipelineMachine)
                 if name == "tiles":
                     budgets[column] = max(1, round(budgets[column] * ratio))
             if tuple(budgets) not in tried:
-                tried[tuple(budgets)] = _try(some, plan, tuple(budgets), model, machine)
+                tried[tuple(budgets)] = _try(some, plan, tuple(budgets), machine)
     # If nothing fits in memory, or all budgets leave many samples over, the least bad is reported.
     fitting = [one for one in tried.values() if one.fits] or list(tried.values())
     roomy = [one for one in fitting if one.over <= MOST_OVER]
@@ -92,9 +92,7 @@ def every_kth(table: CostTable, most: int) -> CostTable:
     return CostTable(table.resources, table.costs[::step], table.sources[::step])
 
 
-def budget_figures(
-    found: BudgetSearch, table: CostTable, model: Model, machine: PipelineMachine
-) -> Json:
+def budget_figures(found: BudgetSearch, table: CostTable, machine: PipelineMachine) -> Json:
     """Return the candidates, the frontier of what fits in memory, and the model behind them."""
     shown = [one for one in found.tried if one.fits or one is found.omnibal]
     most = 1.25 * max(1, *(one.budgets[_main(table.resources)] for one in shown))
@@ -102,11 +100,11 @@ def budget_figures(
     if _has_both(table):
         # (tokens, most tiles that fit beside them)
         some = sorted({round(most * k / 12) for k in range(13)})
-        points = ((tokens, most_tiles(model, machine, tokens)) for tokens in some)
+        points = ((tokens, most_tiles(machine, tokens)) for tokens in some)
         border = [point for point in points if point[1] >= 0]
         tiles, tokens = table.column("tiles"), table.column("tokens")
         worst = np.lexsort((tokens, tiles * 4 * TILE_TOKENS + tokens))[-1]
-        heaviest_bytes = peak_bytes(model, machine, int(tiles[worst]), int(tokens[worst]))
+        heaviest_bytes = peak_bytes(machine, int(tiles[worst]), int(tokens[worst]))
     return {
         "resources": list(table.resources),
         "omnibal": asdict(found.omnibal),
@@ -114,8 +112,14 @@ def budget_figures(
         "tried": [asdict(one) for one in found.tried],
         "frontier": border,
         "heaviest_sample_bytes": heaviest_bytes,
-        "model": model.name,
-        "machine": asdict(machine),
+        "model": machine.model.name,
+        "machine": {
+            "stages": machine.layout.pp,
+            "tensor_parallel": machine.layout.tp,
+            "data_parallel": machine.layout.dp,
+            "memory_bytes": machine.memory_bytes,
+            "device": machine.device.origin,
+        },
     }
 
 
@@ -128,18 +132,24 @@ def _sizes(lengths: Int64) -> list[int]:
 
 
 def _try(
-    table: CostTable, plan: Plan, budgets: tuple[int, ...], model: Model, machine: PipelineMachine
+    table: CostTable, plan: Plan, budgets: tuple[int, ...], machine: PipelineMachine
 ) -> BudgetCandidate:
     given = replace(plan, budgets=budgets)
     found = micro_steps("balanced", table, given)
     rows = len(found.encoder)
     steps = len(np.unique(found.step_of))
-    time = found.time * (1 + (machine.stages - 1) * steps / max(1, rows))
+    time = found.time * (1 + (machine.layout.pp - 1) * steps / max(1, rows))
     over = float((table.costs > np.array(budgets)).any(axis=1).mean())
     peak = None
     if _has_both(table):
-        tiles, tokens = (budgets[table.resources.index(name)] for name in ("tiles", "tokens"))
-        peak = peak_bytes(model, machine, tiles, tokens)
+        both = [table.resources.index(name) for name in ("tiles", "tokens")]
+        # Samples over a budget are alone in a microbatch, and need room too.
+        alone = table.costs[(table.costs > np.array(budgets)).any(axis=1)][:, both]
+        loads = [[budgets[column] for column in both]]
+        if len(alone):
+            weights = ((1, 0), (0, 1), (4 * TILE_TOKENS, 1))
+            loads += [alone[int((alone @ each).argmax())].tolist() for each in weights]
+        peak = max(peak_bytes(machine, tiles, tokens) for tiles, tokens in loads)
     fits = peak is None or peak <= machine.memory_bytes
     return BudgetCandidate(budgets, found.waiting, time, over, peak, fits)
 

@@ -1,31 +1,37 @@
 """Models memory and time of pipelines of ranks, and what their speed asks of CPU workers.
 
-Everything here is modelled from shapes (sched.shapes): work at half of a device's peak, activations
-without recomputation, weights and optimizer state on every tensor-parallel rank. It compares
+Everything here is modelled from shapes (`sched.shapes`), without recomputation. It compares
 settings; measured profiles say what a machine really does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ....balancer.planning.problem.metrics import TILE_TOKENS
-from ....sched.ir.registry import schedule
-from ....sched.shapes import ModelShape, TransformerLayer, Vocabulary, shape_profile
-from ....sched.simulation.cost_profile import profile_costs
-from ....sched.simulation.simulator import simulate
-from ....sched.simulation.timeline import Timeline
-from ...inputs.cost_tables import encoder_and_llm
+from ....sched.ir.program import place
+from ....sched.shapes import (
+    DEVICES,
+    Device,
+    Model,
+    ParallelLayout,
+    SimulatedStep,
+    layer_costs,
+    memory,
+    partition,
+    read_model,
+    step,
+)
+from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
 from .forecast import Forecast
 from .strategies import COUNTED
 
 GB = 10**9
-# Memory is linear in tiles and tokens; its slope is taken over this many.
-UNIT = 1000
+DEFAULT_MODEL = "internvit-6b+internlm2-20b"
 # name: (chunks per rank, shape of the placement)
 SCHEDULES = {
     "gpipe": (1, "loop"),
@@ -35,121 +41,98 @@ SCHEDULES = {
     "v-half": (2, "v"),
     "zbv": (2, "v"),
 }
+# Tokens of the microbatch for which the layers are split, with the data's share of tiles.
+TYPICAL_TOKENS = 4096
 MicrobatchLoad = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A vision-language model, and the tokens of its LLM that cost as much as a tile."""
-
-    name: str
-    shape: ModelShape
-    tile_tokens: int
-
-
-MODELS = {
-    "6b+20b": Model(
-        "6b+20b",
-        ModelShape(
-            layer=TransformerLayer(6144, 16384, 3, 2048),
-            layers=48,
-            vocabulary=Vocabulary(6144, 92553),
-            encoder=TransformerLayer(3200, 12800),
-            encoder_layers=45,
-            encoder_tokens=1025,
-        ),
-        TILE_TOKENS,
-    ),
-    "0.3b+8b": Model(
-        "0.3b+8b",
-        ModelShape(
-            layer=TransformerLayer(4096, 14336, 3, 2048),
-            layers=32,
-            vocabulary=Vocabulary(4096, 92553),
-            encoder=TransformerLayer(1024, 4096),
-            encoder_layers=24,
-            encoder_tokens=1025,
-        ),
-        41,
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineMachine:
-    """A pipeline of stages x tensor-parallel ranks, and the memory of each device."""
+    """A model on pipelines of pp x tp GPUs.
 
-    stages: int = 4
-    tensor_parallel: int = 8
+    `tiles`: of a typical microbatch, for which the layers are split.
+    """
+
+    model: Model = field(default_factory=lambda: read_model(DEFAULT_MODEL))
+    device: Device = DEVICES["h100"]
+    layout: ParallelLayout = field(default_factory=lambda: ParallelLayout(tp=8, pp=4))
     memory_bytes: int = 80 * GB
+    tiles: int = 4
+
+    def for_data(self, table: CostTable) -> "PipelineMachine":
+        """Return the machine with the layers split for this data's share of tiles."""
+        tiles, tokens = (int(part.sum()) for part in encoder_and_llm(table.resources, table.costs))
+        typical = -(-TYPICAL_TOKENS * tiles // max(1, tokens))
+        return replace(self, tiles=min(max(1, typical), TYPICAL_TOKENS))
 
 
-def peak_bytes(model: Model, machine: PipelineMachine, tiles: int, tokens: int) -> int:
-    """Return the peak bytes of the fullest rank under 1F1B if all microbatches are that large."""
-    return max(
-        fixed + (tiles * tile + tokens * token) // UNIT
-        for fixed, tile, token in _bytes_by_rank(model.name, machine)
+def tile_tokens(model: Model) -> int:
+    """Return the tokens of the language model that take as many operations as a tile."""
+    if model.name == DEFAULT_MODEL:
+        return TILE_TOKENS  # as `Balance` counts where nobody says otherwise
+    one = model.amounts(tokens=0, token_pairs=0)
+    none = dict.fromkeys(one, 0)
+    token = model.language.forward_flops({**none, "tokens": 1000})
+    tile = sum(
+        replace(part, projector=0).forward_flops({**none, part.unit: 1}) for part in model.encoders
     )
+    return max(1, round(1000 * tile / token))
+
+
+def peak_bytes(machine: PipelineMachine, tiles: int, tokens: int) -> int:
+    """Return the peak bytes of the fullest rank under 1F1B if all microbatches are that large."""
+    layout = _cut("1f1b", machine, 2 * machine.layout.pp)
+    amounts = {"tiles": tiles, "clips": tiles, "tokens": tokens, "token_pairs": tokens}
+    return max(one.total for one in memory(machine.model, machine.device, layout, amounts))
 
 
 @cache
-def _bytes_by_rank(name: str, machine: PipelineMachine) -> tuple[tuple[int, int, int], ...]:
-    """Return for every rank the bytes of its weights and state, of UNIT tiles and of UNIT tokens.
-
-    The number of microbatches that 1F1B keeps on a rank is fixed, so the peak is linear in both.
-    """
-
-    def peaks(tiles: int, tokens: int) -> tuple[int, ...]:
-        load = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
-        microbatches = [load] * (2 * machine.stages)
-        return simulate_schedule("1f1b", MODELS[name], machine, microbatches).peak_bytes
-
-    found = zip(peaks(0, 0), peaks(UNIT, 0), peaks(0, UNIT), strict=True)
-    return tuple((none, tile - none, token - none) for none, tile, token in found)
+def _cut(name: str, machine: PipelineMachine, microbatches: int) -> ParallelLayout:
+    """Return a schedule's layout, its stages as even as they can be."""
+    chunks, shape = SCHEDULES[name]
+    layout = replace(machine.layout, vpp=chunks, schedule=name, microbatches=microbatches)
+    amounts = machine.model.amounts(
+        tokens=TYPICAL_TOKENS, token_pairs=TYPICAL_TOKENS**2, tiles=machine.tiles
+    )
+    layers = layer_costs(machine.model, machine.device, layout, amounts)
+    times = [one.forward_ns + one.backward_ns for one in layers]
+    placement = place(layout.pp, chunks, "v" if shape == "v" else "loop")
+    return replace(layout, stages=partition(times, placement))
 
 
 def simulate_schedule(
-    name: str, model: Model, machine: PipelineMachine, microbatches: Sequence[MicrobatchLoad]
-) -> Timeline:
+    name: str, machine: PipelineMachine, microbatches: Sequence[MicrobatchLoad]
+) -> SimulatedStep:
     """Simulate a schedule; ValueError if it cannot have that many ranks and microbatches."""
-    chunks, shape = SCHEDULES[name]
-    spread = replace(model.shape, tensor_parallel=machine.tensor_parallel)
-    profile = shape_profile(spread, ranks=machine.stages, chunks=chunks, shape=shape)
-    program = schedule(name, ranks=machine.stages, microbatches=len(microbatches))
-    return simulate(program, profile_costs(profile, microbatches))
+    layout = _cut(name, machine, len(microbatches))
+    return step(machine.model, machine.device, layout, microbatches)
 
 
-def most_tiles(model: Model, machine: PipelineMachine, tokens: int) -> int:
+def most_tiles(machine: PipelineMachine, tokens: int) -> int:
     """Return the most tiles that fit beside `tokens`, -1 if the tokens alone do not fit.
 
     Peak memory grows with both, so a binary search finds the answer.
     """
-    if peak_bytes(model, machine, 0, tokens) > machine.memory_bytes:
+    if peak_bytes(machine, 0, tokens) > machine.memory_bytes:
         return -1
     low, high = 0, 1
-    while peak_bytes(model, machine, high, tokens) <= machine.memory_bytes:
+    while peak_bytes(machine, high, tokens) <= machine.memory_bytes:
         low, high = high, 2 * high
         if high > 1 << 20:
             return low
     while high - low > 1:
         middle = (low + high) // 2
-        fits = peak_bytes(model, machine, middle, tokens) <= machine.memory_bytes
+        fits = peak_bytes(machine, middle, tokens) <= machine.memory_bytes
         low, high = (middle, high) if fits else (low, middle)
     return low
 
 
 def shares(model: Model, load: MicrobatchLoad) -> dict[str, float]:
     """Return the encoder's and the vocabulary's share of a microbatch's work."""
-    shape = model.shape
-    tokens, tiles, pairs = load["tokens"], load["tiles"], load["token_pairs"]
-    words = shape.vocabulary.forward_flops(tokens)
-    layers = shape.layers * shape.layer.forward_flops(tokens=tokens, pairs=pairs)
-    encoder = 0
-    if shape.encoder is not None:
-        each = shape.encoder.forward_flops(
-            tokens=shape.encoder_tokens, pairs=shape.encoder_tokens**2
-        )
-        encoder = shape.encoder_layers * tiles * each
+    language = model.language
+    words = language.vocabulary.forward_flops(load["tokens"]) if language.vocabulary else 0
+    layers = language.forward_flops(load) - words
+    encoder = sum(part.forward_flops(load) for part in model.encoders)
     total = max(1, words + layers + encoder)
     return {"encoder": encoder / total, "vocabulary": words / total}
 
@@ -162,7 +145,7 @@ RANKS_SIMULATED = 4
 MOST_MODELLED = 2**24
 
 
-def pipeline_figures(forecast: Forecast, model: Model, machine: PipelineMachine) -> Json:
+def pipeline_figures(forecast: Forecast, machine: PipelineMachine) -> Json:
     """Return speed, idle time and memory of every schedule, for the random and the balanced plan.
 
     A step takes as long as the slowest of its ranks. {} without tokens, with too few samples, or
@@ -170,7 +153,7 @@ def pipeline_figures(forecast: Forecast, model: Model, machine: PipelineMachine)
     """
     if "tokens" not in forecast.table.resources or forecast.table.costs.max() > MOST_MODELLED:
         return {}
-    count = 2 * machine.stages
+    count = 2 * machine.layout.pp
     loads = {name: _loads(forecast, name, count) for name in ("random", "balanced")}
     if not all(samples for _, samples in loads.values()):
         return {}
@@ -179,23 +162,23 @@ def pipeline_figures(forecast: Forecast, model: Model, machine: PipelineMachine)
         row: Json = {"schedule": kind}
         for name, (ranks, samples) in loads.items():
             total = samples * forecast.plan.ranks / len(ranks)
-            row[name] = _simulated(kind, model, machine, ranks, total)
+            row[name] = _simulated(kind, machine, ranks, total)
         rows.append(row)
     typical = {n: _mean(loads["balanced"][0], n) for n in ("tiles", "tokens", "token_pairs")}
-    return {"microbatches": count, "shares": shares(model, typical), "schedules": rows}
+    return {"microbatches": count, "shares": shares(machine.model, typical), "schedules": rows}
 
 
 def _simulated(
-    schedule: str, model: Model, machine: PipelineMachine, ranks: list[list[Load]], samples: float
+    schedule: str, machine: PipelineMachine, ranks: list[list[Load]], samples: float
 ) -> Json:
     """Return a schedule's figures for the microbatches of some ranks and a step of `samples`."""
-    timelines = [simulate_schedule(schedule, model, machine, loads) for loads in ranks]
-    slowest_ns = max(timeline.makespan_ns for timeline in timelines)
+    steps = [simulate_schedule(schedule, machine, loads) for loads in ranks]
+    slowest_ns = max(one.total_ns for one in steps)
     return {
         "milliseconds": slowest_ns / 1e6,
         "samples_per_s": samples / (slowest_ns / 1e9),
-        "bubble": float(np.mean([timeline.bubble_ratio for timeline in timelines])),
-        "peak_bytes": max(max(timeline.peak_bytes) for timeline in timelines),
+        "bubble": float(np.mean([one.timeline.bubble_ratio for one in steps])),
+        "peak_bytes": max(max(one.memory_bytes) for one in steps),
     }
 
 

@@ -30,7 +30,7 @@ from .forecast import (
     strategy_figures,
     waits_figures,
 )
-from .pipelines import MODELS, PipelineMachine, host_figures, pipeline_figures
+from .pipelines import PipelineMachine, host_figures, pipeline_figures
 from .strategies import (
     STRATEGIES,
     Plan,
@@ -65,7 +65,6 @@ class ReportOptions:
     mode: Mode | Literal["auto"] = "auto"
     budgets: tuple[tuple[str, int], ...] = ()
     part: int = 65_536
-    model: str = "6b+20b"
     machine: PipelineMachine = field(default_factory=PipelineMachine)
     bytes_as_tokens: bool = False
 
@@ -92,12 +91,13 @@ def make_report(
         raise ValueError(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
-    model, part = MODELS[options.model], _part(rows, options)
+    part = _part(rows, options)
+    machine = options.machine.for_data(part.table)
     plan = _fit_step(options.plan, len(part.table.costs))
     check_step(plan)
     given = _given_budgets(part.table, options)
     progress("searching budgets")
-    candidates = search(part.table, plan, model, options.machine)
+    candidates = search(part.table, plan, machine)
     progress("planning")
     plan = replace(plan, budgets=given or candidates.best.budgets)
     plan = _with_mode(part.table, plan, options.mode)
@@ -106,14 +106,14 @@ def make_report(
     report = data_figures(rows, total, over_budget(rows, budgets))
     report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
     report |= _plan_figures(forecast, rows, part)
-    report["budgets"] = budget_figures(candidates, part.table, model, options.machine)
+    report["budgets"] = budget_figures(candidates, part.table, machine)
     progress("the grid over ranks and accumulate")
     smaller = every_kth(part.table, GRID_PART)
     report["grid"] = {"samples": len(smaller.costs), "cells": grid(smaller, plan, progress)}
     progress("errors of costs")
     report["sensitivity"] = sensitivity(smaller, plan)
     progress("pipeline schedules")
-    report["pipelines"] = pipeline_figures(forecast, model, options.machine)
+    report["pipelines"] = pipeline_figures(forecast, machine)
     report["host"] = host_figures(rows, report["pipelines"])
     report["leave_off"] = report["gain"] < LEAVE_OFF
     return report

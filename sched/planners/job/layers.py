@@ -1,0 +1,162 @@
+"""The last two choices: layers of each stage, and layers to recompute.
+
+Stages are those of the planner of stages (stage_split.py): equal layers, parameters or times, the
+shortest longest stage, an encoder in one piece, and OmniBal's candidates. Recomputed is nothing
+where that fits; else what the memory needs, which is the planner's of recomputation
+(recompute.py), and everything, as it is usually done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from ...shapes import LayerCost, memory_of, partition
+from ..framework_layouts import merge_encoder
+from ..recompute import modelled_stages, plan_recompute
+from ..stage_split import candidates, layer_based, parameter_based, profile_based
+from .plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
+from .pricing import Pricer
+
+# As many candidates as the planner of stages times.
+THOROUGH = 15
+Policy = tuple[tuple[int, ...], ...]
+Layers = tuple[int, ...]
+
+
+def choices(pricer: Pricer, keep: int = THOROUGH) -> list[Any]:
+    """Return the six choices of a job, as `search` takes them.
+
+    `keep`: OmniBal's candidates; 0 leaves the shortest longest stage, equal layers, and an encoder
+    in one piece.
+    """
+    job = pricer.job
+    return [
+        job.choose_placement,
+        job.choose_sizes,
+        job.choose_schedule,
+        job.choose_batch,
+        lambda chosen: stages_to_try(pricer, *chosen, keep=keep),
+        lambda chosen: policies(pricer, *chosen),
+    ]
+
+
+def stages_to_try(
+    pricer: Pricer,
+    placement: str,
+    sizes: Sizes,
+    chosen: ScheduleChoice,
+    batch: BatchChoice,
+    *,
+    keep: int,
+) -> list[Layers]:
+    """Return splits of the layers, without repetition."""
+    empty = JobPlan(placement, sizes, chosen, batch, (), ())
+    job, where, part = pricer.job, empty.layout().placement, pricer.job.pipeline(placement)
+    # Of the mean sample: how many of them a microbatch holds does not change what is even.
+    load = {name: amount // job.batch for name, amount in job.amounts.items()}
+    like = replace(empty.layout(job.cp), recompute="none")
+    layers = pricer.chain(part, like, load)
+    key = ("stages", part, where, sizes.pipeline.tp, chosen.spread, keep)
+    found = pricer.keep(key, lambda: _splits(layers, where, keep))
+    if keep < THOROUGH:
+        return found
+    # What the planner of stages finds for the largest microbatch, as people would ask it.
+    most = pricer.loads(sizes.pipeline.dp, batch).most
+    heavy = pricer.chain(part, like, most)
+    more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
+    return list(dict.fromkeys((*found, *more)))
+
+
+def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
+    stages = len(where)
+    both = [layer.forward_ns + layer.backward_ns for layer in layers]
+    found = [partition(both, where), layer_based(layers, stages)]
+    if stages > 1 and keep:
+        found += [parameter_based(layers, stages), profile_based(layers, stages)]
+        found += candidates(layers, stages, keep=keep)
+    one = merge_encoder(layers)
+    whole = len(layers) - len(one) + 1
+    if whole > 1 and stages <= len(one):
+        first, *rest = partition([layer.forward_ns + layer.backward_ns for layer in one], where)
+        found.append((first - 1 + whole, *rest))
+    return list(dict.fromkeys(found))
+
+
+def policies(
+    pricer: Pricer,
+    placement: str,
+    sizes: Sizes,
+    chosen: ScheduleChoice,
+    batch: BatchChoice,
+    stages: Layers,
+) -> list[Policy]:
+    """Return what may be recomputed: nothing where it fits, else what is needed, and everything."""
+    nothing = JobPlan(placement, sizes, chosen, batch, stages, ((),) * len(stages))
+    if max(pricer.memory(nothing)) <= pricer.job.memory_bytes:
+        return [nothing.recompute]
+    every = replace(nothing, recompute=tuple(tuple(range(size)) for size in stages))
+    if max(pricer.memory(every)) > pricer.job.memory_bytes:
+        return []
+    needed = _needed(pricer, nothing, every)
+    return list(dict.fromkeys((*([needed] if needed else []), every.recompute)))
+
+
+def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
+    """Return the layers to recompute for every rank to fit; None if that is not found."""
+    most = pricer.loads(nothing.unit.dp, nothing.batch).most
+    layout = nothing.layout(pricer.job.cp)
+    layers = pricer.chain(pricer.job.pipeline(nothing.placement), layout, most)
+    plain = memory_of(layers, replace(layout, recompute="all"))
+    # What the vocabulary's part and encoders' copies take is no stage's.
+    full = pricer.memory(every)[-nothing.unit.pp :]
+    limits = [pricer.job.memory_bytes - (a - b.total) for a, b in zip(full, plain, strict=True)]
+    if layout.vpp == 1:
+        model = modelled_stages(layers, layout)
+        found = [
+            plan_recompute([stage], model.saving, limit)[0].recompute
+            for stage, limit in zip(model.stages, limits, strict=True)
+        ]
+    else:
+        found = _greedy(layers, nothing, limits, pricer.job.cp)
+    plan = replace(nothing, recompute=tuple(found))
+    return plan.recompute if max(pricer.memory(plan)) <= pricer.job.memory_bytes else None
+
+
+def _greedy(
+    layers: Sequence[LayerCost], plan: JobPlan, limits: Sequence[int], cp: int
+) -> list[tuple[int, ...]]:
+    """Return layers to recompute of ranks with several stages, most bytes for their time first.
+
+    Each rank's number of layers is found by halving, for all ranks at once.
+    """
+    layout = plan.layout(cp)
+    starts = [0, *accumulate(plan.stages)]
+    order: list[list[tuple[float, int, int]]] = [[] for _ in limits]
+    for stage, rank in enumerate(layout.placement):
+        for at in range(plan.stages[stage]):
+            one = layers[starts[stage] + at]
+            saved = one.activation_bytes - one.input_bytes
+            order[rank].append((-saved / max(1, one.recompute_ns), stage, at))
+    order = [sorted(own) for own in order]
+    low, high = [0] * len(limits), [len(own) for own in order]
+    while any(a < b for a, b in zip(low, high, strict=True)):
+        middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+        tried = replace(layout, recompute=_first(order, middle, len(plan.stages)))
+        for rank, found in enumerate(memory_of(layers, tried)):
+            if found.total <= limits[rank]:
+                high[rank] = middle[rank]
+            else:
+                low[rank] = min(high[rank], middle[rank] + 1)
+    return list(_first(order, high, len(plan.stages)))
+
+
+def _first(
+    order: Sequence[Sequence[tuple[float, int, int]]], counts: Sequence[int], stages: int
+) -> Policy:
+    """Return the policy that recomputes the first layers of each rank's order."""
+    chosen: list[list[int]] = [[] for _ in range(stages)]
+    for own, count in zip(order, counts, strict=True):
+        for _, stage, position in own[:count]:
+            chosen[stage].append(position)
+    return tuple(tuple(sorted(some)) for some in chosen)

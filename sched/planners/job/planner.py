@@ -1,0 +1,186 @@
+"""Plan a job, and say where its time goes and what it gains over how it would be run today."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ...simulation.simulator import simulate
+from ...simulation.timeline import Timeline
+from .layers import choices
+from .plan import EXACT_GPUS, BatchChoice, Job, JobPlan, ScheduleChoice
+from .pricing import Pricer
+from .programs import even_stages
+from .search import Found, Ranked, search
+
+# Beginnings of plans that are continued where there are more GPUs.
+MOST_CONTINUED = 1000
+CAUSES = ("waiting", "bubbles", "recomputation", "communication", "padding")
+
+
+@dataclass(frozen=True, slots=True)
+class PricedPlan:
+    """A plan with its step, its memory and the shares of all GPUs' time that are lost, by cause."""
+
+    plan: JobPlan
+    step_ns: int
+    memory_bytes: tuple[int, ...]
+    lost: dict[str, float]
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswer:
+    """The plan, the next ones of other sizes or schedules, and what would be run today.
+
+    `bound_ns`: no step is shorter; the plan's own where it is the optimum. `today`: None where
+    nothing that is usual fits.
+    """
+
+    best: PricedPlan
+    others: tuple[PricedPlan, ...]
+    today: PricedPlan | None
+    bound_ns: int
+    evaluated: int
+
+
+def plan_job(
+    job: Job, *, keep: int = 4, look: Callable[[int, int], object] = lambda _a, _b: None
+) -> JobAnswer:
+    """Return the best plan of a job and the `keep` - 1 next ones.
+
+    Raises ValueError, with the rank and the bytes that are missing, if no plan fits into memory.
+    """
+    pricer = Pricer(job)
+    found = _search(job, pricer, keep, look)
+    if not found.best:
+        raise ValueError(_missing(pricer))
+    best = [priced_plan(pricer, JobPlan(*one.plan)) for one in found.best]
+    usual = usual_plan(pricer)
+    today = None if usual is None else priced_plan(pricer, usual)
+    return JobAnswer(best[0], tuple(best[1:]), today, found.bound, found.evaluated)
+
+
+def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], object]) -> Found:
+    run = partial(search, evaluate=pricer.evaluate, bound=pricer.bound, keep=keep, apart=3)
+    if job.gpus <= EXACT_GPUS:
+        return run(choices(pricer), look=look)
+    found: list[Found] = []
+    places = tuple(job.choose_placement(()))
+    for place in places:
+        made = [lambda _, place=place: (place,), *choices(pricer, keep=0)[1:]]
+        found.append(run(made, most=MOST_CONTINUED // len(places), dive=3, look=look))
+    ranked: list[Ranked] = sorted((one for f in found for one in f.best), key=lambda o: o.value)
+    evaluated = sum(one.evaluated for one in found)
+    least = min(one.bound for one in found)
+    return Found(tuple(ranked[:keep]), 0, evaluated, min([least, *(o.value for o in ranked[:1])]))
+
+
+def _missing(pricer: Pricer) -> str:
+    """Return what the plan that needs least lacks: its fullest rank, and the bytes."""
+    job, least = pricer.job, None
+    for place in job.choose_placement(()):
+        for sizes in job.choose_sizes((place,)):
+            one = ScheduleChoice("1f1b")
+            for batch in list(job.choose_batch((place, sizes, one)))[-1:]:
+                layers = job.parts[job.pipeline(place)].layers
+                if sizes.pipeline.pp > layers:
+                    continue
+                stages = even_stages(layers, sizes.pipeline.pp)
+                every = tuple(tuple(range(count)) for count in stages)
+                plan = JobPlan(place, sizes, one, batch, stages, every)
+                found = pricer.memory(plan)
+                if least is None or max(found) < max(least[1]):
+                    least = plan, found
+    if least is None:
+        return (
+            f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: each replica needs "
+            "one; use fewer GPUs, more samples, or more pipeline stages"
+        )
+    plan, found = least
+    rank, gb = int(np.argmax(found)), 1e9
+    return (
+        f"no plan on {job.gpus} GPUs fits into {job.memory_bytes / gb:.1f} GB: even {plan} needs "
+        f"{max(found) / gb:.1f} GB on rank {rank}, {(max(found) - job.memory_bytes) / gb:.1f} GB "
+        "more than there are; use more GPUs, or fewer samples a microbatch (--batch)"
+    )
+
+
+def usual_plan(pricer: Pricer) -> JobPlan | None:
+    """Return what Megatron-LM's defaults give, or None if none of it fits.
+
+    Equal layers a stage, the encoder in front of the first, 1F1B, samples as they come, everything
+    recomputed if it does not fit otherwise; of all sizes those of the shortest step.
+    """
+    job = pricer.job
+    place = "first" if job.encoder_layers else "none"
+    best: tuple[int, JobPlan] | None = None
+    layers = job.parts[job.pipeline(place)].layers
+    for sizes in job.choose_sizes((place,)):
+        stages = even_stages(layers, sizes.pipeline.pp)
+        for batch in job.choose_batch((place, sizes, ScheduleChoice("1f1b"))):
+            if batch.ordering != "given":
+                continue
+            given = BatchChoice(batch.microbatches, "fixed")
+            for again in (False, True):
+                policy = tuple(tuple(range(count if again else 0)) for count in stages)
+                plan = JobPlan(place, sizes, ScheduleChoice("1f1b"), given, stages, policy)
+                if best is not None and pricer.bound_of_stages(plan) >= best[0]:
+                    break
+                if max(pricer.memory(plan)) <= job.memory_bytes:
+                    step = pricer.priced(plan).step_ns
+                    best = min(best or (step, plan), (step, plan), key=lambda one: one[0])
+                    break
+    return None if best is None else best[1]
+
+
+def priced_plan(pricer: Pricer, plan: JobPlan) -> PricedPlan:
+    """Return a plan with all that is reported of it."""
+    found = pricer.priced(plan)
+    timeline = simulate(found.program, found.costs)
+    step, loads = found.step_ns, pricer.loads(plan.unit.dp, plan.batch)
+    own, ranks = plan.sizes.encoder, len(timeline.ranks)
+    front = own.pp if own else 0
+    # A rank counts as all its GPUs; idle ones of the cluster are bubbles.
+    gpus = np.array(
+        [
+            own.tp * own.dp if own and r < front else plan.unit.tp * plan.unit.dp
+            for r in range(ranks)
+        ]
+    )
+    whole = float(step * pricer.job.gpus // pricer.job.cp)
+    work = np.array(timeline.work_ns) @ gpus / whole
+    moved = np.array([idle.communication_ns for idle in timeline.bubbles])
+    ends = [end - a - b for end, a, b in zip(found.end_ns, timeline.work_ns, moved, strict=True)]
+    after = np.array(found.reduce_ns)
+    idle_after = step - np.array(found.end_ns) - after - np.array(found.optimizer_ns)
+    again, synced = pricer.extra_ns(plan)
+    lost = {
+        "waiting": work * (1 - loads.mean_share),
+        "bubbles": float((np.array(ends) + idle_after) @ gpus / whole)
+        + max(0.0, 1 - float(gpus.sum()) * step / whole),
+        "recomputation": float(np.array(again) @ gpus[front:] / whole) * loads.mean_share,
+        "communication": float((moved + after) @ gpus / whole)
+        + float(np.array(synced) @ gpus[front:] / whole) * loads.mean_share,
+        "padding": work * loads.mean_share * loads.padding,
+    }
+    exact = pricer.memory(plan, found)
+    return PricedPlan(plan, step, exact, {k: round(float(v), 4) for k, v in lost.items()}, timeline)
+
+
+def mfu(job: Job, step_ns: int) -> float:
+    """Return the share of the GPUs' peak that a step's forward and backward operations are.
+
+    Recomputation does not count, and a frozen encoder's backward neither.
+    """
+    flops = 3 * job.model.forward_flops(job.amounts)
+    frozen = [part for part in job.model.parts if part.frozen]
+    first = bool(job.model.parts and job.model.parts[0].frozen)
+    flops -= sum((2 if first else 1) * part.forward_flops(job.amounts) for part in frozen)
+    return flops * 1e9 / (step_ns * job.gpus * job.device.flops_per_s)
+
+
+def tokens_per_s(job: Job, step_ns: int) -> float:
+    """Return the language model's tokens a second."""
+    return job.amounts["tokens"] * 1e9 / step_ns

@@ -1,0 +1,222 @@
+"""`job.json`: a job's plan as one versioned file, which loader, units and pipeline read.
+
+    {"version": 1,
+     "layout": {"gpus": 16, "dp": 1, "tp": 2, "pp": 8, "vpp": 2, "cp": 1},
+     "encoders": {"placement": "first"},
+     "schedule": {"name": "zbv", "microbatches": 32, "options": {}},
+     "stages": [{"stage": 0, "first_layer": 0, "layers": 5, "recompute": [0]}, ...],
+     "limit_bytes": 73600000000,
+     "units": {"backbone": {"dp": 1, "pp": 8, "tp": 2}, "encoder": {...}},
+     "balance": {"version": 1, "budgets": {"tokens": 9000}, ...},
+     "costs": {"placement": [0, 1, ...], "passes": {"F": [...], ...}, ...},
+     "microbatches": [{"tokens": 8000, "tiles": 9, "token_pairs": 16000000}, ...],
+     "predicted": {"step_ns": 1677000000, "memory_bytes": [...], "lost": {"bubbles": 0.1, ...}}}
+
+`stages` and `limit_bytes` are what `plan partition` and `plan recompute` write, `units` what `plan
+orchestrate` does, `balance` what `Balance.save` does, and `costs` is a cost profile. With units the
+stages are the language model's; with an encoder in front they are of the whole chain of layers.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+import numpy as np
+
+from ...bubble_filling.filled_program import encoder_times, with_encoders
+from ...ir.program import Program
+from ...ir.registry import schedule
+from ...ir.typed_json import Whole, read_json_file
+from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
+from ..orchestration.simulated import units_program
+from ..orchestration.units import Unit
+from ..stage_split import SplitPlan, StageLayers
+from .planner import PricedPlan
+from .pricing import Pricer
+
+Place = Literal["none", "first", "bubbles", "units"]
+Size = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the file."""
+
+
+class LayoutSection(_Section, frozen=True):
+    """The GPUs of the job, and of the pipeline of stages."""
+
+    gpus: Size
+    dp: Size
+    tp: Size
+    pp: Size
+    vpp: Size = 1
+    cp: Size = 1
+
+
+class UnitSection(_Section, frozen=True):
+    """The GPUs of a unit."""
+
+    dp: Size
+    pp: Size
+    tp: Size
+
+
+class EncoderSection(_Section, frozen=True):
+    """Where the encoders are. `pieces`: the parts of a copy in the bubbles."""
+
+    placement: Place = "none"
+    pieces: Whole = 0
+
+
+class ScheduleSection(_Section, frozen=True):
+    """A registered schedule with its options, and the microbatches of a step."""
+
+    name: str
+    microbatches: Size
+    options: Mapping[str, int] = {}
+
+
+class Predicted(_Section, frozen=True):
+    """What the plan promises: a step, the bytes of each rank, and shares of time by cause."""
+
+    step_ns: Whole
+    memory_bytes: tuple[Whole, ...] = ()
+    lost: Mapping[str, float] = {}
+
+
+class JobFile(_Section, frozen=True):
+    """A plan as it is written. Called with ranks and microbatches it makes the program.
+
+    So `Pipeline(mesh, schedule=read_job("job.json"), ...)` runs it. Raises ValueError for sections
+    that contradict each other.
+    """
+
+    version: Literal[1]
+    layout: LayoutSection
+    schedule: ScheduleSection
+    stages: Annotated[tuple[StageLayers, ...], msgspec.Meta(min_length=1)]
+    costs: CostProfile
+    predicted: Predicted
+    encoders: EncoderSection = EncoderSection()
+    limit_bytes: Whole | None = None
+    units: Mapping[str, UnitSection] = {}
+    balance: Mapping[str, Any] = {}
+    microbatches: tuple[Mapping[str, Whole], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the sections fit together."""
+        cut, sizes = self.split, self.layout
+        if len(cut.stages) != sizes.pp * sizes.vpp:
+            raise ValueError(
+                f"{len(cut.stages)} stages for pp {sizes.pp} x vpp {sizes.vpp}; give "
+                f"{sizes.pp * sizes.vpp}"
+            )
+        used = [unit.dp * unit.pp * unit.tp for unit in self.units.values()]
+        own = sum(used) if used else sizes.dp * sizes.tp * sizes.pp
+        if own * sizes.cp > sizes.gpus:
+            raise ValueError(f"the plan uses {own * sizes.cp} GPUs of {sizes.gpus}; give as many")
+        if self.microbatches and len(self.microbatches) != self.schedule.microbatches:
+            raise ValueError(
+                f"{len(self.microbatches)} microbatches are described, a step has "
+                f"{self.schedule.microbatches}; give all"
+            )
+
+    @property
+    def split(self) -> SplitPlan:
+        """Return the layers of each stage, and those to recompute."""
+        return SplitPlan(self.stages, self.limit_bytes)
+
+    def step_program(self) -> Program:
+        """Return the program of the plan's own step, with an encoder's unit in front."""
+        own, sizes = self.units.get("encoder"), self.layout
+        if own is None:
+            return self(sizes.pp, self.schedule.microbatches)
+        pipeline = Unit(pp=sizes.pp, vpp=sizes.vpp)
+        return units_program((Unit(pp=own.pp), pipeline), self.schedule.microbatches)
+
+    def __call__(self, ranks: int, microbatches: int) -> Program:
+        """Return the program of a pipeline. Raises ValueError for another number of ranks."""
+        if ranks != self.layout.pp:
+            raise ValueError(
+                f"the plan has {self.layout.pp} pipeline ranks, the mesh {ranks}; make it with "
+                f'"pp" of {self.layout.pp}, or plan for {ranks}'
+            )
+        options, name = dict(self.schedule.options), self.schedule.name
+        made = schedule(name, ranks=ranks, microbatches=microbatches, **options)
+        if self.encoders.placement != "bubbles":
+            return made
+        loads = [self.microbatches[n % len(self.microbatches)] for n in range(microbatches)]
+        costs = profile_costs(self.costs, loads)
+        return with_encoders(made, costs, encoder_times(costs, [self.encoders.pieces]))
+
+
+def read_job(path: str | Path) -> JobFile:
+    """Return the plan in a file. Raises ValueError, with its name, for anything else."""
+    return read_json_file(Path(path), JobFile)
+
+
+def read_stages(path: str | Path) -> SplitPlan:
+    """Return the split in a job's plan, or in the file of a planner of stages."""
+    kind = read_json_file(Path(path), dict[str, Any])
+    return read_job(path).split if "layout" in kind else read_json_file(Path(path), SplitPlan)
+
+
+def dump_job(plan: JobFile) -> dict[str, Any]:
+    """Return a plan for a JSON file, which `read_job` reads."""
+    found: dict[str, Any] = msgspec.to_builtins(plan)
+    return found
+
+
+def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> JobFile:
+    """Return the file of a plan. `balance`: the section of that name."""
+    plan, job = found.plan, pricer.job
+    unit, own, chosen = plan.unit, plan.sizes.encoder, plan.schedule
+    starts = [0, *accumulate(plan.stages)]
+    stages = tuple(
+        StageLayers(number, starts[number], size, plan.recompute[number])
+        for number, size in enumerate(plan.stages)
+    )
+    units = {"backbone": unit, "encoder": own} if own else {}
+    loads = pricer.ordered_loads(plan)
+    chunks = {"chunks": chosen.chunks} if chosen.name.startswith("interleaved") else {}
+    kinds = {slot.what.kind for slot in found.timeline.ranks[0]}
+    pieces = len([kind for kind in kinds if kind.startswith("EF")])
+    return JobFile(
+        1,
+        LayoutSection(job.gpus, unit.dp, unit.tp, unit.pp, chosen.chunks, job.cp),
+        ScheduleSection(chosen.name, plan.batch.microbatches, chunks),
+        stages,
+        cost_profile(pricer, found),
+        Predicted(found.step_ns, found.memory_bytes, found.lost),
+        EncoderSection(cast(Place, plan.placement), pieces),
+        job.memory_bytes,
+        {name: UnitSection(one.dp, one.pp, one.tp) for name, one in units.items()},
+        balance,
+        tuple(loads),
+    )
+
+
+def cost_profile(pricer: Pricer, found: PricedPlan) -> CostProfile:
+    """Return what a plan assumes of passes, as a measured profile says it."""
+    rates, where, priced = pricer.stage_rates(found.plan)
+    names = tuple(pricer.job.amounts)
+
+    def functions(kind: str) -> tuple[CostFunction, ...]:
+        fixed, slopes = rates[kind]
+        rows = ({n: round(1000 * s) for n, s in zip(names, row, strict=True)} for row in slopes)
+        return tuple(
+            CostFunction(max(0, round(a)), {n: v for n, v in row.items() if v > 0})
+            for a, row in zip(fixed, rows, strict=True)
+        )
+
+    passes = {kind: functions(kind) for kind in rates}
+    passes["O"] = tuple(map(CostFunction, priced.optimizer_ns))
+    return CostProfile(
+        placement=tuple(where),
+        passes=passes,
+        p2p_ns=int(np.max(priced.costs.p2p_ns)),
+        collectives=dict(priced.costs.collective_ns),
+        overlap=False,
+    )

@@ -1,0 +1,385 @@
+"""What plans take: steps by the simulator, and memory.
+
+Nothing here models costs: times and bytes of layers are those of `sched.shapes`. A plan's step is
+that of the replica with the most work, with gradients and optimizer after it; its memory is that of
+microbatches that are all as large as the largest, which budgets allow.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...bubble_filling.filled_program import with_encoders
+from ...ir.graph import Graph, make_graph
+from ...ir.kinds import layer_kind
+from ...ir.program import Program
+from ...shapes import (
+    Amounts,
+    LayerCost,
+    ParallelLayout,
+    layer_costs,
+    memory,
+    memory_of,
+    output_layer,
+    time_of,
+)
+from ...simulation.costs import Costs
+from ...simulation.simulator import node_times
+from ..orchestration.units import Unit, taken_in
+from .plan import ENCODER, BatchChoice, Floats, Ints, Job, JobPlan, StepLoads
+from .programs import even_stages, most_held, program_of, schedule_of, times_of
+
+T = TypeVar("T")
+# Of each rank the ns for gradients, and for the optimizer.
+StepEnd = tuple[tuple[int, ...], tuple[int, ...]]
+# Pieces of an encoder's copy: a program of all its layers would be as long as the model is deep.
+PIECES = 2
+# Rates are computed for an amount so large that rounding does not matter.
+_MANY = 10**6
+
+
+class LayerTable(NamedTuple):
+    """Of each layer and microbatch (layers, microbatches): ns, and the bytes handed on."""
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+    again: Ints
+    handed: Ints
+
+    @property
+    def work(self) -> Ints:
+        """Return each microbatch's time through all layers and back."""
+        found: Ints = (self.forward + self.backward).sum(axis=0)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A step in ns, and what it was simulated from; `ends`: of each rank, before the step's end."""
+
+    step_ns: int
+    program: Program
+    costs: Costs
+    end_ns: tuple[int, ...]
+    reduce_ns: tuple[int, ...]
+    optimizer_ns: tuple[int, ...]
+
+
+class Simulated:
+    """What plans of a job take; whatever was computed is kept."""
+
+    def __init__(self, job: Job) -> None:
+        """Simulate the plans of this job."""
+        self.job = job
+        self._kept: dict[Hashable, Any] = {}
+
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key, or make it."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
+
+    def loads(self, dp: int, batch: BatchChoice) -> StepLoads:
+        """Return a step's microbatches; their order is another matter."""
+        key = batch._replace(ordering="given")
+        return self.keep(("loads", dp, key), lambda: self.job.loads(dp, key))
+
+    def chain(self, part: str, layout: ParallelLayout, amounts: Amounts) -> tuple[LayerCost, ...]:
+        """Return the layers of a part of the model for a microbatch."""
+        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
+        like = ParallelLayout(tp=layout.tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
+        key = (part, like, tuple(amounts.values()))
+        model = self.job.parts[part]
+        return self.keep(key, lambda: layer_costs(model, self.job.device, like, amounts))
+
+    def table(self, part: str, layout: ParallelLayout, batch: BatchChoice, dp: int) -> LayerTable:
+        """Return the layers' times for the microbatches of the heaviest of dp replicas."""
+        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
+
+        def made() -> LayerTable:
+            fixed, rates = self.keep(
+                ("rates", part, layout.tp, deep, spread), lambda: self._rates(part, layout)
+            )
+            loads = self.loads(dp, batch).microbatches
+            amounts = np.array([[load[name] for name in self.job.amounts] for load in loads])
+            rows = np.rint(fixed[:, :, None] + rates @ amounts.T).astype(np.int64)
+            return LayerTable(*rows)
+
+        key = ("table", part, layout.tp, deep, spread, dp, batch.microbatches, batch.grouping)
+        return self.keep(key, made)
+
+    def _rates(self, part: str, layout: ParallelLayout) -> tuple[Floats, Floats]:
+        """Return what a layer's costs are made of: (costs, layers) and, by resource, one more.
+
+        They are linear in a microbatch's amounts, but for their rounding.
+        """
+        names = tuple(self.job.amounts)
+        costs = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
+
+        def of(amounts: Amounts) -> Floats:
+            chain = self.chain(part, layout, amounts)
+            return np.array([[getattr(one, cost) for one in chain] for cost in costs], np.float64)
+
+        fixed = of(dict.fromkeys(names, 0))
+        each = [(of(dict.fromkeys(names, 0) | {name: _MANY}) - fixed) / _MANY for name in names]
+        return fixed, np.stack(each, axis=2)
+
+    def memory(self, plan: JobPlan, found: Priced | None = None) -> tuple[int, ...]:
+        """Return the bytes of each rank's fullest GPU, the encoder's unit first.
+
+        `found`: the plan's step, from which it is read how many microbatches copies of an encoder
+        hold; without it two are counted.
+        """
+        own, front = self.keep((plan, "memory"), lambda: self._memory(plan))
+        if plan.placement == "bubbles":
+            own = tuple(a + b for a, b in zip(own, self._copies_bytes(plan, found), strict=True))
+        return front + own
+
+    def _memory(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        most, layout = self.loads(plan.unit.dp, plan.batch).most, plan.layout(self.job.cp)
+        part = self.job.pipeline(plan.placement)
+        if plan.schedule.spread:
+            found = memory(self.job.parts[part], self.job.device, layout, most)
+        else:
+            found = memory_of(self.chain(part, layout, most), layout)
+        return tuple(one.total for one in found), tuple(self._unit_bytes(plan))
+
+    def _copies_bytes(self, plan: JobPlan, found: Priced | None) -> list[int]:
+        """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
+        unit, count = plan.unit, self.job.encoder_layers
+        most = self.loads(unit.dp, plan.batch).most
+        layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
+        one = memory_of(self.chain(ENCODER, layout, most), layout)[0]
+        held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
+        if found is not None:
+            held = [most_held(row) for row in found.program.ranks]
+        return [one.total + (peak - 1) * one.activations for peak in held]
+
+    def _unit_bytes(self, plan: JobPlan) -> list[int]:
+        """Return the bytes of an encoder's unit, [] without one.
+
+        In 1F1B it holds microbatches for the stages behind it, those of the pipeline included.
+        """
+        own, most = plan.sizes.encoder, self.loads(plan.unit.dp, plan.batch).most
+        if own is None:
+            return []
+        layout = self._unit_layout(plan, own)
+        behind = taken_in(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
+        found = []
+        for rank, one in enumerate(memory_of(self.chain(ENCODER, layout, most), layout)):
+            held = min(plan.batch.microbatches, own.pp - rank)
+            kept = one.activations // held
+            live = min(plan.batch.microbatches, own.pp - rank + behind)
+            found.append(one.total - one.activations + -(-live * kept * plan.unit.dp // own.dp))
+        return found
+
+    def _unit_layout(self, plan: JobPlan, own: Unit) -> ParallelLayout:
+        stages = even_stages(self.job.encoder_layers, own.pp)
+        count = plan.batch.microbatches
+        return ParallelLayout(
+            tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp, stages=stages, microbatches=count
+        )
+
+    def priced(self, plan: JobPlan, *, copies: bool = True) -> Priced:
+        """Return a plan's step, simulated; without `copies` of encoders none are in its bubbles."""
+        copies = copies and plan.placement == "bubbles"
+        return self.keep((plan, copies), lambda: self._simulated(plan, copies))
+
+    def extra_ns(self, plan: JobPlan) -> tuple[list[int], list[int]]:
+        """Return the ns of each of the pipeline's ranks for recomputation, and TP's collectives."""
+        times, where = self._times(plan), plan.layout().placement
+        free = replace(self.job.device, link_bytes_per_s=2**60, link_latency_ns=0)
+        layout = plan.layout(self.job.cp)
+        model = self.job.parts[self.job.pipeline(plan.placement)]
+        like = replace(layout, stages=(), recompute="none")
+        most = self.loads(plan.unit.dp, plan.batch).most
+        a, b = (layer_costs(model, each, like, most) for each in (self.job.device, free))
+        both = [sum(one.forward_ns + one.backward_ns for one in chain) for chain in (a, b)]
+        share = 1 - both[1] / max(1, both[0])
+        again, work = [0] * plan.unit.pp, [0] * plan.unit.pp
+        for stage, rank in enumerate(where):
+            again[rank] += int(times.again[stage].sum())
+            work[rank] += int((times.forward[stage] + times.backward[stage]).sum())
+        return again, [int(share * (one - two)) for one, two in zip(work, again, strict=True)]
+
+    def _times(self, plan: JobPlan) -> LayerTable:
+        """Return the same of stages in place of layers, recomputation in their backwards."""
+        layout = plan.layout(self.job.cp)
+        table = self.table(self.job.pipeline(plan.placement), layout, plan.batch, plan.unit.dp)
+        return _by_stage(table, plan.stages, plan.recompute)
+
+    def _step_end(self, plan: JobPlan) -> StepEnd:
+        """Return the ns of each of the pipeline's ranks for gradients, and for the optimizer."""
+        layout = replace(plan.layout(self.job.cp), recompute="none")
+
+        def found() -> StepEnd:
+            most, part = self.loads(plan.unit.dp, plan.batch).most, plan.placement
+            chain = self.chain(self.job.pipeline(part), layout, most)
+            ends = time_of(chain, self.job.device, layout)
+            return ends.reduce_ns, ends.optimizer_ns
+
+        return self.keep(("end", plan.placement, layout), found)
+
+    def _joined(self, plan: JobPlan) -> tuple[LayerTable, tuple[int, ...], StepEnd]:
+        """Return times by stage, the rank of each, and the step's end, an encoder's unit first."""
+        times, own = self._times(plan), plan.sizes.encoder
+        where, ends = plan.layout().placement, self._step_end(plan)
+        if own is None:
+            return times, where, ends
+        front = self._unit_layout(plan, own)
+        table = self.table(ENCODER, front, plan.batch, plan.unit.dp)
+        # A replica of the encoder does what several of the pipeline need, or a part of one's.
+        rows = _by_stage(table, front.stages, ())
+        rows = LayerTable(*(-(-row * plan.unit.dp // own.dp) for row in rows))
+        most = self.loads(plan.unit.dp, plan.batch).most
+        first = time_of(self.chain(ENCODER, front, most), self.job.device, front)
+        return (
+            LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
+            (*range(own.pp), *(rank + own.pp for rank in where)),
+            (first.reduce_ns + ends[0], first.optimizer_ns + ends[1]),
+        )
+
+    def _simulated(self, plan: JobPlan, copies: bool) -> Priced:
+        times, where, (reduce, optimizer) = self._joined(plan)
+        if plan.batch.ordering != "given" and self.job.arrange is not None:
+            pair = times.forward, times.backward
+            order = np.asarray(self.job.arrange(plan.batch.ordering, len(reduce), *pair))
+            times = LayerTable(*(row[:, order] for row in times))
+        costs = self._costs(plan, times, where, copies)
+        program, graph = self._program(plan, costs, copies)
+        found = node_times(graph, costs)
+        last = np.zeros(len(reduce), np.int64)
+        np.maximum.at(last, graph.rank, found.end[: graph.passes])
+        end = tuple(last.tolist())
+        step = max(map(sum, zip(end, reduce, optimizer, strict=True)))
+        return Priced(step, program, costs, end, reduce, optimizer)
+
+    def ordered_loads(self, plan: JobPlan) -> list[Amounts]:
+        """Return the microbatches of a plan's step in the order in which they are run."""
+        loads = self.loads(plan.unit.dp, plan.batch).microbatches
+        if plan.batch.ordering == "given" or self.job.arrange is None:
+            return list(loads)
+        times, where, _ = self._joined(plan)
+        pair = times.forward, times.backward
+        return [loads[at] for at in self.job.arrange(plan.batch.ordering, max(where) + 1, *pair)]
+
+    def stage_rates(
+        self, plan: JobPlan
+    ) -> tuple[dict[str, tuple[Floats, Floats]], Sequence[int], Priced]:
+        """Return fixed ns and ns by resource of each kind's stages, their ranks, and the step.
+
+        Passes of ranks (S, T, and pieces of encoders) are not linear in this sense: their means are
+        what is fixed.
+        """
+        layout, own = plan.layout(self.job.cp), plan.sizes.encoder
+        parts = [(self.job.pipeline(plan.placement), layout, plan.stages, plan.recompute, 1.0)]
+        if own is not None:
+            front, share = self._unit_layout(plan, own), plan.unit.dp / own.dp
+            parts.insert(0, (ENCODER, front, front.stages, (), share))
+        rows: list[tuple[Any, Any]] = []
+        for part, like, stages, policy, share in parts:
+            fixed, rates = self._rates(part, like)
+            every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
+            summed = _by_stage(LayerTable(*every), stages, policy)
+            rows.append((np.asarray(summed.forward), np.asarray(summed.backward)))
+        found = {kind: np.concatenate([pair[at] for pair in rows]) for at, kind in enumerate("FB")}
+        priced = self.priced(plan)
+        if plan.schedule.is_split:
+            fixed, rates = self._rates(parts[-1][0], layout)
+            every = np.concatenate((fixed[:, :, None], rates), axis=2)
+            found["W"] = _by_stage(LayerTable(*every), plan.stages, ()).weight
+            found["I"] = found["B"] - found["W"]
+        tables = {k: t for k, t in priced.costs.pass_ns.items() if k[0] in "STE"}
+        for kind, table in tables.items():
+            mean = np.asarray(table, np.float64).mean(axis=1, keepdims=True)
+            found[kind] = np.concatenate(
+                (mean, np.zeros((len(mean), len(self.job.amounts)))), axis=1
+            )
+        split = {kind: (row[:, 0], row[:, 1:]) for kind, row in found.items()}
+        return split, self._joined(plan)[1], priced
+
+    def _costs(self, plan: JobPlan, times: LayerTable, where: Sequence[int], copies: bool) -> Costs:
+        inputs = times.backward - times.weight
+        passes: dict[str, Any] = {"F": times.forward, "B": times.backward}
+        passes |= {"I": inputs, "W": times.weight}
+        lags = self._lags(times, where)
+        collectives = {}
+        if plan.schedule.spread:
+            passes |= self._output_passes(plan)
+            size, pp = int(times.handed[-1].max()), plan.unit.pp
+            ns = self.job.device.gather_ns(size, pp, across=True)
+            collectives = {"CX": ns, "CG": ns, "CS": self.job.device.network_latency_ns}
+        if copies:
+            passes |= self._copied(plan)
+        return Costs(passes, lags, collectives, {}, overlap=False)
+
+    def _lags(self, times: LayerTable, where: Sequence[int]) -> Ints:
+        """Return the ns of a message from rank to rank, of the largest microbatch."""
+        lags = np.zeros((max(where) + 1,) * 2, np.int64)
+        for (a, b), size in zip(pairwise(where), times.handed.max(axis=1), strict=False):
+            if a != b:
+                lags[a, b] = lags[b, a] = max(lags[a, b], self.job.device.send_ns(int(size)))
+        return lags
+
+    def _output_passes(self, plan: JobPlan) -> dict[str, list[list[int]]]:
+        """Return the passes of an output layer that all ranks have a part of.
+
+        Algorithm 2's S makes the inputs' gradients, too, and its T the weights' alone.
+        """
+        layout, model = plan.layout(self.job.cp), self.job.parts[self.job.pipeline(plan.placement)]
+        rows: list[list[int]] = [[], []]
+        for load in self.loads(plan.unit.dp, plan.batch).microbatches:
+            one = output_layer(model, self.job.device, layout, load)
+            early = one.backward_ns - one.weight_ns if plan.schedule.name.endswith("alg2") else 0
+            rows[0].append(one.forward_ns + early)
+            rows[1].append(one.backward_ns - early)
+        return {kind: [row] * plan.unit.pp for kind, row in zip("ST", rows, strict=True)}
+
+    def _copied(self, plan: JobPlan) -> dict[str, list[list[int]]]:
+        """Return the times of an encoder's pieces on each rank, by microbatch."""
+        layout = ParallelLayout(tp=plan.unit.tp, dp=plan.unit.dp, cp=self.job.cp)
+        table = self.table(ENCODER, layout, plan.batch, plan.unit.dp)
+        count = self.job.encoder_layers
+        rows = _by_stage(table, even_stages(count, min(PIECES, count)), ())
+        return {
+            layer_kind(name, piece): [row.tolist()] * plan.unit.pp
+            for name, times in (("EF", rows.forward), ("EB", rows.backward))
+            for piece, row in enumerate(times)
+        }
+
+    def _program(self, plan: JobPlan, costs: Costs, copies: bool) -> tuple[Program, Graph]:
+        """Return a plan's program and graph; programs without copies depend on sizes alone."""
+        count, pp, own = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
+        if copies:
+            plain = schedule_of(plan.schedule, pp, count)
+            filled = with_encoders(plain, costs, [times_of(costs)])
+            return filled, make_graph(filled)
+
+        def made() -> tuple[Program, Graph]:
+            program = program_of(plan.schedule, pp, count, own)
+            return program, make_graph(program)
+
+        return self.keep((plan.schedule, pp, own and own.pp, count), made)
+
+
+def _by_stage(
+    table: LayerTable, stages: Sequence[int], recompute: Sequence[Sequence[int]]
+) -> LayerTable:
+    """Return the sums of layers, and of what is recomputed; bytes are those of the last layer."""
+    starts = [0, *accumulate(stages)][:-1]
+    forward, backward, weight = (
+        np.add.reduceat(row, starts, axis=0)
+        for row in (table.forward, table.backward, table.weight)
+    )
+    again = np.zeros_like(forward)
+    for stage, positions in enumerate(recompute):
+        if positions:
+            layers = [starts[stage] + at for at in positions]
+            again[stage] = table.again[layers].sum(axis=0)
+    handed = table.handed[[end - 1 for end in accumulate(stages)]]
+    return LayerTable(forward, backward + again, weight, again, handed)

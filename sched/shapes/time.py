@@ -1,0 +1,195 @@
+"""The time of every stage and of a step: passes, transfers, gradients' collectives, optimizer.
+
+The step is simulated with the layout's schedule. Each rank then reduces its gradients and updates
+its parameters; nothing of that overlaps, so a step is an upper bound where a framework hides it.
+Vocabulary passes and encoders in bubbles are not in this step: `sched/generators/vocabulary` and
+`sched/bubble_filling` have programs of their own, made from the same layers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..ir.program import Program
+from ..ir.registry import schedule
+from ..simulation.costs import Costs
+from ..simulation.simulator import simulate
+from ..simulation.timeline import Timeline
+from .device import Device
+from .layers import LayerCost, layer_costs
+from .layout import ParallelLayout
+from .memory import StageMemory, rank_states, rank_working, stage_memory
+from .model import Amounts, Model
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns` and `recompute_ns`.
+
+    `send_ns`: its output's way to the next stage.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    weight_ns: int
+    recompute_ns: int
+    send_ns: int
+
+    @property
+    def input_ns(self) -> int:
+        """Return the time of an I pass: the backward without weight gradients."""
+        return self.backward_ns - self.weight_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Times of all stages, and of each rank's collectives and optimizer at the step's end."""
+
+    stages: tuple[StageTime, ...]
+    reduce_ns: tuple[int, ...]
+    optimizer_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """A simulated step: its timeline, its whole time, and every rank's peak of memory."""
+
+    timeline: Timeline
+    total_ns: int
+    memory_bytes: tuple[int, ...] = ()
+
+
+def time(model: Model, device: Device, layout: ParallelLayout, amounts: Amounts) -> StepTime:
+    """Return the times of stages and of the step's end, for microbatches of these amounts.
+
+    Raises ValueError if the layout's stages do not add up to the model's layers.
+    """
+    return time_of(layer_costs(model, device, layout, amounts), device, layout)
+
+
+def time_of(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
+    """Return the times of a chain of layers that is cut by a layout."""
+    stages = tuple(
+        _stage_time([layers[at] for at in stage], set(layout.recomputed(number)), device)
+        for number, stage in enumerate(layout.ranges(len(layers)))
+    )
+    reduce, optimizer = [0] * layout.pp, [0] * layout.pp
+    for rank, stage in zip(layout.placement, stage_memory(layers, layout), strict=True):
+        reduce[rank] += _reduce_ns(stage.parameters, stage.trained, device, layout)
+        share = layout.replicas if layout.zero else 1
+        optimizer[rank] += optimizer_ns(device, -(-stage.trained // share))
+    return StepTime(stages, tuple(reduce), tuple(optimizer))
+
+
+def optimizer_ns(device: Device, parameters: int) -> int:
+    """Return Adam's time in mixed precision, bound by memory.
+
+    It reads and writes the fp32 weight and two moments, reads a gradient and writes a bf16 copy.
+    """
+    return parameters * (2 * 12 + 4 + 2) * 10**9 // device.memory_bytes_per_s
+
+
+def step(
+    model: Model, device: Device, layout: ParallelLayout, microbatches: Sequence[Amounts] | Amounts
+) -> SimulatedStep:
+    """Simulate a step on microbatches of these amounts, or on equal ones.
+
+    Raises ValueError as `time` and `schedule` do, and for another number of microbatches.
+    """
+    if isinstance(microbatches, Mapping):
+        microbatches = [microbatches] * layout.microbatches
+    # Few differ where data are drawn from a table; each is priced once.
+    seen: dict[tuple[tuple[str, int], ...], tuple[LayerCost, ...]] = {}
+    chains = []
+    for amounts in microbatches:
+        key = tuple(sorted(amounts.items()))
+        if key not in seen:
+            seen[key] = layer_costs(model, device, layout, amounts)
+        chains.append(seen[key])
+    return step_of(chains, device, layout)
+
+
+def step_of(
+    chains: Sequence[Sequence[LayerCost]], device: Device, layout: ParallelLayout
+) -> SimulatedStep:
+    """Simulate a step of microbatches with these layers each. Raises ValueError as `step` does."""
+    if len(chains) != layout.microbatches:
+        raise ValueError(f"{len(chains)} microbatches of {layout.microbatches}; give all")
+    times = {id(one): time_of(one, device, layout) for one in chains}
+    sizes = {id(one): stage_memory(one, layout) for one in chains}
+    each, held = [times[id(one)] for one in chains], [sizes[id(one)] for one in chains]
+    timeline = simulate(step_program(layout), _step_costs(each, held, layout))
+    ends = [row[-1].end_ns if row else 0 for row in timeline.ranks]
+    tails = zip(ends, each[0].reduce_ns, each[0].optimizer_ns, strict=True)
+    memory = [
+        peak + max(rank_working(one, layout, rank) for one in sizes.values())
+        for rank, peak in enumerate(timeline.peak_bytes)
+    ]
+    return SimulatedStep(timeline, max(sum(tail) for tail in tails), tuple(memory))
+
+
+def step_program(layout: ParallelLayout) -> Program:
+    """Return the layout's program. Raises ValueError for sizes that the schedule has none for."""
+    options = {"chunks": layout.vpp} if layout.schedule == "interleaved" else {}
+    sizes = {"ranks": layout.pp, "microbatches": layout.microbatches}
+    program = schedule(layout.schedule, **sizes, **options)
+    if program.placement != layout.placement:
+        raise ValueError(
+            f"{layout.schedule} has {program.stages} stages on {layout.pp} ranks; vpp is "
+            f"{layout.vpp}, give {program.stages // layout.pp}"
+        )
+    return program
+
+
+def _step_costs(
+    each: Sequence[StepTime], held: Sequence[Sequence[StageMemory]], layout: ParallelLayout
+) -> Costs:
+    """Return the simulator's costs of microbatches with these times and sizes."""
+    rows = range(len(layout.placement))
+
+    def table(name: str) -> list[list[int]]:
+        return [[getattr(one.stages[row], name) for one in each] for row in rows]
+
+    passes = {"F": "forward_ns", "B": "backward_ns", "I": "input_ns", "W": "weight_ns"}
+    # The slowest microbatch's transfers: messages have one time for all.
+    lags = [[0] * layout.pp for _ in range(layout.pp)]
+    for one in each:
+        for (a, b), stage in zip(pairwise(layout.placement), one.stages, strict=False):
+            lags[a][b] = lags[b][a] = max(lags[a][b], stage.send_ns)
+    kept = [[one[row].activations + one[row].logits for one in held] for row in rows]
+    owned = [rank_states(held[0], layout, rank) for rank in range(layout.pp)]
+    return Costs(
+        {kind: table(name) for kind, name in passes.items()},
+        p2p_ns=lags,
+        buffer_bytes={"activation": kept, "weight": kept},
+        parameter_bytes=[sum(one) for one in owned],
+        overlap=layout.overlap,
+    )
+
+
+def _stage_time(own: Sequence[LayerCost], again: set[int], device: Device) -> StageTime:
+    recomputed = sum(one.recompute_ns for at, one in enumerate(own) if at in again)
+    return StageTime(
+        sum(one.forward_ns for one in own),
+        sum(one.backward_ns for one in own) + recomputed,
+        sum(one.weight_ns for one in own),
+        recomputed,
+        device.send_ns(own[-1].output_bytes),
+    )
+
+
+def _reduce_ns(parameters: int, trained: int, device: Device, layout: ParallelLayout) -> int:
+    """Return the collectives of a stage's parameters in a step.
+
+    Gradients are scattered, and weights (ZeRO-0: gradients) gathered. ZeRO-2 scatters for each
+    microbatch, and ZeRO-3 gathers for each forward and backward.
+    """
+
+    def ns(size: int) -> int:
+        return device.gather_ns(size, layout.replicas, across=True) if trained or size else 0
+
+    scatter, gather = layout.gradient_bytes * trained, layout.weight_bytes * trained
+    times = layout.microbatches if layout.zero >= 2 else 1
+    if layout.zero == 3:
+        return times * (ns(scatter) + 2 * ns(layout.weight_bytes * parameters))
+    return times * ns(scatter) + ns(scatter if layout.zero == 0 else gather)

@@ -1,0 +1,172 @@
+"""`plan job` and `plan check`: keys as promised, a page, files, clear errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from counterpoise import Balance
+from counterpoise.sched.planners.job.schema import read_job
+from counterpoise.sched.simulation.cost_profile import CostFunction, dump_profile, profile_costs
+from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
+from counterpoise.sched.simulation.simulator import simulate
+from counterpoise.tools.plan.command import command
+from counterpoise.tools.plan.job import framework_arguments
+
+KEYS = {"step_s", "mfu", "gain", "seconds", "memory_bytes", "lost", "tokens_per_s", "others"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("costs") / "costs.npz"
+    np.savez(path, tokens=rng.integers(100, 4000, 300), tiles=rng.integers(0, 8, 300))
+    return path
+
+
+@pytest.fixture(scope="module")
+def planned(data: Path) -> tuple[dict[str, Any], Path]:
+    folder = data.parent
+    report = run(
+        "job", "--config", "internvit-6b+internlm2-20b", "--gpus", "8", "--tp", "4,8",
+        "--data", str(data), "--global-batch", "16", "--out", str(folder / "job.json"),
+        "--html", str(folder / "job.html"),
+    )  # fmt: skip
+    return report, folder
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return report
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(ValueError, match=r"\w") as found:
+        CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
+    message = str(found.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_report_has_the_promised_keys(planned: tuple[dict[str, Any], Path]) -> None:
+    report, _ = planned
+    assert set(report) >= KEYS
+    assert set(report["lost"]) == {
+        "waiting", "bubbles", "recomputation", "communication", "padding"
+    }  # fmt: skip
+    assert report["gain"] >= 1
+    assert report["bound_s"] == report["step_s"]  # 8 GPUs are searched to the end
+    assert max(report["memory_bytes"]) <= report["limit_bytes"]
+    steps = [report["step_s"], *(one["step_s"] for one in report["others"])]
+    assert len(steps) == 4
+    assert steps == sorted(steps)
+
+
+def test_the_file_is_the_plan(planned: tuple[dict[str, Any], Path]) -> None:
+    report, folder = planned
+    plan = read_job(folder / "job.json")
+    assert plan.predicted.step_ns == round(report["step_s"] * 1e9)
+    assert plan.layout.gpus == 8
+    balance = Balance.load(folder / "job.json")
+    assert balance.accumulate == plan.schedule.microbatches
+    for one in plan.microbatches:
+        assert all(one[name] <= most for name, most in balance.budgets.items())
+
+
+def test_the_page_shows_the_plan_and_is_readable_on_a_telephone(
+    planned: tuple[dict[str, Any], Path],
+) -> None:
+    report, folder = planned
+    page = (folder / "job.html").read_text()
+    assert f"{report['step_s']:.3f} s a step" in page
+    assert report["plan"] in page
+    assert 'class="narrow"' in page  # a chart of its own, and tables scroll
+    assert page.count("<table>") == page.count('<div class="scroll"><table>')
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_check_names_the_assumption_that_was_off(planned: tuple[dict[str, Any], Path]) -> None:
+    _, folder = planned
+    plan = read_job(folder / "job.json")
+    slow = plan.costs.passes["F"][1]
+    slower = CostFunction(
+        slow.fixed * 112 // 100, {k: v * 112 // 100 for k, v in slow.per_thousand.items()}
+    )
+    rows = (plan.costs.passes["F"][0], slower, *plan.costs.passes["F"][2:])
+    profile = msgspec.structs.replace(plan.costs, passes={**plan.costs.passes, "F": rows})
+    (folder / "run.json").write_text(dump_profile(profile))
+    report = run("check", str(folder / "job.json"), "--measured", str(folder / "run.json"))
+    first = report["deviations"][0]
+    assert first["what"] == "forward of stage 1"
+    assert first["change"] == pytest.approx(0.12, abs=1e-3)
+    assert first["step_change"] > 0
+    assert all(abs(one["change"]) < 1e-3 for one in report["deviations"][1:])
+    assert report["simulated_s"] > report["planned_s"]
+
+
+def test_check_reads_a_measured_step(planned: tuple[dict[str, Any], Path]) -> None:
+    _, folder = planned
+    plan = read_job(folder / "job.json")
+    program = plan(plan.layout.pp, plan.schedule.microbatches)
+    timeline = simulate(program, profile_costs(plan.costs, plan.microbatches))
+    (folder / "step.json").write_text(dump_step(MeasuredStep(timeline, plan.microbatches)))
+    report = run("check", str(folder / "job.json"), "--measured", str(folder / "step.json"))
+    assert report["measured_s"] == pytest.approx(report["planned_s"], rel=1e-6)
+    assert all(abs(one["step_change"]) < 0.01 for one in report["deviations"])
+
+
+def test_megatron_and_torchtitan_are_marked_as_not_run() -> None:
+    from benchmarks.job import make_job
+    from counterpoise.sched.planners.job.plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
+    from counterpoise.sched.planners.orchestration.units import Unit
+
+    plan = JobPlan(
+        "first", Sizes(Unit(1, 2, 2)), ScheduleChoice("1f1b"), BatchChoice(4), (5, 4), ((), ())
+    )
+    megatron, titan = framework_arguments(make_job(), plan)
+    assert megatron.startswith("Megatron-LM (not run): --tensor-model-parallel-size 1 ")
+    assert "--pipeline-model-parallel-layout 'Ett|t*4L'" in megatron
+    assert titan.startswith("torchtitan (not run): ")
+    assert '"vision_encoder"' in titan
+
+
+JOB = ("job", "--config", "internvit-6b+internlm2-20b", "--gpus", "2", "--global-batch", "8")
+
+
+def test_too_little_memory_names_the_rank_and_what_is_missing(data: Path) -> None:
+    message = refused(*JOB, "--data", str(data), "--memory-gb", "20")
+    assert "no plan on 2 GPUs fits into 20.0 GB" in message
+    assert "GB on rank" in message
+    assert "GB more than there are" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--cp", "3"), "2 GPUs do not divide into CP 3"),
+        (("--tp", "x"), "--tp got 'x'"),
+        (("--memory-gb", "0"), "--memory-gb 0.0"),
+        (("--device", "z900"), "z900"),
+    ],
+)
+def test_sizes_that_contradict_each_other(data: Path, more: tuple[str, ...], words: str) -> None:
+    assert words in refused(*JOB, "--data", str(data), *more)
+
+
+def test_an_unknown_architecture_says_which_fields_it_needs(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "unheard-of", "architectures": ["Unheard"]}))
+    message = refused(
+        "job", "--config", str(config), "--gpus", "8", "--global-batch", "8", "--data", str(data)
+    )
+    assert "hidden_size" in message
+
+
+def test_data_without_what_the_model_counts_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "words.npz", tokens=np.arange(1, 9))
+    message = refused(*JOB, "--data", str(tmp_path / "words.npz"))
+    assert "tiles" in message

@@ -1,0 +1,201 @@
+"""All planners price the same job alike: memory to the byte, and the same step."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.recompute import (
+    Policy,
+    exact_policies,
+    modelled_stages,
+    plan_recompute,
+)
+from counterpoise.sched.planners.stage_split import step_timer
+from counterpoise.sched.shapes import (
+    DEVICES,
+    Device,
+    Model,
+    ParallelLayout,
+    SubModel,
+    TransformerLayer,
+    Vocabulary,
+    layer_costs,
+    memory,
+    read_device,
+    read_model,
+    step,
+    time,
+)
+from counterpoise.tools.analyze.command import command as analyze
+from counterpoise.tools.analyze.model.pipelines import (
+    PipelineMachine,
+    peak_bytes,
+    simulate_schedule,
+)
+from counterpoise.tools.plan.command import command
+
+NAME, TILES, TOKENS, MICROBATCHES = "internvit-6b+internlm2-20b", 9, 4096, 32
+JOB = ("--model", NAME, "--device", "a100", "--tp", "8", "--pp", "4", "--dp", "4")
+
+
+def report(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def test_one_job_is_priced_alike_by_all_commands() -> None:
+    """InternViT-6B + InternLM2-20B, TP 8, PP 4, DP 4, 32 microbatches of 9 tiles, 4096 tokens."""
+    model, device = read_model(NAME), read_device("a100")
+    split = report("partition", *JOB)
+    stages = split["layers_per_stage"]
+    layout = ParallelLayout(tp=8, pp=4, dp=4, microbatches=MICROBATCHES, stages=tuple(stages))
+    amounts = model.amounts(tiles=TILES, tokens=TOKENS)
+    sizes = [one.total for one in memory(model, device, layout, amounts)]
+    seconds = step(model, device, layout, amounts).total_ns / 1e9
+    assert (split["memory_bytes"], split["seconds_per_step"]) == (sizes, seconds)
+
+    kept = report("recompute", *JOB, "--layers", ",".join(map(str, stages)))
+    assert [one["predicted_bytes"] for one in kept["stages"]] == sizes
+    assert kept["seconds_per_step"]["plan"] == seconds
+
+    # `analyze` chooses the shortest longest stage, as partition's "minmax".
+    row = split["methods"]["minmax"]
+    machine = PipelineMachine(model, device, replace(layout, stages=()), 80 * 10**9, TILES)
+    found = simulate_schedule("1f1b", machine, [amounts] * MICROBATCHES)
+    assert found.total_ns / 1e9 == row["seconds_per_step"]
+    assert max(found.memory_bytes) / 1e9 == row["memory_gb"]
+    assert peak_bytes(machine, TILES, TOKENS) == max(found.memory_bytes)
+
+    # `orchestrate` gives encoder and backbone GPUs of their own: the same layers, added up.
+    encoder, backbone = modules_of(model, device, amounts)
+    layers = layer_costs(model, device, layout, amounts)
+    for module, kind in ((encoder, "encoder"), (backbone, "language")):
+        own = [one for one in layers if one.kind == kind]
+        assert module.forward_ns[8] == sum(one.forward_ns for one in own)
+        assert module.backward_ns[8] == sum(one.backward_ns for one in own)
+
+
+LAYER = TransformerLayer(256, 640, 3, 128, causal=True)
+TOWER = SubModel(
+    "vision",
+    "encoder",
+    (TransformerLayer(128),) * 6,
+    unit="tiles",
+    unit_tokens=64,
+    handed_tokens=16,
+    projector=128 * 256,
+)
+SMALL = Model(
+    "small", (TOWER, SubModel("language", "language", (LAYER,) * 10, Vocabulary(256, 4000)))
+)
+CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interleaved": 2, "zbv": 2, "v-half": 2}
+
+
+def random_layout(seed: int) -> tuple[ParallelLayout, dict[str, int]]:
+    """Return a layout of 16 layers, and a microbatch."""
+    draw = random.Random(seed)
+    name = draw.choice([*CHUNKS])
+    ranks, chunks = draw.randint(2, 4), CHUNKS[name]
+    count = ranks * chunks
+    cuts = [0, *sorted(draw.sample(range(1, 16), count - 1)), 16]
+    stages = tuple(b - a for a, b in pairwise(cuts))
+    some = tuple(tuple(at for at in range(size) if draw.random() < 0.4) for size in stages)
+    layout = ParallelLayout(
+        tp=draw.choice([1, 2, 4, 8]),
+        pp=ranks,
+        dp=draw.randint(1, 5),
+        cp=draw.choice([1, 2]),
+        vpp=chunks,
+        microbatches=ranks * draw.randint(1, 3),
+        schedule=name,
+        stages=stages,
+        recompute=draw.choice(["none", "all", some]),
+        zero=draw.randint(0, 3),
+        sequence_parallel=draw.random() < 0.7,
+        overlap=draw.random() < 0.5,
+    )
+    return layout, SMALL.amounts(tiles=draw.randint(0, 9), tokens=draw.randint(1, 900))
+
+
+def test_random_layouts_are_priced_alike() -> None:
+    """Formula, simulation, the recomputation planner and the timer of splits: 200 layouts."""
+    device: Device = DEVICES["h200"]
+    planned = 0
+    for seed in range(200):
+        layout, amounts = random_layout(seed)
+        sizes = tuple(one.total for one in memory(SMALL, device, layout, amounts))
+        found = step(SMALL, device, layout, amounts)
+        assert found.memory_bytes == sizes
+        layers = layer_costs(SMALL, device, layout, amounts)
+        assert step_timer(layers, device, layout)(layout.stages) == found.total_ns
+        stages = time(SMALL, device, layout, amounts).stages
+        assert sum(one.forward_ns for one in stages) == sum(one.forward_ns for one in layers)
+        if layout.vpp == 1:
+            planned += 1
+            policies = [Policy(tuple(layout.recomputed(at)), 0) for at in range(layout.pp)]
+            exact = exact_policies(layers, layout, policies)
+            assert tuple(one.predicted_bytes for one in exact) == sizes
+            model = modelled_stages(layers, layout)
+            most = plan_recompute(model.stages, model.saving, max(sizes) * 2)
+            assert all(one.predicted_bytes <= 2 * max(sizes) for one in most)
+    assert planned > 60
+
+
+CONFIG = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "qwen2",
+        "hidden_size": 256,
+        "intermediate_size": 640,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "image_size": 112,
+        "patch_size": 14,
+    },
+}
+
+
+def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    given = ("--model", str(path), "--device", "a100")
+    split = report("partition", *given, "--pp", "2", "--tp", "2")
+    assert sum(split["layers_per_stage"]) == 10
+    assert sum(one["layers"] for one in report("recompute", *given, "--pp", "2")["stages"]) == 10
+    units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
+    assert {*units} == {"encoder", "backbone"}
+    rng = np.random.default_rng(0)
+    tiles, tokens = rng.integers(0, 4, 200), rng.integers(50, 900, 200)
+    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens)
+    sizes = ("--pp", "2", "--tp", "1", "--out", str(tmp_path / "out"), "--json")
+    found = CliRunner().invoke(
+        analyze, [str(tmp_path / "costs.npz"), *given, *sizes], catch_exceptions=False
+    )
+    budgets = json.loads(found.stdout.splitlines()[-1])["budgets"]
+    assert budgets["model"] == read_model(str(path)).name
+    assert "a100: roofline, not measured" in budgets["machine"]["device"]
+
+
+@pytest.mark.parametrize("old", ["--stages", "--images", "--link"])
+def test_old_spellings_are_refused_with_the_new_name(old: str) -> None:
+    run: Callable[..., Any] = CliRunner().invoke
+    with pytest.raises(ValueError, match=f"{old} is .* now; write that instead"):
+        run(command, ["partition", *JOB, old, "3"], standalone_mode=False, catch_exceptions=False)

@@ -1,0 +1,154 @@
+"""The data of a job: samples of a step, the microbatches that a loader makes of them, its rules."""
+
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from os import sched_getaffinity
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import Progress
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.ordering.evaluator import PipelineEvaluator
+from ...balancer.planning.ordering.search import find_order
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.config import PlanConfig, Window
+from ...balancer.planning.problem.options import ATTENTION_PAIRS
+from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
+from ...sched.shapes import Amounts, Model
+from ..analyze.scan.run import scan_all
+from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
+from ..inputs.files import is_table, open_table
+from ..runners import on_cores
+
+# What budgets allow above a step's largest microbatch: other steps have others.
+HEADROOM_PERCENT = 110
+TOKENS, PAIRS = "tokens", "token_pairs"
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """The samples of a step: costs (samples, names), tokens first.
+
+    `work` weighs each name, and pairs of tokens. `real`: tokens before they were padded for
+    context parallelism.
+    """
+
+    names: tuple[str, ...]
+    costs: Int64
+    work: tuple[int, ...]
+    real: int
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """Return the amounts of all samples together."""
+        sums = self._with_pairs(self.costs).sum(axis=0).tolist()
+        return dict(zip((*self.names, PAIRS), sums, strict=True))
+
+    def loads(self, dp: int, batch: BatchChoice) -> StepLoads:
+        """Return the microbatches of a step, those of the replica with the most work."""
+        groups = self._fixed(dp, batch) if batch.grouping == "fixed" else self._planned(dp, batch)
+        every = self._with_pairs(self.costs)
+        sums = np.array([[every[list(one)].sum(axis=0) for one in row] for row in groups])
+        weigh = np.array(self.work)
+        work = (sums * weigh).sum(axis=(1, 2))
+        names = (*self.names, PAIRS)
+        heaviest = tuple(
+            dict(zip(names, row, strict=True)) for row in sums[int(work.argmax())].tolist()
+        )
+        most = -(-sums.max(axis=(0, 1)) * HEADROOM_PERCENT // 100)
+        padding = 1 - self.real / max(1, int(self.costs[:, 0].sum()))
+        return StepLoads(
+            heaviest,
+            float(work.mean() / max(1, work.max())),
+            padding,
+            dict(zip(names, most.tolist(), strict=True)),
+        )
+
+    def _fixed(self, dp: int, batch: BatchChoice) -> list[list[Int64]]:
+        """Return samples as they come, as many in each microbatch."""
+        found = np.array_split(np.arange(len(self.costs)), dp * batch.microbatches)
+        return [found[rank::dp] for rank in range(dp)]
+
+    def _planned(self, dp: int, batch: BatchChoice) -> list[list[tuple[int, ...]]]:
+        """Return what the loader's planner makes of them."""
+        config = PlanConfig(
+            dp, len(self.costs), batch.microbatches, self.names, (None,) * len(self.names),
+            waits="step",
+            time_ns=tuple(zip((*self.names, ATTENTION_PAIRS), self.work, strict=True)),
+        )  # fmt: skip
+        planned = make_planner(config).plan(Window(0, 0, 0, self.costs, last=False))
+        return [[one.ordinals for one in rank] for rank in planned.batches[0].ranks]
+
+    @staticmethod
+    def _with_pairs(costs: Int64) -> Int64:
+        return np.column_stack((costs, costs[:, 0] ** 2))
+
+
+def read_samples(
+    data: str, model: Model, batch: int, seed: int, cp: int, progress: Progress
+) -> StepSamples:
+    """Return the samples of a step, drawn from a table, an analysis, or a data set's own costs.
+
+    Tokens are padded to what context parallelism divides. Raises ValueError where samples do not
+    have what the model counts.
+    """
+    names = (TOKENS, *dict.fromkeys(part.unit for part in model.encoders))
+    path = Path(data)
+    path = path / "index.npz" if (path / "index.npz").is_file() else path
+    if is_table(path.name):
+        costs = open_table(path).costs(names)
+    else:
+        costs = _scanned(data, names, progress)
+    rng = np.random.default_rng(seed)
+    drawn = costs[rng.choice(len(costs), batch, replace=batch > len(costs))]
+    real = int(drawn[:, 0].sum())
+    if cp > 1:
+        drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
+    none = dict.fromkeys((*names, PAIRS), 0)
+    flops = (model.forward_flops({**none, name: 10**6}) for name in (*names, PAIRS))
+    return StepSamples(names, drawn, tuple(max(1, one // 10**9) for one in flops), real)
+
+
+def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
+    """Return what a scan for costs finds, as `analyze` makes it."""
+    tasks = find_tasks((data,), lambda _: None)
+    options = with_found_costs(tasks, ScanOptions())
+    task = progress.add_task("scan", total=None, live="")
+
+    def show(finished: int, pieces: int) -> None:
+        progress.update(task, completed=finished, total=pieces)
+
+    run = on_cores(len(sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as folder:
+        rows, _ = scan_all(tasks, options, Path(folder), run, 0, 0, show)
+    if missing := [name for name in names if name not in rows.resources]:
+        raise ValueError(
+            f"{data}: samples cost {', '.join(rows.resources) or 'nothing'}, and the model counts "
+            f"{', '.join(missing)}; give a table of costs with these columns"
+        )
+    return np.stack([rows.column(name) for name in names], axis=1)
+
+
+def order_microbatches(name: str, ranks: int, forward: Int64, backward: Int64) -> list[int]:
+    """Return the order that an ordering finds for a pipeline's microbatches."""
+    evaluator = PipelineEvaluator.one_forward_one_backward(ranks, forward, backward)
+    found: list[int] = find_order(name, evaluator).tolist()
+    return found
+
+
+def balance_of(plan: JobPlan, job: Job, most: Amounts, stages: int, out: Path) -> Balance:
+    """Return the rules by which a loader makes the plan's microbatches.
+
+    `out`: the file that they will be in, whose costs an ordering reads.
+    """
+    budgets = {name: amount for name, amount in most.items() if name != PAIRS and amount}
+    given: dict[str, Any] = {"budgets": budgets, "samples_per_step": job.batch, "cp": job.cp}
+    given |= {"accumulate": plan.batch.microbatches, "waits": "step", "layout": "packed"}
+    if plan.batch.ordering != "given":
+        pipeline = {"schedule": plan.schedule.name, "stages": stages, "profile": str(out)}
+        given |= {"ordering": plan.batch.ordering, "pipeline": pipeline}
+    return Balance(**given)
