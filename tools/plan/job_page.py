@@ -10,7 +10,7 @@ from ...sched.planners.job.planner import CAUSES, JobAnswer
 from ..analyze.page import bars
 
 Json = dict[str, Any]
-_COLOURS = ("--waiting", "--isf", "--length", "--random", "--padding")
+_COLOURS = ("--waiting", "--isf", "--length", "--balanced", "--padding")
 
 
 def render_job(report: Json, answer: JobAnswer) -> str:
