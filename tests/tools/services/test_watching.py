@@ -49,7 +49,7 @@ def start_worker(processes, address, root, *words, **variables):
 def make(address, **changes):
     given: dict[str, Any] = {
         "balance": {"grouping": "isf", "budgets": {"tokens": 3000}, "samples_per_step": 12},
-        "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 30,
+        "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 120,
         "keep_stats": True, "balancer": address, **changes,
     }  # fmt: skip
     given["balance"] = Balance(**given["balance"])
@@ -148,14 +148,24 @@ def test_where_no_balancer_answers_the_exit_status_says_so(words, monkeypatch, c
     assert "no answer in time" in told.out + told.err
 
 
-def test_a_trace_follows_samples_through_all_parties(going_on, tmp_path):
-    path = tmp_path / "trace.json"
-    assert "3 parties" in run("trace", going_on, "--seconds", "1", "--out", str(path)).stdout
+def traced(address, path, seconds):
+    """Return a trace's events, and the names of what each party did."""
+    done = run("trace", address, "--seconds", str(seconds), "--out", str(path))
+    assert "3 parties" in done.stdout
     events = json.loads(path.read_text())["traceEvents"]
     names = {each["pid"]: set() for each in events}
     for each in events:
         if each["ph"] == "X":
             names[each["pid"]].add(each["name"])
+    return events, names
+
+
+def test_a_trace_follows_samples_through_all_parties(going_on, tmp_path):
+    # A second has all of it but on a loaded machine.
+    for seconds in (1, 5, 25):
+        events, names = traced(going_on, tmp_path / "trace.json", seconds)
+        if "plan" in names[0] and "deliver" in names[1] | names[2]:
+            break
     assert {"request", "lease to decode", "at the rank", "plan"} <= names[0]
     assert {"decode"} in (names[1] & {"decode"}, names[2] & {"decode"})
     rank = names[1] if "deliver" in names[1] else names[2]
