@@ -33,7 +33,8 @@ TOKENS, PAIRS = "tokens", "token_pairs"
 class StepSamples:
     """The samples of a step: costs (samples, names), tokens first.
 
-    `work` weighs each name, and pairs of tokens. `real`: tokens before they were padded for context parallelism.
+    `work` weighs each name, and pairs of tokens. `real`: tokens before they were padded for
+    context parallelism.
     """
 
     names: tuple[str, ...]
