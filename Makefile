@@ -11,9 +11,9 @@ PACKAGES := balancer loader sched tools workers
 # Bytecode is kept (empty means so): tests start hundreds of processes, and each would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Pages written by hand; api.md and protocol.md are written by `make docs`.
+# Pages written by hand; api.md and protocol.md are written by `make docs`, papers.md by its bench.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
-	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
+	$(filter-out docs/api.md docs/protocol.md docs/papers.md,$(wildcard docs/*.md docs/adr/*.md))
 
 .PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs clean
 demo: $(KERNELS)

@@ -34,6 +34,7 @@ _HOMES = {
     "adapters": "loader",
     "balancer": "",
     "check_equivalence": "loader",
+    "fleet": "workers",
     "hf_kwargs": "loader",
     "loader": "",
     "loss_by_source": "loader",

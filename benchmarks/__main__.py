@@ -21,11 +21,13 @@ BENCHES = {
     "job": ("job", "A plan for four processes run from its job.json, measured and simulated."),
     "local": ("loading.local", "Local balanced loops against those of another checkout."),
     "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),
+    "metrics": ("loading.metrics", "What counting costs a trainer, on and off."),
     "mixture": ("planning.mixture", "Orders of mixtures: CPU time a sample."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),
     "overlap": ("runtime.overlap", "Tensor-parallel layers: collectives beside their products."),
     "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
+    "papers": ("papers.command", "Every table and figure of four papers, and ours beside it."),
     "partition": (
         "planning.partition",
         "Samples onto ranks: how far the heaviest is above the mean.",
@@ -47,11 +49,14 @@ BENCHES = {
         "loading.transports",
         "Processes that share a rank: direct and inline, beside torch.",
     ),
-    "vocab": (
+    "vocabulary": (
         "vocabulary.simulated",
         "Vocabulary passes against the paper's models and measurements.",
     ),
-    "vocabulary": ("vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured."),
+    "vocabulary_layers": (
+        "vocabulary.layers",
+        "Vocabulary-parallel layers: time and memory, measured.",
+    ),
     "waits": (
         "planning.waits",
         "Steps without budgets: waiting at every microbatch, and once a step.",

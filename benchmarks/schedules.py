@@ -14,6 +14,8 @@ from rich import table as rich_table
 from counterpoise.sched import Costs, Program, check, schedule, schedules, simulate, unit_costs
 from counterpoise.sched.simulation.costs import Table
 from counterpoise.tools.console.reporting import emit, progress_console
+from counterpoise.tools.inputs.cost_options import collective_ns
+from counterpoise.tools.inputs.programs import PACE
 
 Report = dict[str, Any]
 
@@ -36,7 +38,9 @@ def command(ranks: int, microbatches: int, output: int, as_json: bool) -> None:
     report: Report = {"schedules": {}, "speed": _speed()}
     for found in schedules():
         try:
-            program = schedule(found.name, ranks=ranks, microbatches=microbatches)
+            times = (1200, 2400, 3600 * output // (100 * ranks))
+            pace = dict(zip(PACE, times, strict=True)) if set(PACE) <= set(found.options) else {}
+            program = schedule(found.name, ranks=ranks, microbatches=microbatches, **pace)
         except ValueError as error:  # not for this size; the others are
             progress_console.print(f"left out: {error}")
             continue
@@ -69,7 +73,12 @@ def shared_costs(program: Program, output_percent: int) -> Costs:
     if any(barrier.source == "barrier" for barrier in program.barriers):
         split = {"S": 2 * output // ranks, "T": output // ranks}
     naive: dict[str, Table] = {"L": output // ranks, "E": 0, "G": 2 * output // ranks}
-    return Costs({"F": first, "B": back, "I": half, "W": half, **split, **naive})
+    barriers = (barrier.name for barrier in program.barriers)
+    collective = collective_ns(1_200_000, ranks) if output else 0
+    return Costs(
+        {"F": first, "B": back, "I": half, "W": half, **split, **naive},
+        collective_ns=dict.fromkeys(barriers, collective),
+    )
 
 
 def _speed() -> Report:

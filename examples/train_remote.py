@@ -3,7 +3,7 @@
 In earnest these are three commands on three machines:
 
     counterpoise balancer --listen tcp://10.0.0.1:5555 --insecure
-    counterpoise worker tcp://10.0.0.1:5555 --root /data
+    counterpoise worker tcp://10.0.0.1:5555 --root /data --insecure
     python train.py        # DataLoader(RemoteDataset("*.tar"), balancer="tcp://10.0.0.1:5555")
 
 Run: python examples/train_remote.py

@@ -6,11 +6,12 @@ the local loop, or the way to a balancer. balance="auto" finds its plan first: s
 """
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -50,6 +51,9 @@ from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
 
+if TYPE_CHECKING:
+    from .connect.factory import Fleet
+
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
@@ -73,6 +77,7 @@ class BalancedArguments:
     key: Callable[[int], str] | None
     balancer: str | None
     keys: str | Path | None
+    fleet: "Fleet | None"
     on_error: str
     dead_letter: str | None
     max_errors: float | None
@@ -83,6 +88,8 @@ class BalancedArguments:
     decode_threads: int
     worker_restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
+    job: str | None = None
+    stats: Any = None
 
 
 def read_arguments(
@@ -104,6 +111,8 @@ def read_arguments(
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     others["skip_keys"] = checked_keys(others["skip_keys"])
+    if hasattr(dataset, "spec"):  # workers elsewhere can read it
+        others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
     if is_packed_stream(dataset):
         from .streams.settings import checked_balance  # here: other loops need nothing of streams
 
@@ -184,6 +193,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Any:
         given.decode_threads,
         loader.pin_memory,
         given.worker_restarts if workers else 0,
+        given.stats,
     )
     return BalancedSettings(
         given=given,
@@ -346,16 +356,11 @@ class BalancedSettings:
         from .connect.factory import ConnectionFactory
 
         factory = ConnectionFactory(
-            job=job,
-            source=source,
-            place=place,
-            start=self.start,
-            prefetch=self.prefetch,
-            balancer=given.balancer,
+            job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,
+            balancer=given.balancer, fleet=given.fleet, job_name=given.job, name=given.name,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
-            name=given.name,
             transport=given.transport,
-        )
+        )  # fmt: skip
         return factory.connect
 
 

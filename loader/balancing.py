@@ -44,7 +44,8 @@ class BatchIterator:
     _begun = False
 
     def __init__(self, balanced: BalancedLoader, loader: Any) -> None:
-        self._microbatches = Microbatches(balanced)
+        self._stats = loader._stats
+        self._microbatches = Microbatches(balanced, self._stats)
         self._balanced, self._loader = balanced, loader
         self._feed = loader._accelerate
         self._steps: int | None = None
@@ -59,13 +60,17 @@ class BatchIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        balanced = self._balanced
+        balanced, stats = self._balanced, self._stats
         balanced.caller.enter()
         try:
             self._begin()
+            if stats is not None:
+                stats.wait()
             fetched = self._microbatches.fetch(balanced.position)
             batch, info, after = fetched.batch, fetched.info, fetched.after
             self._loader._info = info
+            if stats is not None:
+                stats.take([(batch, info)])
             if self._feed is not None:
                 batch = self._feed.place(batch)
                 is_last = info.last and info.rank == balanced.ranks[-1]

@@ -16,6 +16,7 @@ from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import reopen_if_changed
 from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
+from .metrics.measured import MeasuredLoader
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
@@ -23,6 +24,7 @@ from .refused_arguments import (
     checked_max_errors,
     checked_restarts,
     is_packed_stream,
+    named_fleet,
     plain_restarts,
     refuse_moved_arguments,
     refuse_no_samples,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
+    from .connect.factory import Fleet
     from .late import LateBalancedLoader
 
 if TYPE_CHECKING:
@@ -73,44 +76,43 @@ BUFFER_BYTES = 1 << 30
 STORE_PREFETCH = 8
 
 
-class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
+class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False plans within each step, in the data's order. An
-                   IterableDataset needs budgets, and is packed as it comes: docs/batches.md
+                   shuffle must be given; False keeps the data's order. Streams: docs/batches.md
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
-                   their sizes such as {"dp": 2, "tp": 2}, a counterpoise.Topology, or the Units
-                   of a pipeline, whose encoders' ranks get the batches of all data-parallel ranks
+                   their sizes such as {"dp": 2, "tp": 2}, a cp.Topology, a pipeline's Units
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
-    balancer       the address of a standalone `counterpoise balancer`
+    balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
+    job            this run's name there, by default torchrun's, Slurm's or Ray's run id
     keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
+    fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
     buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
-    on_error       what a sample that cannot be used does, with or without balance: "raise";
-                   "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
-                   next of the stream instead
+    on_error       what a sample that cannot be used does, balanced or not: "raise"; "skip" leaves
+                   it out; "refill" (a stream without balance) takes the next in its place
     dead_letter    a file that gets a JSON line for each sample left out
     max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
-    transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "direct", pulled from the workers of a balancer; "inline", torch's
-                   way, or through the balancer; "auto", the first of these that can be had
+    transport      how batches come here: "arena", shared memory that is used again; "direct", from
+                   the workers of a balancer; "inline", torch's way, or through the balancer;
+                   "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
     skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
-    worker_restarts  workers that have died are replaced so often in an epoch, by ones with the data
-                   set of the same iter(); a sample that kills three is given up. By default 0, and
-                   3 with on_error="skip". Not for streams, nor data sets with a state
+    worker_restarts  workers that have died are replaced so often in an epoch; who kills three is
+                   left out. By default 0; 3 with on_error="skip". Not for streams, or with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
+    keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -146,7 +148,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         cost: Any = None,
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
+        job: str | None = None,
         keys: str | Path | None = None,
+        fleet: "Fleet | None" = None,
         on_error: OnError = "raise",
         dead_letter: str | None = None,
         max_errors: float | None = None,
@@ -157,12 +161,14 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         decode_threads: int = 1,
         worker_restarts: int | None = None,
         skip_keys: Iterable[str] | None = None,
+        keep_stats: bool | str | Path = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
+        balancer = named_fleet(fleet, balance, balancer, keys)
+        self._keep_stats(keep_stats, name)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
-            # An HFProcessor: records become samples before they are batched, so that costs are
-            # found without pixels, and any layout batches them.
+            # An HFProcessor: samples before they are batched, so costs are found without pixels.
             dataset = processor.over(dataset)
             is_own = getattr(balance, "layout", "torch") == "torch"
             collate_fn = processor.collate_samples if is_own else None
@@ -178,7 +184,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         allowed = checked_max_errors(max_errors, on_error)
         refuse_without_policy(on_error, dead_letter)
         if balance is None:
-            left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
+            left_out = make_left_out(
+                dataset, batch_size, on_error, dead_letter, allowed, self._stats
+            )
             self._plain = PlainState(left_out)
         else:
             checked_on_error(on_error, no_refill=BALANCED)
@@ -196,7 +204,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, skip_keys=skip_keys,
+                name=name or None, fields=fields, fleet=fleet, skip_keys=skip_keys, job=job,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
                 decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
@@ -207,10 +215,10 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
             rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
             topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
-            cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
+            cost=cost, key=key, balancer=balancer, keys=keys, fleet=fleet, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys,
+            worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 
@@ -222,10 +230,12 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def __iter__(self) -> Iterator[BatchT]:  # type: ignore[override]
         """Return an iterator over batches; balanced, over this process' microbatches."""
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         if self._late is None:
             if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
                 self._iterator = None  # a forked child starts persistent workers of its own
-            return super().__iter__()
+            return self._timed(super().__iter__())
         from . import balancing
 
         return balancing.BatchIterator(self._late.get_at_iteration(), self)
@@ -265,6 +275,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
+        if self._stats is not None:
+            self._stats.start()
         from .balanced.walking import Steps
 
         return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]

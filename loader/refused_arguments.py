@@ -48,6 +48,19 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
         )
 
 
+def named_fleet(fleet: Any, balance: Any, balancer: str | None, keys: object) -> str | None:
+    """Return the balancer's address, or what stands for it until ranks join a fleet; checks it."""
+    if fleet is None or balance is None:
+        return balancer
+    if isinstance(fleet, str) or not hasattr(fleet, "join"):
+        raise ValueError(f"fleet={fleet!r:.80}: give cp.fleet.Ray(workers=(4, 64)), say")
+    if balancer is not None or keys is not None:
+        raise ValueError(
+            "a fleet brings its balancer and keys: give fleet=, or balancer= and keys="
+        )
+    return "tcp://fleet"
+
+
 def refuse_no_samples(dataset: Any, balance: object) -> None:
     """Raise ValueError for paths in place of a data set, and for an iterator to be balanced.
 

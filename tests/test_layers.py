@@ -92,6 +92,7 @@ ORDER = (
     "workers.batches",
     "workers.processes",
     "workers.daemon",
+    "workers.fleet",
     "workers",
     # loader
     "loader.step",
@@ -100,6 +101,7 @@ ORDER = (
     "loader.resume",
     "loader.models",
     "loader.collate",
+    "loader.metrics",
     "loader.balanced",
     "loader.plain",
     "loader.local",
@@ -123,6 +125,8 @@ ORDER = (
     "tools.schedule",
     "tools.doctor",
     "tools.services",
+    "tools.top",
+    "tools.trace",
     "tools",
     # the root, which offers the names that people need
     "",
@@ -166,6 +170,7 @@ ZMQ_SHELLS = {
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
     "workers.serving.connections",
+    "workers.daemon.jobs",
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import media
+    from . import fleet, media
     from .columns.huggingface import HFDataset
     from .columns.parquet import ParquetDataset
     from .energon.dataset import EnergonDataset
@@ -35,6 +35,7 @@ _HOMES = {
     "TarDataset": ".tar.dataset",
     "VisionLanguage": ".vision_language.transform",
     "as_source": ".sources.interface",
+    "fleet": "",
     "media": "",
     "open_metadataset": ".energon.metadataset",
     "split_by_key": ".selection.selection",
@@ -56,6 +57,7 @@ __all__ = [
     "TarDataset",
     "VisionLanguage",
     "as_source",
+    "fleet",
     "media",
     "open_metadataset",
     "split_by_key",

@@ -54,8 +54,8 @@ class Coordinator(WorkerHandlers, RankHandlers):
     ) -> list[Send]:
         """Receive one message with its payload frames; return what to send."""
         self.now = now
-        if peer in self.workers:
-            self.workers[peer].heard_at = now
+        if (known := self.workers.get(peer) or self.ranks.get(peer)) is not None:
+            known.heard_at = now
         content = (message, payloads) if isinstance(message, DecodeDone) else message
         if not self.apply(peer, type(message).__name__, content):
             self.dropped += 1
@@ -82,10 +82,10 @@ class Coordinator(WorkerHandlers, RankHandlers):
             self.diagnostics.expired_at = now
             self.send(lease.worker, Revoke(lease.number))
             self.doubt(lease.worker)  # it gets no more work before it answers
-        # Ranks of another job: those of the current one had time to show up.
-        for peer, hello in list(self.postponed.items()):
-            self.apply(peer, Event.POSTPONED_HELLO, hello)
-        self.postponed.clear()
+        for peer, (hello, since) in list(self.postponed.items()):
+            if self.can_decide(hello, since):
+                del self.postponed[peer]
+                self.apply(peer, Event.POSTPONED_HELLO, hello)
         self.check_ranks()
         for rank in self.ranks.values():
             silent_s = now - rank.sent_at

@@ -4,8 +4,8 @@ Each is named in a row of `protocol/transitions.py` and returns the outcome that
 rank's next state, or None where there is only one.
 
 A trainer is restarted as a whole, but its processes come one by one, and the end of the processes
-before may be noticed late. So when a rank comes back, the processes that may be left of the former
-launch are ended or asked to introduce themselves again; see `peers/admission.py`.
+before may be noticed late. So a rank that comes while others play its ranks waits until it is known
+whether these are here; ranks at other positions wait until it is known which of them are.
 """
 
 import math
@@ -15,20 +15,25 @@ from msgspec import structs
 from ..protocol.job_spec import from_json, to_json
 from ..protocol.messages import (
     LabelCount,
+    Notice,
     PeerRejected,
     Ping,
     RankBye,
     RankHello,
-    RunFailed,
     StartRun,
     UnknownPeer,
 )
 from ..protocol.parts import Ready
 from ..protocol.payload_messages import Ack, PullFailed, RequestBatch, StopServing
-from ..protocol.status_messages import GetStatus
+from ..protocol.status_messages import GetStatus, bounded
 from ..protocol.transitions import W_READY, Event, Outcome
 from .delivery.step import BEGINNING, RankProgress
-from .peers.admission import DataFacts, remember, why_apart, why_not_gone_on_in, why_rank_refused
+from .peers.admission import (
+    DataFacts,
+    why_not_gone_on_in,
+    why_rank_refused,
+    why_seat_taken,
+)
 from .peers.records import RankPeer
 from .peers.sharers import LostSharer
 from .run.epoch import EpochRun
@@ -36,10 +41,12 @@ from .run_control import RunControl
 from .state import MAX_REASON, MAX_RUBBISH
 from .status_report import make_status_report
 
-REPLACED = RunFailed(
-    "another process now plays this rank: restart all ranks; if both are to get its samples, give "
-    "topology="
-)
+# A rank whose seat a newcomer wants is here if it sends something later than this after that (what
+# it sent before may come late), or the server confirms it. If nothing shows it, its connection
+# decides: the kernel ends it when the other side has answered nothing for 30 s.
+LATE_S, SILENT_S = 1.0, 35.0
+# It is sent something this often meanwhile; more newcomers than so many are refused at once.
+PROBE_SEAT_S, MOST_POSTPONED = 0.5, 64
 
 
 class RankHandlers(RunControl):
@@ -48,30 +55,59 @@ class RankHandlers(RunControl):
     # --- joining
 
     def greet_rank(self, peer: bytes, hello: RankHello) -> Outcome:
-        """Admit a rank; if ranks of another job are connected, find out first if they are here."""
-        is_other_job = self.job is not None and hello.job != to_json(self.job)
-        if self.ranks and not self.job_is_fixed and is_other_job:
+        """Admit a rank; if others are in its way, find out first if they are here."""
+        is_full = len(self.postponed) >= MOST_POSTPONED and peer not in self.postponed
+        if (others := self._in_way(hello)) and not is_full:
             # Those that cannot be reached are lost before the next tick, which admits this one.
-            for rank in self.ranks.values():
+            for rank in others:
                 self.send_pong(rank.peer)
-            self.postponed[peer] = hello
+            _, since = self.postponed.get(peer, (hello, self.now))
+            self.postponed[peer] = hello, since
             return Outcome.POSTPONED
+        self.postponed.pop(peer, None)
         return self.admit_rank(peer, hello)
+
+    def _holders(self, hello: RankHello) -> list[RankPeer]:
+        """Return the processes that play ranks of a newcomer's, with its number among sharers."""
+        return [rank for rank in self.ranks.values() if rank.has_seat_of(hello)]
+
+    def _in_way(self, hello: RankHello) -> list[RankPeer]:
+        """Return the processes that a newcomer cannot be beside: all, if it brings another job."""
+        if self.job is not None and not self.job_is_fixed and hello.job != to_json(self.job):
+            return list(self.ranks.values())
+        return self._holders(hello)
+
+    def in_question(self) -> set[bytes]:
+        """Return the ranks that are in a newcomer's way, and may be gone: see `confirm`."""
+        found = (self._in_way(hello) for hello, _ in self.postponed.values())
+        return {rank.peer for others in found for rank in others}
+
+    def confirm(self, peer: bytes, now: float) -> None:
+        """Record that a rank is here: the other side of its connection has all that was sent."""
+        if (rank := self.ranks.get(peer)) is not None:
+            rank.heard_at = now
+
+    def can_decide(self, hello: RankHello, since: float) -> bool:
+        """Return whether those in a newcomer's way are gone, or one has shown that it is here."""
+        others = self._in_way(hello)
+        for rank in others:
+            if self.now - rank.sent_at > PROBE_SEAT_S:
+                self.send_pong(rank.peer)
+        heard_at = max((rank.heard_at for rank in others), default=math.inf)
+        return heard_at > since + LATE_S or self.now > since + SILENT_S
 
     def admit_rank(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank to the job; the first one may bring it."""
         reason = why_rank_refused(self.job, hello, self.plan_with, self.ranks.values())
+        if not reason and (holders := self._holders(hello)):
+            reason = why_seat_taken(holders[0], hello)
+            for rank in holders:
+                self.send(rank.peer, Notice(reason))
         if reason:
             self.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
-        launch = self.launches.launch_of.get(peer, self.launches.current)
-        same = [old for old in self.ranks.values() if old.has_seat_of(hello)]
-        if any(old.launch > launch for old in same):
-            self.send(peer, REPLACED)  # a late message of a process that was replaced
-            return Outcome.REFUSED
-        self._end_former_launch(same)
-        launch = remember(self.launches.launch_of, peer, self.launches.current)
-        self.ranks[peer] = RankPeer(peer, hello, sent_at=self.now, launch=launch)
+        now = self.now
+        self.ranks[peer] = RankPeer(peer, hello, sent_at=now, heard_at=now, since=now)
         self.sharers.add(self.ranks[peer])
         if self.job is None:
             self.job = from_json(hello.job)
@@ -100,54 +136,6 @@ class RankHandlers(RunControl):
         if self.failure is not None:
             self.send(peer, self.failure)
 
-    # --- restarts of the trainer
-
-    def _end_former_launch(self, replaced: list[RankPeer]) -> None:
-        """End what is left of a launch of which these processes, now replaced, were part.
-
-        The run that they were in is over for all. Ranks of a later launch may be here already: they
-        stay. Which launch a process belongs to is not always known, so those that were in a run
-        are asked to introduce themselves again rather than ended: one of the former launch is at
-        another position, if it still exists.
-        """
-        if not replaced:
-            return
-        last = max(old.launch for old in replaced)
-        self.launches.end(last)
-        ranks = self.ranks.values()
-        others = [r for r in ranks if r.started is not None and r.launch <= last]
-        for old in replaced:
-            self.apply(old.peer, Event.REPLACED)
-        for old in others:
-            if old not in replaced:
-                self.apply(old.peer, Event.DOUBTED)
-
-    def _doubt_former_launch(self, rank: RankPeer, start: StartRun) -> None:
-        """Doubt ranks that seem to be of a former launch, at another position of the same run.
-
-        After quick restarts the ranks of one launch may be counted to two. So they are asked to
-        introduce themselves again, and those that are here do.
-        """
-        for old in list(self.ranks.values()):
-            is_former = old.launch < rank.launch and old.started is not None
-            if is_former and old.run == start.run and why_apart([old, rank]):
-                self.apply(old.peer, Event.DOUBTED)
-
-    def end_replaced_rank(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that another process now plays, and stop the run that it was in."""
-        launch = self.ranks[peer].launch
-        self._end(peer, REPLACED)
-        remember(self.launches.replaced, peer, launch)
-
-    def end_doubted_rank(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
-        self._end(peer, UnknownPeer())
-
-    def _end(self, peer: bytes, last: RunFailed | UnknownPeer) -> None:
-        self.send(peer, last)
-        if self._forget(peer).started is not None:
-            self.stop_run()
-
     # --- running
 
     def start_run(self, peer: bytes, start: StartRun) -> None:
@@ -161,7 +149,6 @@ class RankHandlers(RunControl):
         rank.finished = False
         self._refuse_other_data()
         self.requests.remove_before(peer, start.run)
-        self._doubt_former_launch(rank, start)
         if self.why_ranks_apart():
             self.stop_run()
             self.apart_since = min(self.apart_since, self.now)
@@ -214,12 +201,13 @@ class RankHandlers(RunControl):
             self.send(peer, UnknownPeer())
 
     def identify_rank(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
-        """Ask an unknown rank to introduce itself again, unless it was replaced."""
-        self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())
+        """Ask an unknown rank to introduce itself again."""
+        self.send(peer, UnknownPeer())
 
     def acknowledge(self, peer: bytes, ack: Ack) -> None:
         """Forget a microbatch that a rank has taken, once all have who share the rank."""
         run, rank = self.run, self.ranks[peer]
+        rank.waited_ms = bounded(ack.waited_ms)
         is_own = ack.rank in rank.hello.ranks
         if not is_own or run is None or run.number != ack.run:
             return
@@ -298,15 +286,13 @@ class RankHandlers(RunControl):
         self._continue_without()
 
     def lose_rank(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that cannot be reached; one that was in a run ends its launch.
+        """Forget a rank that cannot be reached.
 
         If others share its rank they wait for it to come back, though not for long.
         """
         rank = self._forget(peer)
-        if rank.started is not None:
-            self.launches.end(rank.launch)
-            if self.sharers.others(rank):
-                self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
+        if rank.started is not None and self.sharers.others(rank):
+            self.sharers.lost[peer] = LostSharer(rank, self.now, unreachable_at=self.now)
         self._continue_without()
 
     def _forget(self, peer: bytes) -> RankPeer:

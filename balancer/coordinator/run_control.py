@@ -24,8 +24,8 @@ from .status_report import MAX_NAME, held_back_reason, label_reason, waiting_rea
 
 T = TypeVar("T")
 # Ranks that start at different positions may belong to two launches, the former not known to have
-# ended: they have this long to sort themselves out.
-APART_S = 5.0
+# ended: of a host that is gone the kernel takes 30 s to say so.
+APART_S = 35.0
 # Absent ranks hold up the others for this long at most: they may have had all of their epoch.
 HELD_UP_S = 5.0
 # A rank that has gone while others start the next epoch may come back for this long; so may a
@@ -297,8 +297,8 @@ class RunControl(CoordinatorState):
         """
         for peer, lost in list(self.sharers.lost.items()):
             others = self.sharers.others(lost.rank)
-            if not any(each.launch <= lost.rank.launch for each in others):
-                # Those that are here belong to a later launch, which has a process in its place.
+            if not any(each.since <= lost.since for each in others):
+                # Those that are here came later: their launch has a process in its place.
                 del self.sharers.lost[peer]
             elif self.now - lost.probed_at > PROBE_LOST_S:
                 if lost.probed_at > lost.unreachable_at:

@@ -20,7 +20,7 @@ from ..protocol.payload_messages import Lease, PayloadsFreed
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
-from .peers.admission import DataFacts, LaunchHistory
+from .peers.admission import DataFacts
 from .peers.records import MakeCredentials, RankPeer, WorkerPeer, WorkerPool
 from .peers.requests import LabelTotals, PendingRequests
 from .peers.sharers import Sharers
@@ -37,9 +37,11 @@ class Send(msgspec.Struct, frozen=True):
     payloads: tuple[object, ...] = ()
 
 
-# A rank whose admission was postponed waits no more after one of these: it says hello again and is
-# admitted, it leaves, or is gone. Else it would be admitted, later, though it has left.
-_LAST_WORDS = ("RankHello", "RankBye", Event.UNREACHABLE)
+# Changes of peers that are kept until the server has logged them.
+MAX_CHANGES = 1024
+Change = tuple[bytes, State, str, State]
+# A rank whose admission was postponed waits no more after one of these: it leaves, or is gone.
+_LAST_WORDS = ("RankBye", Event.UNREACHABLE)
 HEARTBEAT_TIMEOUT_S = 10.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
@@ -110,14 +112,15 @@ class CoordinatorState:
         self.run: EpochRun | None = None
         self.failure: RunFailed | None = None
         self.peer_states: dict[bytes, State] = {}
+        # What peers have done, for the log: peer, state before, event, state after.
+        self.changes: deque[Change] = deque(maxlen=MAX_CHANGES)
         self.workers: dict[bytes, WorkerPeer] = {}
         self.ranks: dict[bytes, RankPeer] = {}
-        # Ranks of another job, until it is known whether those of the current one are still here.
-        self.postponed: dict[bytes, RankHello] = {}
+        # Ranks in whose way others are, until it is known whether those are still here; since when.
+        self.postponed: dict[bytes, tuple[RankHello, float]] = {}
         # Ranks that said goodbye, and are answered when no other needs this balancer's run.
         self.leaving: set[bytes] = set()
-        self.launches, self.sharers = LaunchHistory(), Sharers()
-        self.requests, self.labels = PendingRequests(), LabelTotals()
+        self.sharers, self.requests, self.labels = Sharers(), PendingRequests(), LabelTotals()
         self.pool, self.kept, self.costs = WorkerPool(), WorkerPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
@@ -156,6 +159,7 @@ class CoordinatorState:
         else:
             self.peer_states[peer] = after
         if after != before:
+            self.changes.append((peer, before, event, after))
             self.update_worker(peer)
         return True
 
@@ -191,7 +195,8 @@ class CoordinatorState:
         """Bring the pool up to date after a change of a worker, or of its state."""
         worker = self.workers.get(peer)
         is_ready = self.state_of(peer) == W_READY
-        self.pool.update(peer, worker is not None and is_ready and not worker.unresponsive)
+        may_work = worker is not None and not (worker.unresponsive or worker.leaving)
+        self.pool.update(peer, is_ready and may_work)
 
     def set_unresponsive(self, worker: WorkerPeer, value: bool) -> None:
         """Record whether a worker gets no more work before it shows a result."""

@@ -235,6 +235,7 @@ def _rank_note(
         is_waiting=bool(nearest) and state.now - rank.pinged_at <= WAITS_S,
         missing=needs(state.run, request) if request and state.run else "",
         ahead_us=rank.clock.ahead_us,
+        waited_ms=rank.waited_ms,
     )
 
 

@@ -309,8 +309,19 @@ class WorkerHandlers(RunControl):
             probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
             worker.stats.record_work(self.now, probe_ms, decode_ms)
             worker.clock.note(heartbeat.clock_us, self.diagnostics.clock_us(self.now))
+            if heartbeat.leaving:
+                self._let_go(worker)
         if not senders:
             self.send(peer, UnknownPeer())
+
+    def _let_go(self, worker: WorkerPeer) -> None:
+        """Lease no more to a worker that is to end; end it once nothing that it has is needed."""
+        worker.leaving = True
+        self.update_worker(worker.peer)
+        leases = self.run.leases.count(worker.peer) if self.run is not None else 0
+        if not leases and not self.kept.kept.get(worker.peer):
+            self.send(worker.peer, Bye())
+            self.apply(worker.peer, Event.ENDED)
 
     def work_in_progress(self, peer: bytes) -> WorkInProgress:
         """Return what a worker works on, IDLE if it has not reported it lately."""

@@ -29,8 +29,9 @@ from .payload_messages import (
 )
 from .records import VERSION, ArrayRecord, Integer
 from .status_messages import GetStatus, StatusReport
+from .trace_messages import StartTrace, TraceReport, TraceSpans
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 
 
 # --- worker to coordinator
@@ -71,6 +72,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
 
     lease, ordinal: the sample being processed, (0, -1) if idle. A worker that is busy longer than a
     lease lasts hangs; one that is idle in two heartbeats has lost its earlier leases.
+    leaving: it is to end, and is leased no more; Bye comes once nothing that it has is needed.
     For diagnostics only: probe_ms, decode_ms: total time at work; clock_us: its wall clock.
     """
 
@@ -81,6 +83,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
     clock_us: Integer = 0
     lease: Integer = 0
     ordinal: Integer = -1
+    leaving: bool = False
 
 
 class SampleFailed(ArrayRecord, frozen=True):
@@ -252,6 +255,12 @@ class BalancerStops(ArrayRecord, frozen=True):
     """The balancer was asked to end; the rank keeps its place, and waits for the next balancer."""
 
 
+class Notice(ArrayRecord, frozen=True):
+    """Something that the rank's log should say; it changes nothing."""
+
+    text: str
+
+
 # --- coordinator to either
 
 
@@ -263,6 +272,19 @@ class PeerRejected(ArrayRecord, frozen=True):
 
 class Bye(ArrayRecord, frozen=True):
     """The coordinator is done with the peer: a worker ends, a rank that left is released."""
+
+
+# --- worker to balancer, and back: beside all jobs
+
+
+class ListJobs(ArrayRecord, frozen=True):
+    """Ask which jobs the balancer has."""
+
+
+class JobList(ArrayRecord, frozen=True):
+    """The jobs that the balancer has; a worker joins each by the job's name in its own."""
+
+    names: tuple[str, ...]
 
 
 # Any of the kinds below.
@@ -280,13 +302,14 @@ FROM_RANK = (
     RankBye,
 )  # fmt: skip
 TO_RANK = (
-    Ready, Batch, LabelTotal, EpochEnd, RunFailed, Pong, BalancerStops, UnknownPeer, PeerRejected,
-    Bye,
+    Ready, Batch, LabelTotal, EpochEnd, RunFailed, Pong, BalancerStops, Notice, UnknownPeer,
+    PeerRejected, Bye,
 )  # fmt: skip
 BETWEEN_PEERS = (PullPayloads, PulledPayloads)
+BESIDE_JOBS = (ListJobs, JobList, StatusReport, StartTrace, TraceSpans, TraceReport)
 KINDS: dict[str, type[ArrayRecord]] = {
     kind.__name__: kind
-    for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, (StatusReport,), BETWEEN_PEERS)
+    for kinds in (FROM_WORKER, TO_WORKER, FROM_RANK, TO_RANK, BETWEEN_PEERS, BESIDE_JOBS)
     for kind in kinds
 }
 # The kinds whose header is followed by a frame for each of its `items` that has no serial.

@@ -158,5 +158,7 @@ COUNTED_STEPS = 32
 # What a worker works on: (lease, ordinal of the sample).
 WorkInProgress = tuple[int, int]
 IDLE: WorkInProgress = (0, -1)
+# It has leases, and works for another job: it may end without their samples having a part in it.
+ELSEWHERE: WorkInProgress = (-1, 0)
 # The worker has not reported it yet.
 NOT_REPORTED: WorkInProgress = (-1, -1)

@@ -68,12 +68,16 @@ class DecodeDone(ArrayRecord, frozen=True):
 
 
 class Ack(ArrayRecord, frozen=True):
-    """This microbatch and all before it were copied; the balancer may free their memory."""
+    """This microbatch and all before it were copied; the balancer may free their memory.
+
+    waited_ms: what its process has waited for microbatches, in all; for diagnostics only.
+    """
 
     run: Integer
     rank: Integer
     step: Integer
     microbatch: Integer
+    waited_ms: Integer = 0
 
 
 class RequestBatch(ArrayRecord, frozen=True):

@@ -19,6 +19,7 @@ from .messages import (
     LabelCount,
     LabelTotal,
     Message,
+    Notice,
     PeerRejected,
     Ping,
     Pong,
@@ -65,6 +66,8 @@ class RankSession:
     answered = 0
     ended: tuple[str, ...] = ()
     left = False
+    # What the trainer has waited for microbatches, in all.
+    waited_ms = 0.0
     _start_run: StartRun | None = None
 
     def __init__(
@@ -98,6 +101,8 @@ class RankSession:
         # The last acknowledgement of each rank.
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
+        # What the log is to say.
+        self.notices: list[str] = []
         # The label tokens that were counted here, and the totals of all ranks, by (run, step): of
         # runs before this one too, whose last step others may still be at.
         self._counted: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
@@ -216,7 +221,7 @@ class RankSession:
             return []
         for step in [s for s in self._counts if s < batch.step]:
             self._counts.pop(step, None)
-        ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
+        ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch, int(self.waited_ms))
         self._acks[batch.rank] = ack
         self._advance(batch)
         self._requested.pop(position, None)
@@ -356,6 +361,9 @@ class RankSession:
 
     def _await_restart(self, _: BalancerStops) -> None:
         self.awaits_restart = True
+
+    def _store_notice(self, message: Notice) -> None:
+        self.notices.append(message.text)
 
     def _leave(self, _: Bye) -> None:
         self.left = True

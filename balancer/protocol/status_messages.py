@@ -94,7 +94,7 @@ class TrainerStatus(ArrayRecord, frozen=True):
     ranks: those it serves, as text. step, microbatch: the earliest microbatch that it has requested
     and not been sent; oldest_request_ms: time since that request, -1 if there is none; missing: why
     the microbatch cannot be sent yet. is_waiting: it has nothing to train on, as it reported within
-    the last seconds.
+    the last seconds. waited_ms: what it has waited for microbatches, in all.
     """
 
     ranks: str
@@ -106,6 +106,7 @@ class TrainerStatus(ArrayRecord, frozen=True):
     is_waiting: bool
     missing: str
     ahead_us: Integer
+    waited_ms: Integer
 
 
 class StatusReport(ArrayRecord, frozen=True):

@@ -43,15 +43,13 @@ class Event(StrEnum):
     HEARTBEAT_TIMEOUT = "heartbeat timeout"
     # A message to the peer could not be delivered.
     UNREACHABLE = "unreachable"
-    # A newer process has the worker's name, or plays one of the rank's ranks.
+    # A newer process has the worker's name.
     REPLACED = "replaced"
     # A worker cannot do what others can, or what it sends is rubbish.
     TURNED_AWAY = "turned away"
     # The trainer that started a worker has ended it.
     ENDED = "ended"
-    # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
-    DOUBTED = "doubted"
-    # The hello of a rank of another job was kept until it was known if the job's ranks are here.
+    # The hello of a rank was kept until it was known if those in its way are here.
     POSTPONED_HELLO = "postponed hello"
 
 
@@ -101,7 +99,6 @@ IN_RUN = (
 RANK_ENDS = (
     ("RankBye", "release rank"),
     (Event.UNREACHABLE, "lose rank"),
-    (Event.REPLACED, "end replaced rank"),
 )
 # After a worker's result; it is refused when the worker has sent too much rubbish.
 RESULT = {Outcome.DONE: W_READY, Outcome.REFUSED: ABSENT}
@@ -162,7 +159,6 @@ COORDINATOR: Table = {
     **{(state, "Ping"): _to("answer ping", state) for state in (ABSENT, *RANK_STATES)},
     **{(state, "WorkersEnded"): _to("release ended workers", state) for state in RANK_STATES},
     **{(s, event): _to(action, ABSENT) for event, action in RANK_ENDS for s in RANK_STATES},
-    (R_RUNNING, Event.DOUBTED): _to("end doubted rank", ABSENT),
     (ABSENT, Event.UNREACHABLE): _to("confirm loss", ABSENT),
 }
 
@@ -204,6 +200,7 @@ RANK: Table = {
             ("RunFailed", "fail", FAILED),
             ("Pong", "store status", ""),
             ("BalancerStops", "await restart", ""),
+            ("Notice", "store notice", ""),
             ("PeerRejected", "fail", FAILED),
             ("Bye", "leave", ENDED),
         )

@@ -2,23 +2,28 @@
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import math
 import os
 import platform
 import socket as sockets
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
 from ..coordinator.state import Send
-from ..protocol.messages import Bye, Message, PeerRejected
+from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
+from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
@@ -34,6 +39,13 @@ from ..transport.sockets import (
 )
 from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
+from .tracing import Tracer, planned_until
+
+if TYPE_CHECKING:
+    from .jobs import JobRouter
+
+    # What the loop serves: one job, or a balancer's jobs, which look the same from here.
+    Served = Coordinator | JobRouter
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
@@ -45,6 +57,8 @@ MAX_PER_TURN = 1000
 DISCONNECT_EVERY = 256
 # A header of more than this is noted as payloads are: its memory is to be given back.
 LARGE_BYTES = 1 << 16
+# More ranks' hellos than these are kept only of ranks that are here.
+MAX_HELLOS = 4096
 # Characters of a peer's name that are logged.
 SHOWN_NAME = 80
 # A sockaddr of the family AF_UNSPEC.
@@ -65,7 +79,7 @@ def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
 
 
 def serve(
-    coordinator: Coordinator,
+    coordinator: "Served",
     address: str,
     ready: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
@@ -98,7 +112,7 @@ def serve(
 
 @contextmanager
 def open_shell(
-    coordinator: Coordinator,
+    coordinator: "Served",
     listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
     log: Callable[[str], None],
@@ -157,15 +171,34 @@ class Connections:
 
     def reset(self, frame: zmq.Frame) -> None:
         """Reset the connection over which a message came, unless it is somebody else's by now."""
-        if not self._port:
-            return
-        with contextlib.suppress(OSError, ValueError, zmq.ZMQError):  # it has ended
-            host, number = str(frame.get("Peer-Address")), int(frame.get(zmq.SRCFD))
-            if serial_of(frame) >= self._newest.get(number, 0):
-                with sockets.socket(fileno=os.dup(number)) as connection:
-                    ends = connection.getsockname()[1], connection.getpeername()[0]
-                    if ends == (self._port, host):
-                        _libc.connect(connection.fileno(), NO_ADDRESS, len(NO_ADDRESS))
+        with self._found(frame) as connection:
+            if connection is not None:
+                _libc.connect(connection.fileno(), NO_ADDRESS, len(NO_ADDRESS))
+
+    def has_all(self, frame: zmq.Frame) -> bool:
+        """Return whether the kernel over there has acknowledged all that was sent to a peer.
+
+        Then its process is there, whatever it does: for one that has gone the kernel resets the
+        connection. `frame` is of a message that came over it.
+        """
+        with self._found(frame) as connection:
+            if connection is None:
+                return False
+            left = fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))
+            return int.from_bytes(left, sys.byteorder) == 0
+
+    @contextmanager
+    def _found(self, frame: zmq.Frame) -> Iterator[sockets.socket | None]:
+        """Give the connection over which a message came, None if it may be another by now."""
+        with contextlib.ExitStack() as closing:
+            connection = None
+            with contextlib.suppress(OSError, ValueError, zmq.ZMQError):  # it has ended
+                host, number = str(frame.get("Peer-Address")), int(frame.get(zmq.SRCFD))
+                if self._port and serial_of(frame) >= self._newest.get(number, 0):
+                    dup = closing.enter_context(sockets.socket(fileno=os.dup(number)))
+                    if (dup.getsockname()[1], dup.getpeername()[0]) == (self._port, host):
+                        connection = dup
+            yield connection
 
 
 class _Shell(msgspec.Struct, frozen=True):
@@ -174,7 +207,7 @@ class _Shell(msgspec.Struct, frozen=True):
     `refused` counts and logs, `log` logs what has been counted.
     """
 
-    coordinator: Coordinator
+    coordinator: "Served"
     socket: "zmq.Socket[bytes]"
     poller: zmq.Poller
     authenticator: KeyAuthenticator
@@ -183,8 +216,11 @@ class _Shell(msgspec.Struct, frozen=True):
     log: Callable[[str], None]
     connections: Connections
     trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
+    tracer: Tracer = msgspec.field(default_factory=Tracer)
     conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
     gate: ConnectionGate = msgspec.field(default_factory=ConnectionGate)
+    # Of each rank a frame of its hello, which tells its connection.
+    hellos: dict[bytes, zmq.Frame] = msgspec.field(default_factory=dict)
 
     def turn(self) -> None:
         """Wait once, for a message or the coordinator's next deadline, and do what is due."""
@@ -198,7 +234,11 @@ class _Shell(msgspec.Struct, frozen=True):
         self.log_faults(time.monotonic())
         now = time.monotonic()
         if now >= self.coordinator.next_deadline():
+            for peer in self.coordinator.in_question():
+                if peer in self.hellos and self.connections.has_all(self.hellos[peer]):
+                    self.coordinator.confirm(peer, now)
             self.send_all(self.coordinator.tick(now))
+        self.send_all(self.tracer.end_if_due(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> Collection[object]:
@@ -241,6 +281,8 @@ class _Shell(msgspec.Struct, frozen=True):
             effect = waiting.popleft()
             if isinstance(effect.message, PeerRejected):
                 self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
+            if self.tracer.until is not None:
+                self.tracer.sent(effect.peer, effect.message, time.monotonic())
             try:
                 send(self.socket, effect.message, effect.payloads, to=effect.peer)
                 if effect.payloads:
@@ -276,15 +318,17 @@ class _Shell(msgspec.Struct, frozen=True):
         if isinstance(content, WireError):
             is_banned = self._record_fault(peer, str(content))
         else:
-            is_banned = self._serve(peer, key, *content)
+            is_banned = self._serve(frames[0], key, *content)
         if is_banned:
             self._ban(frames[0])
 
-    def _serve(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
+    def _serve(
+        self, name: zmq.Frame, key: bytes, message: Message, frames: list[zmq.Frame]
+    ) -> bool:
         """Handle a well-formed message; return True if its peer is banned from now on."""
-        dropped = self.coordinator.dropped
+        peer, dropped = name.bytes, self.coordinator.dropped
         now, nbytes = time.monotonic(), sum([len(frame) for frame in frames])
-        reason = self._handle(peer, key, message, frames)
+        reason = self._handle(name, key, message, frames)
         if reason:
             return self._record_fault(peer, reason)
         is_stranger = self.coordinator.state_of(peer) == ABSENT
@@ -292,14 +336,31 @@ class _Shell(msgspec.Struct, frozen=True):
             return self.conduct.record_useless(peer, nbytes, now)
         return False
 
-    def _handle(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> str:
+    def _handle(
+        self, name: zmq.Frame, key: bytes, message: Message, frames: list[zmq.Frame]
+    ) -> str:
         """Hand one message to the coordinator; return why its peer may not, "" if it may."""
+        peer = name.bytes
         if peer.startswith(NO_NAME):
             return "a peer has no name"
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             return reason
-        self.send_all(self.coordinator.handle(peer, message, frames, time.monotonic()))
+        now, tracer = time.monotonic(), self.tracer
+        if isinstance(message, StartTrace | TraceSpans):
+            self.send_all(tracer.take(peer, message, now))
+        elif tracer.until is None:
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+        else:
+            before = planned_until(self.coordinator, peer)
+            self.send_all(self.coordinator.handle(peer, message, frames, now))
+            has_planned = planned_until(self.coordinator, peer) != before
+            self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
+        if isinstance(message, RankHello):
+            self.hellos[peer] = name
+            if len(self.hellos) > MAX_HELLOS:
+                for each in [p for p in self.hellos if self.coordinator.state_of(p) == ABSENT]:
+                    del self.hellos[each]
         return ""
 
     def _record_fault(self, peer: bytes, reason: str) -> bool:

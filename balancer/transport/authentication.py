@@ -14,13 +14,18 @@ from contextlib import contextmanager
 
 import zmq
 
-from ..protocol.messages import FROM_RANK, FROM_WORKER, Message
+from ..protocol.messages import FROM_RANK, FROM_WORKER, ListJobs, Message
+from ..protocol.trace_messages import StartTrace, TraceSpans
 from .keys import AllowList, ServerKeys, public_text
+from .naming import job_of
 from .sockets import SERIAL_AFTER, is_readable, read_event
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
-KINDS_OF_ROLE = {"worker": FROM_WORKER, "trainer": FROM_RANK}
+KINDS_OF_ROLE = {
+    "worker": (*FROM_WORKER, ListJobs, TraceSpans),
+    "trainer": (*FROM_RANK, ListJobs, StartTrace, TraceSpans),
+}
 # Handshakes that fail before the allow-list is asked; those that it rejects are counted there.
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 # The allow-list is read again at every handshake, and at least this often, in seconds.
@@ -99,9 +104,11 @@ class KeyAuthenticator:
         """Return why a message is rejected; empty if its key is allowed and has the right role."""
         if self._allowed is None:
             return ""
-        role, kind = self._roles.get(key), type(message).__name__
-        if role is None:
+        (role, job), kind = self._roles.get(key, ("", "")), type(message).__name__
+        if not role:
             return NOT_ALLOWED
+        if job and job_of(peer) != job:
+            return f"this key is for job {job} only: give each process the keys of its job"
         if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
             return f"a {role}'s key may not send {kind}: give each process the keys of its role"
         self._keys[peer] = key

@@ -7,7 +7,8 @@ Each party has a folder, made by `counterpoise keygen`:
 
 A file holds one line: the word counterpoise, the role, the key in ZeroMQ's Z85 text. Secret files
 may be read by their owner only. A key is revoked by removing its file from `allowed`, which a
-running balancer notices.
+running balancer notices. A key in a folder of `allowed`, `allowed/JOB/NAME.pub`, is good for that
+job only; its party's folder has a file `job` with the job's name.
 """
 
 from pathlib import Path
@@ -16,8 +17,10 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from .naming import checked_job
+
 ROLES = ("balancer", "worker", "trainer")
-SECRET, BALANCER, ALLOWED = "secret.key", "balancer.pub", "allowed"
+SECRET, BALANCER, ALLOWED, JOB = "secret.key", "balancer.pub", "allowed", "job"
 KEY_CHARACTERS = 40
 MAX_FILE_BYTES = 1024
 
@@ -42,10 +45,11 @@ class ServerKeys(msgspec.Struct, frozen=True):
 
 
 class PeerKeys(msgspec.Struct, frozen=True):
-    """A worker's or trainer's own pair, and the balancer's public key."""
+    """A worker's or trainer's own pair, the balancer's public key, and the only job, if any."""
 
     own: KeyPair
     balancer: bytes
+    job: str = ""
 
 
 def new_pair(role: str) -> KeyPair:
@@ -61,7 +65,7 @@ def server_keys(folder: Path) -> ServerKeys:
         raise ValueError(
             f"{folder} has no folder {ALLOWED}/ of public keys: run counterpoise keygen"
         )
-    for path in sorted(keys.allowed.glob("*.pub")):
+    for path in _public_files(keys.allowed):
         _read(path)
     return keys
 
@@ -72,7 +76,8 @@ def peer_keys(folder: Path, role: str) -> PeerKeys:
     whose, key = _read(path)
     if whose != "balancer":
         raise ValueError(f"{path} is a {whose}'s key: copy the balancer's public key there")
-    return PeerKeys(own, key)
+    job = folder / JOB
+    return PeerKeys(own, key, checked_job(job.read_text().strip()) if job.exists() else "")
 
 
 def write_secret(folder: Path, pair: KeyPair) -> None:
@@ -91,39 +96,44 @@ def write_public(path: Path, pair: KeyPair) -> None:
 
 
 class AllowList:
-    """The public keys in a folder and their roles, read again when a file changes."""
+    """The public keys in a folder, their roles and jobs, read again when a file changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: tuple[object, ...] = ()
-        self._roles: dict[bytes, str] = {}
+        self._roles: dict[bytes, tuple[str, str]] = {}
 
-    def roles(self) -> dict[bytes, str]:
-        """Return {public key: role}; a file that cannot be read allows nobody."""
+    def roles(self) -> dict[bytes, tuple[str, str]]:
+        """Return {public key: (role, job)}, "" for any; an unreadable file allows nobody."""
         try:
-            paths = sorted(self._folder.glob("*.pub"))
+            paths = _public_files(self._folder)
             states = [path.stat() for path in paths]
         except OSError as error:
             _warn("no peer is allowed: %s", error)
             return {}
         seen = tuple(
-            (path.name, state.st_mtime_ns, state.st_size, state.st_ino)
+            (str(path), state.st_mtime_ns, state.st_size, state.st_ino)
             for path, state in zip(paths, states, strict=True)
         )
         if seen != self._seen:
             self._seen, self._roles = seen, dict(self._readable(paths))
         return self._roles
 
-    def _readable(self, paths: list[Path]) -> list[tuple[bytes, str]]:
-        found: list[tuple[bytes, str]] = []
+    def _readable(self, paths: list[Path]) -> list[tuple[bytes, tuple[str, str]]]:
+        found: list[tuple[bytes, tuple[str, str]]] = []
         for path in paths:
             try:
                 role, key = _read(path)
             except (OSError, ValueError) as error:
                 _warn("a key is not allowed: %s", error)
             else:
-                found.append((key, role))
+                job = "" if path.parent == self._folder else path.parent.name
+                found.append((key, (role, job)))
         return found
+
+
+def _public_files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.pub"), *folder.glob("*/*.pub")])
 
 
 def public_text(raw: bytes) -> bytes:

@@ -11,6 +11,7 @@ import zmq
 
 from ..protocol.messages import Message
 from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
+from .finding import needs_ipv6
 from .keys import KeyPair, PeerKeys, ServerKeys
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
@@ -24,7 +25,7 @@ MAX_WAITING_OUT = 1 << 16
 DEAD_AFTER_S = 30
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_EVERY_S = 5
-# A rejected peer tries again at growing intervals, up to this many milliseconds.
+# A peer tries again at growing intervals, up to this many milliseconds; a name is looked up anew.
 RECONNECT_MS = 2_000
 # This many handshakes fail in a row only if the two sides can never agree.
 FAILED_HANDSHAKES = 5
@@ -65,6 +66,7 @@ def listen(
     """
     socket = open_router(context, keys.own if keys is not None else None)
     if address.startswith("tcp:"):
+        socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
         # Each connection waits for the answer of an authenticator, if the context has one.
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
@@ -128,6 +130,7 @@ def connect(
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
+    socket.setsockopt(zmq.IPV6, needs_ipv6(address))
     socket.setsockopt(zmq.ROUTING_ID, name)
     if keys is not None:
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
@@ -136,7 +139,7 @@ def connect(
     if password:
         socket.setsockopt(zmq.PLAIN_USERNAME, name)
         socket.setsockopt(zmq.PLAIN_PASSWORD, password)
-    if password or keys is not None:
+    if address.startswith("tcp:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
     if monitored:
         socket.get_monitor_socket(monitored)
@@ -375,6 +378,10 @@ class Link:
         self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Have another poller woken up by messages, too."""
+        poller.register(self._socket, zmq.POLLIN)
 
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Send a message; one that cannot be sent is lost."""

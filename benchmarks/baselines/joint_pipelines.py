@@ -1,6 +1,6 @@
 """The baselines of bubble filling: encoder and language model in one pipeline.
 
-Balanced: layers to virtual stages by Optimus (2024), Appendix B, interleaved 1F1B. Several optimal
+Balanced: layers to virtual stages by Optimus (2025), Appendix B, interleaved 1F1B. Several optimal
 partitions exist and the appendix does not say which; it takes the first here, as printed, and
 `sched.partition` (the most even one) is the better baseline beside it. Megatron-LM: all encoders
 on the first rank, before the language model's layers. How many of those it keeps, and how many
@@ -64,6 +64,17 @@ def balanced(setup: FillSetup, *, even: bool = False) -> Timeline:
         [sum(one.forward for one in stage) for stage in stages],
         [sum(one.backward for one in stage) for stage in stages],
     )
+
+
+def equal_stages(setup: FillSetup) -> Timeline:
+    """Simulate the balanced baseline as if layers could be cut: all stages take the mean."""
+    encoders, layer = layer_times(setup)
+    layers, stages = encoders + [layer] * setup.model.layers, setup.stages * setup.chunks
+    forward, backward = (
+        [sum(getattr(one, which) for one in layers) // stages] * stages
+        for which in ("forward", "backward")
+    )
+    return _simulated(setup, setup.chunks, forward, backward)
 
 
 def first_partition(layers_ns: list[int], stages: int) -> tuple[int, ...]:

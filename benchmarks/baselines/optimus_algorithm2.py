@@ -1,4 +1,4 @@
-"""Algorithm 2 of Optimus (2024) as printed, for comparison.
+"""Algorithm 2 of Optimus (2025) as printed, for comparison.
 
 Coarse: all forwards before the language model's first pass, all backwards after its last. Then
 fine, forwards first: the pipeline whose exposed time is longest gives one whole microbatch to the

@@ -1,9 +1,10 @@
 """Reads the measurements that the authors of vocabulary parallelism published (8 A100, 4B model).
 
-Two files: a table of pass times, one row a run, and a table of utilisation and peak memory. The
-columns of the first have no header. Their meaning was inferred from the figures: microseconds per
-stage of F, of B, and of four pieces of vocabulary work on each rank (the largest is S and T fused),
-and the time of the run's own iteration.
+Two files: a table of pass times, one row a run, and a table of utilisation and peak memory (GiB
+that the allocator reserved, the largest rank's). The first has no header: its columns are what the
+authors' `schedule_timers.py` prints, microseconds per stage of F, of B, and of four pieces of
+vocabulary work on each rank (S and T fused, the embedding's forward and backward, sending), and the
+time of the run's own iteration. The interlaced method's S has the time that collectives block.
 """
 
 import csv
@@ -16,13 +17,28 @@ PASS_TIMES = "vocab_pass_times_8xA100.csv"
 MEASURED = "vocab_measured_mfu_memory.txt"
 PEAK_FLOPS_PER_S = 312 * 10**12
 # Our names for the methods of the two files.
-METHODS = {"base": "base", "redis": "redis", "synctwice": "alg1", "vocab": "alg2"}
-_REPORTED = {"baseline": "base", "redis": "redis", "vocab-1": "alg1", "vocab-2": "alg2"}
+METHODS = {
+    "base": "base",
+    "redis": "redis",
+    "vocab": "alg2",
+    "synctwice": "alg1",
+    "interlaced": "interlaced",
+}
+_REPORTED = {
+    "baseline": "base",
+    "redis": "redis",
+    "vocab-2": "alg2",
+    "vocab-1": "alg1",
+    "interlaced": "interlaced",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run: its sizes, and in microseconds per stage its passes and vocabulary work."""
+    """One run: its sizes, and in microseconds per stage its passes and vocabulary work.
+
+    `pieces_us`: that work in pieces: output layer, embedding's forward and backward, sending.
+    """
 
     method: str
     tokens: int
@@ -34,6 +50,7 @@ class MeasuredRun:
     backward_us: tuple[int, ...]
     output_us: tuple[int, ...]
     iteration_ms: float
+    pieces_us: tuple[tuple[int, ...], ...] = ()
 
     def utilisation(self, step_ns: int) -> float:
         """Return model FLOPs utilisation in percent, by the formula of Narayanan et al., 2021."""
@@ -61,16 +78,26 @@ def read_runs(folder: Path) -> Iterator[MeasuredRun]:
                 backward_us=_numbers(row[26]),
                 output_us=tuple(map(sum, zip(*vocabulary, strict=True))),
                 iteration_ms=float(row[20]),
+                pieces_us=tuple(vocabulary),
             )
 
 
-def read_measured(folder: Path) -> dict[tuple[int, str, str], float]:
-    """Return measured utilisation in percent by sequence length, vocabulary ("32k") and method."""
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the authors report of a run: utilisation in percent, and peak memory in GiB."""
+
+    utilisation: float
+    peak_gib: float
+
+
+def read_measured(folder: Path) -> dict[tuple[int, str, str], Reported]:
+    """Return what is reported by sequence length, vocabulary ("32k") and method."""
     found = {}
     for line in (folder / MEASURED).read_text().splitlines():
-        match = re.match(r"\s*(\d+)k\s+(\d+k)\s+(\S+)\s+([\d.]+)%", line)
+        match = re.match(r"\s*(\d+)k\s+(\d+k)\s+(\S+)\s+([\d.]+)%\s+([\d.]+)", line)
         if match and match[3] in _REPORTED:
-            found[int(match[1]) * 1024, match[2], _REPORTED[match[3]]] = float(match[4])
+            key = int(match[1]) * 1024, match[2], _REPORTED[match[3]]
+            found[key] = Reported(float(match[4]), float(match[5]))
     return found
 
 

@@ -13,6 +13,7 @@ from counterpoise.tools.console.reporting import emit, progress_console
 
 from .chart import chart_svg
 from .jitter import jitter_report
+from .published import published_report, rows_of
 from .sensitivity import Point, sensitivity
 from .settings import PAPER, SETTINGS, setting_report, small_problem, table_report
 from .uneven import uneven_report
@@ -74,6 +75,8 @@ def bench(settings: tuple[str, ...]) -> dict[str, Any]:
     progress_console.print("tables 3 and 6")
     report["table3"] = table_report(("A", "B", "C", "D"), TABLE_3)
     report["table6"] = table_report(("11+5", "22+5", "22+11"), TABLE_6)
+    progress_console.print("headlines, with collectives and a memory limit")
+    report["published"] = published_report()
     progress_console.print("jitter")
     report["jitter"] = jitter_report()
     return report
@@ -84,6 +87,7 @@ def _tables(report: Mapping[str, Any]) -> list[Table]:
         _settings_table(report),
         _cases_table("Table 3 (weak scaling)", report["table3"]),
         _cases_table("Table 6 (two encoders)", report["table6"]),
+        _published_table(report["published"]),
         _jitter_table(report["jitter"]),
     ]
 
@@ -139,6 +143,14 @@ def _cases_table(title: str, report: Mapping[str, Any]) -> Table:
     for name, row in rows.items():
         ratios = [f"{row[column]:.2f}" for column in columns]
         table.add_row(name, *ratios, f"{row['step_seconds']:.2f} s")
+    return table
+
+
+def _published_table(report: Mapping[str, Any]) -> Table:
+    title = "Headlines: encoders' collectives counted, copies of at most 12 % of model states"
+    table = Table("table", "", "ours", "paper", "ratio", "cause of a difference", title=title)
+    for row in rows_of(report):
+        table.add_row(*row)
     return table
 
 

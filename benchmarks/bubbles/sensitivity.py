@@ -5,14 +5,20 @@ from dataclasses import dataclass, replace
 
 from counterpoise.sched.bubble_filling.choose import fitting, scan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, Host
-from counterpoise.sched.bubble_filling.presets import CASES, GpuSpec, case_setup, make_setup
+from counterpoise.sched.bubble_filling.presets import (
+    CASES,
+    SET_R_DEVICE,
+    case_setup,
+    fitted_device,
+    make_setup,
+)
 from counterpoise.sched.bubble_filling.setup import FillSetup, total_ns
 
 EXPOSED_S = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.535, 0.6)
 # NVLink bandwidths (GB/s) that make tensor-parallel bubbles of about 100 to 500 us.
 LINKS = (1000, 700, 500, 350, 250, 180)
-SIZES = ("ViT-3B", "ViT-5B", "ViT-11B", "ViT-22B")
-MORE = (("ViT-22B", "ViT-11B"), ("ViT-22B",) * 2, ("ViT-22B",) * 3, ("ViT-22B",) * 4)
+SIZES = ("vit-3b", "vit-5b", "vit-11b", "vit-22b")
+MORE = (("vit-22b", "vit-11b"), ("vit-22b",) * 2, ("vit-22b",) * 3, ("vit-22b",) * 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ def sensitivity(name: str = "3072") -> dict[str, list[Point]]:
 
 def _by_size(name: str) -> Iterable[Point]:
     for encoders in (*((one,) for one in SIZES), *MORE):
-        setup = make_setup(name, replace(CASES[name], encoders=encoders), GpuSpec())
+        setup = make_setup(name, replace(CASES[name], encoders=encoders), SET_R_DEVICE)
         yield _point(size_ratio(setup), setup)
 
 
@@ -72,7 +78,7 @@ def _by_exposed(name: str) -> Iterable[Point]:
 
 def _by_bubble(name: str) -> Iterable[Point]:
     for bandwidth in LINKS:
-        setup = case_setup(name, GpuSpec(tensor_bytes_per_s=bandwidth * 10**9))
+        setup = case_setup(name, fitted_device(437, bandwidth * 10**9))
         yield _point(setup.model.layer.forward[0].ns / 1e3, setup)
 
 

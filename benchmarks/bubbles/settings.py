@@ -16,7 +16,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 from counterpoise.sched.bubble_filling.instance import FillProblem
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.setup import FillSetup
-from counterpoise.tools.schedule.fill import chosen_report
+from counterpoise.tools.schedule.fill_report import chosen_report
 
 from ..baselines.joint_pipelines import balanced, megatron
 from ..baselines.optimus_algorithm2 import fill_optimus
@@ -35,7 +35,7 @@ class PaperFigures(NamedTuple):
     speedup: float
 
 
-# Optimus (2024), Tables 5 and 7.
+# Optimus (2025), Tables 5 and 7.
 PAPER = {
     "1536": PaperFigures(34.3, 57.5, 322.2, 10.43, 9.80, 1.06),
     "2048": PaperFigures(45.8, 69.3, 89.6, 8.06, 7.29, 1.11),

@@ -103,10 +103,10 @@ class SmallSamples:
         }
 
 
-def loader_of(cell: OverheadCell, costs: str, room: float = ROOM) -> Any:
+def loader_of(cell: OverheadCell, costs: str, room: float = ROOM, **more: Any) -> Any:
     """Return a balanced loader whose later epochs know the costs, or one that measures them.
 
-    `room`: budgets are so many times what a microbatch has on average.
+    `room`: budgets are so many times what a microbatch has on average; more: DataLoader's.
     """
     from counterpoise.balancer.planning.problem.balance import Balance
     from counterpoise.loader import DataLoader
@@ -131,6 +131,7 @@ def loader_of(cell: OverheadCell, costs: str, room: float = ROOM) -> Any:
             layout="packed",
         ),
         cost={"tiles": samples.tiles.tolist(), "tokens": samples.tokens.tolist()},
+        **more,
     )
 
 

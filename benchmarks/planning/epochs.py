@@ -68,7 +68,7 @@ STRATEGIES: dict[str, EpochPlanner] = {
 def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:
     """Return the mean share of padding over microbatches, each padded to its longest sample.
 
-    OmniBal (2024), §4.1, equation 1.
+    OmniBal (2025), §4.1, equation 1.
 
     >>> pad_ratio([[4, 2], [3, 3]])
     0.125

@@ -1,4 +1,4 @@
-"""`make bench NAME=vocabulary`: times the vocabulary-parallel layers and measures their memory.
+"""`make bench NAME=vocabulary_layers`: times vocabulary-parallel layers, measures their memory.
 
 One rank's passes of a microbatch, forward and backward without communication, against the same
 layer and loss on one device: torch's linear and cross_entropy, that compiled, and a chunked loss.
@@ -62,7 +62,7 @@ def command(
 ) -> None:
     """Time and weigh one rank's vocabulary passes against losses on one device.
 
-    Example: make bench NAME=vocabulary ARGS='--words 8192 --hidden 256 --tokens 512'
+    Example: make bench NAME=vocabulary_layers ARGS='--words 8192 --hidden 256 --tokens 512'
     """
     report: Report = {"device": _device_name(device), "dtype": dtype, "ranks": ranks, "words": {}}
     for size in map(int, words.split(",")):

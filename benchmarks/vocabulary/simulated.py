@@ -1,8 +1,8 @@
-"""`make bench NAME=vocab`: simulates vocabulary parallelism and its baselines.
+"""`make bench NAME=vocabulary`: simulates vocabulary parallelism and its baselines.
 
 It reproduces the paper's claims: memory and bubbles from the building blocks, the speed-ups of 24
-model settings from operation counts, and utilisation on 8 A100 from measured pass times, if the
-authors' files are given with --data.
+model settings from operation counts, and utilisation, order and memory on 8 A100 from measured pass
+times, if the authors' files are given with --data.
 """
 
 from pathlib import Path
@@ -11,21 +11,20 @@ from typing import Any
 import click
 from rich.table import Table
 
-from counterpoise.sched import Costs, Program, check, schedule, simulate, unit_costs
-from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched import Program, check, schedule, simulate, unit_costs
 from counterpoise.sched.generators.vocabulary import vocabulary
 from counterpoise.sched.shapes import Device, TransformerLayer, Vocabulary
 from counterpoise.tools.console.reporting import emit, progress_console
 
-from ..baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs
 from ..baselines.vocabulary_placements import ModelTimes, arrange
+from .golden import golden, golden_tables
 
 Report = dict[str, Any]
 
 SIZES = (4, 8, 16, 32)
 MICROBATCHES = 128
-# A layer's forward 10, its backward 20, each output pass 2.
-UNITS, PACE = unit_costs(10, 20, 2), Pace(10, 20, 4)
+# A layer's forward 10, its backward 20, each output pass 2: the paper's pattern is for these.
+UNITS = unit_costs(10, 20, 2)
 MODELS = {"4B": (8, 32, 3072), "10B": (16, 48, 4096), "21B": (32, 64, 5120)}
 WORDS = {"32k": 2**15, "64k": 2**16, "128k": 2**17, "256k": 2**18}
 
@@ -40,7 +39,7 @@ WORDS = {"32k": 2**15, "64k": 2**16, "128k": 2**17, "256k": 2**18}
 def command(data: Path | None, as_json: bool) -> None:
     """Simulate vocabulary parallelism and its baselines.
 
-    Example: make bench NAME=vocab ARGS="--data $DATA --json"
+    Example: make bench NAME=vocabulary ARGS="--data $DATA --json"
     """
     report: Report = {"peak_microbatches": {}, "bubble": {}}
     for ranks in SIZES:
@@ -52,13 +51,13 @@ def command(data: Path | None, as_json: bool) -> None:
             bubbles = report["bubble"].setdefault(str(ranks), {})
             bubbles[name] = round(timeline.bubble_ratio, 5)
     report["speedup"] = _speedups()
-    report["golden"] = _golden(data / "golden") if data else {}
+    report["golden"] = golden(data / "golden") if data else {}
     emit(report, as_json, *_tables(report))
 
 
 def _forms(ranks: int) -> dict[str, Program]:
     def cut(form: str) -> Program:
-        return vocabulary("1f1b", form, ranks=ranks, microbatches=MICROBATCHES, pace=PACE)
+        return vocabulary("1f1b", form, ranks=ranks, microbatches=MICROBATCHES)
 
     base = schedule("1f1b", ranks=ranks, microbatches=MICROBATCHES)
     return {"base": base, "alg1": cut("alg1"), "alg2": cut("alg2")}
@@ -95,39 +94,6 @@ def _makespans(ranks: int, layers: int, hidden: int, tokens: int, words: int) ->
     ]
 
 
-def _golden(data: Path) -> Report:
-    """Return utilisation from measured pass times: simulated, as reported, and of the same run."""
-    measured = read_measured(data)
-    report: Report = {}
-    for run in read_runs(data):
-        words = f"{run.words // 1000}k"
-        cell = report.setdefault(str(run.tokens), {}).setdefault(words, {})
-        program, costs = measured_program(run)
-        cell[run.method] = {
-            "simulated": round(run.utilisation(simulate(program, costs).makespan_ns), 2),
-            "measured": measured[run.tokens, words, run.method],
-            "same_run": round(run.utilisation(round(run.iteration_ms * 1e6)), 2),
-        }
-    return report
-
-
-def measured_program(run: MeasuredRun) -> tuple[Program, Costs]:
-    """Return a run's program and measured times; S and T are split by operation count."""
-    ranks, count = len(run.forward_us), run.microbatches
-    forward, backward, output = (
-        [us * 1000 for us in times] for times in (run.forward_us, run.backward_us, run.output_us)
-    )
-    if run.method in ("base", "redis"):
-        program = schedule("1f1b", ranks=ranks, microbatches=count)
-        return program, Costs({"F": forward, "B": backward})
-    thirds = 2 if run.method == "alg2" else 1
-    early = [ns * thirds // 3 for ns in output]
-    late = [ns - first for ns, first in zip(output, early, strict=True)]
-    pace = Pace(*(sum(times) // ranks for times in (forward, backward, output)))
-    program = vocabulary("1f1b", run.method, ranks=ranks, microbatches=count, pace=pace)
-    return program, Costs({"F": forward, "B": backward, "S": early, "T": late})
-
-
 def _tables(report: Report) -> list[Table]:
     """Return the tables of memory, of speed-ups and, with the authors' data, of utilisation."""
     memory = Table("ranks", "form", "peak microbatches", "bubble", title="1F1B, 128 microbatches")
@@ -140,13 +106,4 @@ def _tables(report: Report) -> list[Table]:
         for tokens, by_words in by_tokens.items():
             for words, cell in by_words.items():
                 speed.add_row(model, tokens, words, *(f"{cell[name]:.3f}" for name in columns))
-    # Empty without --data: then it is left out below.
-    golden = Table(
-        "sequence", "vocabulary", "method", "simulated", "measured", "same run", title="MFU, 8xA100"
-    )
-    for tokens, by_words in report["golden"].items():
-        for words, methods in by_words.items():
-            for method, cell in methods.items():
-                figures = (f"{cell[key]:.1f}" for key in ("simulated", "measured", "same_run"))
-                golden.add_row(tokens, words, method, *figures)
-    return [memory, speed, *([golden] if report["golden"] else [])]
+    return [memory, speed, *golden_tables(report["golden"])]

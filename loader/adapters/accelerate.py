@@ -34,6 +34,7 @@ KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
     "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
     "pin_memory_device", "in_order", "on_error", "dead_letter", "max_errors", "growing_data",
+    "keep_stats",
 )  # fmt: skip
 
 
@@ -150,6 +151,7 @@ def _with_our_workers(shard: Any, loader: Any) -> Any:
     else:
         options["batch_sampler"] = shard.batch_sampler
     shard.base_dataloader = type(loader)(loader.dataset, **options)
+    loader._stats = shard.base_dataloader._stats  # what is asked of the one is counted by the other
     shard.dl_state_dict = shard.base_dataloader.state_dict()
     shard.use_stateful_dataloader = True
     # It corrects torchdata's counts of batches, which older ones want to be there; ours has none.

@@ -66,6 +66,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         _give_packed(trainer, loader)
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
+        _log_stats(trainer, loader)
         return trainer
     _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
@@ -84,7 +85,19 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
     trainer.get_train_dataloader = lambda: feed
     trainer.add_callback(ledger_callback(loader))
+    _log_stats(trainer, loader)
     return trainer
+
+
+def _log_stats(trainer: Any, loader: Any) -> None:
+    """Log what a loader counts (keep_stats=) with what Trainer logs of training: its loss, say."""
+    log = trainer.log
+
+    def log_with_stats(logs: dict[str, Any], *more: Any, **named: Any) -> None:
+        log({**logs, **loader.stats(flat=True)} if "loss" in logs else logs, *more, **named)
+
+    if loader.keep_stats is not False:
+        trainer.log = log_with_stats
 
 
 def adopt_model(loader: Any, model: Any, normalises: bool) -> None:

@@ -31,8 +31,8 @@ Place = tuple[int, int, int]
 class Fetcher:
     """Fetches at positions; what is fetched at one stays there however often it is asked for."""
 
-    def __init__(self, loader: BalancedLoader) -> None:
-        self._loader = loader
+    def __init__(self, loader: BalancedLoader, stats: Any = None) -> None:
+        self._loader, self._stats = loader, stats
         self._kept: Kept | None = None
 
     def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
@@ -51,6 +51,8 @@ class Fetcher:
             unpacked = kept.unpacked = self._unpack(kept)
             # its samples are not needed any more
             arrival = kept.arrival
+            if self._stats is not None:
+                self._stats.take_holes(arrival.batch.holes)
             is_local = isinstance(arrival, LocalArrival)
             kept.arrival = replace(arrival, **{"made": None} if is_local else {"payloads": ()})
         self._loader.open().release(kept.arrival)
@@ -83,8 +85,8 @@ class CountedSteps:
     asked for: after an exception it goes on where it was.
     """
 
-    def __init__(self, loader: BalancedLoader) -> None:
-        self._loader, self._fetcher = loader, Fetcher(loader)
+    def __init__(self, loader: BalancedLoader, stats: Any = None) -> None:
+        self._loader, self._fetcher = loader, Fetcher(loader, stats)
         # The position at which the step that is kept begins.
         self._first: ResumePosition | None = None
         self._parts: list[tuple[Place, Fetched]] = []
@@ -135,16 +137,17 @@ class Microbatches:
     iteration or by load_state_dict, raises RuntimeError.
     """
 
-    def __init__(self, loader: BalancedLoader) -> None:
-        """Begin an iteration: see BalancedLoader.begin."""
-        self._loader = loader
+    def __init__(self, loader: BalancedLoader, stats: Any = None) -> None:
+        """Begin an iteration: see BalancedLoader.begin. stats: counts it; None for nobody."""
+        self._loader, self._stats = loader, stats
         self._generation = -1  # of none, if it cannot begin
         self._begin()
 
     def _begin(self) -> None:
         loader = self._loader
         self._generation = loader.begin()
-        self._fetcher = CountedSteps(loader) if loader.job.counts_batches else Fetcher(loader)
+        fetcher = CountedSteps if loader.job.counts_batches else Fetcher
+        self._fetcher = fetcher(loader, self._stats)
         self._epoch = loader.epoch
         self._touched = self._over = False
 
@@ -171,6 +174,8 @@ class Microbatches:
                 continue
             if loader.epoch == self._epoch:
                 loader.end_epoch(self._generation)
+                if self._stats is not None:
+                    self._stats.end()
             self._over = True
         raise StopIteration
 
@@ -184,7 +189,8 @@ class Steps(Iterator[Step]):
     def __init__(self, loader: BalancedLoader, whole: Any) -> None:
         """Begin an iteration: see BalancedLoader.begin. whole: the DataLoader."""
         self._loader, self._whole = loader, whole
-        self._microbatches = Microbatches(loader)
+        self._stats = whole._stats
+        self._microbatches = Microbatches(loader, self._stats)
         self._parts: list[Fetched] = []
 
     def __len__(self) -> int:
@@ -196,7 +202,11 @@ class Steps(Iterator[Step]):
         loader = self._loader
         loader.caller.enter()
         try:
+            if self._stats is not None:
+                self._stats.wait()
             step, after = self._fetch()
+            if self._stats is not None:
+                self._stats.take(zip(step.microbatches, step.infos, strict=True))
         except BaseException:
             loader.caller.thread = None
             raise

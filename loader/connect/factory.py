@@ -14,11 +14,14 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
 from ...workers.processes.pool import Pool
 from ...workers.sources.interface import Source, source_name
@@ -168,9 +171,19 @@ def _close_shared() -> None:
 atexit.register(_close_shared)
 
 
+class Fleet(Protocol):
+    """Workers on a cluster and their balancer, such as `cp.fleet.Ray`."""
+
+    def join(self) -> tuple[str, PeerKeys | None]:
+        """Return the balancer's address, and the keys with which a trainer may come."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """Makes the connection; `source` is None if only remote workers can read the data."""
+    """Makes the connection; `source` is None if only remote workers can read the data.
+
+    job_name: that of the training run at a balancer that serves several; None for the default.
+    """
 
     job: JobSpec
     source: Source | None
@@ -179,8 +192,10 @@ class ConnectionFactory:
     prefetch: int
     balancer: str | None
     keys: PeerKeys | None = None
+    fleet: Fleet | None = None
     name: str = ""
     transport: Transport = "auto"
+    job_name: str | None = None
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -191,12 +206,17 @@ class ConnectionFactory:
         ways = {"direct": "direct", "inline": "inline"}
         job = replace(self.job, transport=ways.get(self.transport, "auto"))
         if self.balancer is not None:
+            address, keys = self.balancer, self.keys
+            if self.fleet is not None:
+                address, keys = self.fleet.join()
             logger.info(
-                "remote wing: goes through the balancer at %s, because balancer= was given",
-                self.balancer,
-            )
-            party = self._party()
-            return Connection(self.balancer, party, to_json(job), self.prefetch, keys=self.keys)
+                "remote wing: goes through the balancer at %s, because %s was given",
+                address, "fleet=" if self.fleet else f"balancer= or {BALANCER_VARIABLE}",
+            )  # fmt: skip
+            address, of_keys = checked_address(address), keys.job if keys else ""
+            name = checked_job(self.job_name or of_keys or default_job())
+            party = replace(self._party(), job=name)
+            return Connection(address, party, to_json(job), self.prefetch, keys=keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())

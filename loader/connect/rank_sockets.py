@@ -7,6 +7,7 @@ balancer a rank was cut off for a moment, which the protocol survives in any sta
 way is asked for again.
 """
 
+import logging
 import math
 import os
 import threading
@@ -18,10 +19,17 @@ from contextlib import contextmanager
 import zmq
 
 from ...balancer.protocol.rank_session import RankSession
+from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
 from ...workers.processes.start_method import register_quiet
 from ..step.errors import LoaderError
+from ..step.waiting import WaitLog
+
+logger = logging.getLogger(__name__)
+
+# A balancer that is silent for so long is given up; its address is looked for at growing intervals.
+PATIENCE_S, MOST_PAUSE_S = 600.0, 2.0
 
 
 class RankSockets:
@@ -44,7 +52,8 @@ class RankSockets:
         self.owner = os.getpid()
         self._is_copy = False
         self.session = session
-        self._endpoint = endpoint
+        self._given = endpoint
+        self._endpoint = ""
         self.name = name
         self.before_closing: Callable[[], None] = _nothing
         self._keys = keys
@@ -75,6 +84,7 @@ class RankSockets:
         """Return the link; a new one starts with what the balancer must be told."""
         if self._link is None or not self.is_open:
             self.drop()
+            self._endpoint = self._find()
             self._context = zmq.Context()
             self._link = Link(self._context, self._endpoint, self.name, self._keys)
             for descriptor in self.watched:
@@ -83,6 +93,26 @@ class RankSockets:
                 self._link.send(message)
             self._opened_at = time.monotonic()
         return self._link
+
+    def has_moved(self) -> bool:
+        """Return whether the balancer is known to be elsewhere than this is connected to."""
+        return find_address(self._given) not in ("", self._endpoint)
+
+    def _find(self) -> str:
+        """Return the balancer's address, once there is one; LoaderError after PATIENCE_S."""
+        began, pause_s, log = time.monotonic(), 0.1, WaitLog(is_first=True)
+        while not (found := find_address(self._given)):
+            waited = time.monotonic() - began
+            if waited > PATIENCE_S:
+                raise LoaderError(
+                    f"{self._given} has said no balancer's address for {waited:.0f} s"
+                )
+            if log.is_due(waited):
+                text = "has waited %.0f s for a balancer's address in %s"
+                logger.warning(text, waited, self._given)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+        return found
 
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
         """Return the context of the link's sockets."""

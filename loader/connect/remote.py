@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +18,29 @@ from msgspec import structs
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, RankBye
 from ...balancer.protocol.parts import Ready
+from ...balancer.protocol.payload_messages import Batch
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import StartTrace
 from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.codec.fields import why_bad_layout
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker
 from .puller import Puller
-from .rank_sockets import RankSockets
+from .rank_sockets import PATIENCE_S, RankSockets
+from .rank_trace import RankTrace
 from .rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
-# Pause between pings while waiting, and the silence after which a balancer is taken for dead.
+# Pause between pings while waiting, and the silence after which a balancer on this host is dead.
 PING_S = 1.0
-PATIENCE_S = 30.0
+LOCAL_PATIENCE_S = 30.0
+# After this silence its address is looked for again.
+FIND_S = 2.0
 # Between microbatches that are here, messages are looked for this often.
 LOOK_S = 0.001
 # A balancer that is silent this long may have lost this connection: another one is opened.
@@ -47,11 +52,12 @@ _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need it
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A trainer process: its ranks, its number among those that share them, and its name."""
+    """A trainer process: its ranks, its number among those that share them, its name, its job."""
 
     ranks: tuple[int, ...]
     sharer: int = 0
     name: str = ""
+    job: str = DEFAULT_JOB
 
 
 class Connection:
@@ -82,7 +88,8 @@ class Connection:
         self._name = party.name or f"rank {party.ranks[0]}"
         self._watch = watch
         self._peers = peers
-        name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
+        self._patience_s = LOCAL_PATIENCE_S if endpoint.startswith("ipc://") else PATIENCE_S
+        name = peer_name(party.job, f"rank-{party.ranks[0]}.{os.getpid()}")
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
         # What workers of this machine send is not doubted: they are the trainer's own processes.
@@ -93,6 +100,7 @@ class Connection:
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
         self._pings = 0
+        self._trace = RankTrace()
         self._heard = self._looked = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
@@ -151,6 +159,7 @@ class Connection:
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
         self._sockets.refuse_forked_copy()
+        asked = time.monotonic()
         with self._sockets.lock:
             has_next = self._has_next()
             # `_wait` receives, too, but may pause before or give up.
@@ -165,7 +174,13 @@ class Connection:
                     self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
                 readable = arrival and self._puller.with_payloads(arrival)
+                if readable and self._trace.until is not None:
+                    self._trace.ready(readable.batch, asked)
                 if readable is not None or arrival is None:
+                    if not (
+                        has_next or self._is_first
+                    ):  # the wait for the first is the run's start
+                        self.session.waited_ms += 1000 * (time.monotonic() - asked)
                     return readable
                 self._send(self.session.lose(arrival))
                 has_next = False
@@ -177,6 +192,8 @@ class Connection:
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
+            if self._trace.until is not None:
+                self._trace.released(arrival.batch)
             messages = self.session.release(arrival)
             self._is_first = False
             if messages:
@@ -259,14 +276,23 @@ class Connection:
         link = self._sockets.link()
         while (received := link.receive()) is not None:
             self._heard = time.monotonic()
+            if isinstance(received[0], StartTrace):
+                link.send(self._trace.begin(received[0]))
+                continue
+            if self._trace.until is not None and isinstance(received[0], Batch):
+                self._trace.arrived(received[0])
             self.session.handle(*received)
+        if (spans := self._trace.take(time.monotonic())) is not None:
+            link.send(spans)
         self._pull()
         self._is_draining = False
         if self.session.awaits_restart and not self._awaits_restart:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
-                self._name, self.endpoint, PATIENCE_S,
+                self._name, self.endpoint, self._patience_s,
             )  # fmt: skip
+        while self.session.notices:
+            logger.warning("%s: %s", self._name, self.session.notices.pop(0))
         self._awaits_restart = self.session.awaits_restart
         if self.session.failure:
             if self._peers is not None:
@@ -303,9 +329,10 @@ class Connection:
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
-        if silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S:
+        is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
+        if is_stale or (silent > FIND_S and self._sockets.has_moved()):
             self._sockets.drop()
-        if silent > PATIENCE_S:
+        if silent > self._patience_s:
             self._sockets.give_up()
             self._fail(f"the balancer at {self.endpoint} {self._why_silent(silent)}")
 

@@ -302,12 +302,11 @@ class LocalLoop:
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
         costs = self._costs
         assert costs is not None
-        ahead = self._ahead_samples
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            _make_ahead, start, plan, job.shuffle, costs, settings.source, ahead, self._peers,
-            self._shares_costs, str(number),
+            _make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples,
+            self._peers, self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
             plain_contents, played=settings.place.played, sizing=plan.sizing,
@@ -346,6 +345,7 @@ class LocalLoop:
             post_at=max(1, self._ahead_samples // 4),
             looks=tuple(spread(len(settings.source), LOOKED_AT)) if looks else (),
             compares=self._compares,
+            stats=settings.start.stats,
         )
         self._end_of_run()
         self._run = LocalRun(run_settings, start, tasks, planning, self._number)

@@ -153,6 +153,7 @@ class LocalRun:
         self._sent.pop(task.number, None)
         self.is_first = False
         if not step.tasks:
+            self._maker.count(step, self._sent.values())
             self._unposted += step.plan.samples
             # Planning is woken up seldom: it has planned ahead.
             if self._unposted >= self._settings.post_at:

@@ -1,8 +1,9 @@
 """The steps of a run that are on their way: their microbatches, holes, and what they hold."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class RunSettings:
     samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
     hears of so many samples that were handed out at once. looks: where in the source samples are
     that ranks compare before they begin. compares: the labels of so many microbatches, the first,
-    are counted sample by sample.
+    are counted sample by sample. stats: counts what is handed out.
     """
 
     job: JobSpec
@@ -78,6 +79,7 @@ class RunSettings:
     post_at: int = 1
     looks: tuple[int, ...] = ()
     compares: int = 0
+    stats: Any = None
 
 
 class StepMaker:
@@ -273,6 +275,12 @@ class StepMaker:
             step_holes=tuple(sorted(step.all_holes)) if step.all_holes else (),
         )
         return LocalArrival(facts, made)
+
+    def count(self, step: OpenStep, sent: Iterable[tuple[OpenStep, MicrobatchTask]]) -> None:
+        """Count a step that was handed out, and what is ready after it, if anybody asks."""
+        if (stats := self._settings.stats) is not None:
+            stats.take_plan(step.plan, step.all_holes, self._settings.job.plan.resources)
+            stats.ready = sum(task.made is not None for _, task in sent)
 
     def comes_again(
         self, step: OpenStep, task: MicrobatchTask, error: Exception

@@ -24,9 +24,14 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import quiet_forks, start_method, worker_context
+from ...workers.processes.start_method import (
+    quiet_forks,
+    shared_numbers,
+    start_method,
+    worker_context,
+)
 from ...workers.sources.randomness import own_generators
-from ..plain.iterators import OwnWorkers, refuse_restarts, shared_numbers
+from ..plain.iterators import OwnWorkers, refuse_restarts
 from ..plain.restarting import Death, WorkerReplacer
 from ..plain.torch_names import TorchExceptionWrapper, killed_worker
 
@@ -47,6 +52,7 @@ class WorkerStart:
 
     begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
     pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
+    stats: counts what the loop does; None: nobody asks.
     """
 
     workers: int
@@ -56,6 +62,7 @@ class WorkerStart:
     threads: int = 1
     pins: bool = False
     restarts: int = 0
+    stats: Any = None
 
     @property
     def forks(self) -> bool:
@@ -156,7 +163,9 @@ class WorkerTasks(OwnWorkers):
         why_not = why_inline(transport)
         refuse_restarts(start.restarts, why_not)
         if not why_not:
-            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            stats = start.stats
+            work = None if stats is None else stats.new_workers(context, start.workers)
+            init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
             context = ArenaContext(context)
         self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()

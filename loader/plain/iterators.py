@@ -11,7 +11,6 @@ come out of order.
 import errno
 import functools
 import logging
-import mmap
 import os
 import resource
 import weakref
@@ -30,7 +29,7 @@ from ...workers.batches.map_reader import MapReader, NumberedIndex
 from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import quiet_forks, start_method, worker_context
+from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.stores.samples import reads_stores
 from ..step.errors import OneCaller
 from ..step.waiting import WaitLog
@@ -105,7 +104,9 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
             refuse_restarts(loader._restarts, why_inline(loader.transport))
             reader.progress = shared_numbers(context, loader.num_workers)
         if not why_inline(getattr(loader, "transport", "auto")):
-            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            stats = getattr(loader, "_stats", None)
+            work = None if stats is None else stats.new_workers(context, loader.num_workers)
+            init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
             context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
         ours["multiprocessing_context"] = context
@@ -137,13 +138,6 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | Non
 
 def _out_of_order(loader: Any) -> bool:
     return loader.num_workers > 1 and not loader.in_order
-
-
-def shared_numbers(context: Any, count: int) -> Any:
-    """Return numbers that workers of a context and the trainer see."""
-    if start_method(context) == "fork":  # nothing is left of it when nobody refers to it
-        return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
-    return context.RawArray("q", count)
 
 
 def refuse_restarts(worker_restarts: int, why_inline: str) -> None:

@@ -23,13 +23,19 @@ class LeftOut:
     """
 
     def __init__(
-        self, on_error: OnError, name: str, dead_letter: str | None, allowed: float | None
+        self,
+        on_error: OnError,
+        name: str,
+        dead_letter: str | None,
+        allowed: float | None,
+        stats: Any = None,
     ) -> None:
         self.on_error = on_error
         self.count = 0
         self._name = name
         self._dead_letter = dead_letter
         self._allowed = allowed
+        self._stats = stats
 
     def begin(self, count: int) -> None:
         """Begin to count at the number that was left out before."""
@@ -37,6 +43,8 @@ class LeftOut:
 
     def take(self, holes: tuple[SkippedSample, ...]) -> None:
         """Count what a batch that is handed out lacks; LoaderError where that is too much."""
+        if self._stats is not None:
+            self._stats.take_holes(holes)
         for hole in holes:
             self.count += 1
             if self._dead_letter is not None:
@@ -58,6 +66,7 @@ def make_left_out(
     on_error: str,
     dead_letter: str | None,
     max_errors: float | None,
+    stats: Any = None,
 ) -> LeftOut | None:
     """Return a counter of the samples left out; None for on_error="raise" (torch's way).
 
@@ -82,4 +91,4 @@ def make_left_out(
                 f"max_errors={max_errors} is a part of the samples, and a {type(dataset).__name__} "
                 "does not say how many it has (it has no len()): give a count"
             ) from None
-    return LeftOut(policy, source_name(dataset), checked_path(dead_letter), max_errors)
+    return LeftOut(policy, source_name(dataset), checked_path(dead_letter), max_errors, stats)

@@ -58,6 +58,7 @@ class PackLoader(TorchDataLoader[Any]):
             persistent_workers=like.persistent_workers, prefetch_factor=ahead if workers else None,
         )  # fmt: skip
         self.transport = transport
+        self._stats = getattr(like, "_stats", None)
         self._state = PlainState()
         # The iteration that was begun last, also when it is at its end.
         self._iteration = self._state.current

@@ -1,1 +1,1 @@
-"""Encoder work in the bubbles of a language model's pipeline (Optimus, 2024)."""
+"""Encoder work in the bubbles of a language model's pipeline (Optimus, 2025)."""

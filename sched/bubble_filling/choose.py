@@ -5,6 +5,7 @@ as the best step is not filled; and whole kernels are tried before split ones on
 Every schedule returned has passed the validator.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,8 +116,11 @@ def scan(
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
     layer_pieces: int = 0,
+    most_copies: float = math.inf,
 ) -> PlanScan:
     """Fill every candidate plan (default: all) with every splitting.
+
+    `most_copies`: plans of a larger `Memory.copies` are refused.
 
     `hosts` is a cache of steps, by warm-up; `host_of` makes one, by default `host_step`. With
     `prune`, plans that cannot beat the best are skipped. `guard`: as `guarded` takes it. The others
@@ -137,6 +141,12 @@ def scan(
     refused: list[RejectedPlan] = []
     skipped, best = 0, 0
     for plan, host in pairs:
+        copies = memory(setup, plan, host).copies if plan.tensor in setup.encoders else 0.0
+        if copies > most_copies:
+            why = f"copies of the encoders add {copies:.1%} of the model states"
+            why += f", more than {most_copies:.1%}; allow more, or cut encoders further"
+            refused.append(RejectedPlan(plan, why))
+            continue
         for splitting in splittings:
             # Hosts come shortest step first: from here on nothing can be better.
             if prune and chosen and host.gaps.step_ns >= best:

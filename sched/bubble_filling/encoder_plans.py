@@ -1,6 +1,6 @@
 """The model planner: the parallelisms that encoders can have beside the language model's.
 
-Optimus (2024), section 4.1: the encoders' pipeline size divides the language model's, so does
+Optimus (2025), section 4.1: the encoders' pipeline size divides the language model's, so does
 their tensor size; plans that do not fit the memory are out. Unlike the paper's section 4.5 this
 counts the encoders' activations (all forwards of a step can precede all backwards), with and
 without recomputing them.
@@ -36,12 +36,16 @@ class EncoderPlan:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The language model's step: its program, timeline and gaps, without encoders."""
+    """The language model's step: its program, timeline and gaps, without encoders.
+
+    `encoder_ns`: the encoders' collectives at its ends, which make it longer.
+    """
 
     program: Program
     costs: Costs
     timeline: Timeline
     gaps: Gaps
+    encoder_ns: int = 0
 
 
 def host_step(
@@ -52,10 +56,13 @@ def host_step(
     `whole_passes`: whether nothing can run inside a pass, as with an executor that runs whole
     modules. Raises ValueError as `schedule` and `simulate` do.
     """
-    program = schedule(
-        "interleaved", ranks=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks,
-        warmup=plan.warmup if plan else WARMUPS[0],
-    )  # fmt: skip
+    sizes = {"ranks": setup.stages, "microbatches": setup.microbatches}
+    if setup.chunks == 1:
+        # Interleaved 1F1B of one chunk would hold twice as many microbatches for nothing.
+        program = schedule("1f1b", **sizes)
+    else:
+        warmup = plan.warmup if plan else WARMUPS[0]
+        program = schedule("interleaved", chunks=setup.chunks, warmup=warmup, **sizes)
     forward, backward = host_kernels(setup)
     per_stage = setup.model.layers // program.stages
     layer = setup.model.layer
@@ -70,11 +77,14 @@ def host_step(
         },
         p2p_ns=setup.hop_ns,
         buffer_bytes={"activation": saved * per_stage},
+        parameter_bytes=_states(setup, setup.model, setup.stages * setup.tensor, setup.data)
+        + layer.at_work_bytes(setup.recompute),
     )
     program = with_collectives(program)
     timeline = simulate(program, costs)
     inside = {"F": forward * per_stage, "B": backward * per_stage}
-    return Host(program, costs, timeline, find_gaps(timeline, {} if whole_passes else inside))
+    gaps = find_gaps(timeline, {} if whole_passes else inside)
+    return Host(program, costs, timeline, gaps, gather + scatter)
 
 
 def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
@@ -107,7 +117,7 @@ def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
     """
     return tuple(
         EncoderPlan(stages, tensor, recompute, warmup)
-        for warmup in WARMUPS
+        for warmup in WARMUPS[: min(2, setup.chunks)]
         for recompute in (True, False)
         for stages in range(1, setup.stages + 1)
         for tensor in sorted(setup.encoders, reverse=True)
@@ -130,12 +140,18 @@ def _mismatch(setup: FillSetup, stages: int, tensor: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes per GPU of the language model and of the encoders, and what is available."""
+    """Bytes per GPU of the language model and of the encoders, and what is available.
+
+    `copies`: what the encoders' model states take in addition because a pipeline of the language
+    model has several encoder pipelines beside it, as a share of all model states with one (Optimus,
+    section 4.5).
+    """
 
     model: int
     states: int
     per_microbatch: int
     available: int
+    copies: float = 0.0
 
     @property
     def microbatches(self) -> int:
@@ -145,31 +161,35 @@ class Memory:
 
 
 def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
-    """Return the memory of a plan, with one layer's full activations on top if it recomputes."""
-    layer, share = setup.model.layer, setup.stages * setup.tensor
-    states = _states(setup, setup.model, share, setup.data)
-    model = states + max(host.timeline.peak_bytes) + layer.saved_bytes
+    """Return the memory of a plan, with what a backward of one layer needs on top."""
+    model = max(host.timeline.peak_bytes)
     pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
     stacks = setup.encoder_stacks(plan.tensor)
     encoder = sum(
         _states(setup, one, plan.stages * plan.tensor, setup.data * pipelines) for one in stacks
     )
     trained = [one for one in stacks if one.trainable]
-    if plan.recompute:
-        encoder += max((one.layer.saved_bytes for one in trained), default=0)
+    encoder += max((one.layer.at_work_bytes(plan.recompute) for one in trained), default=0)
     kept = sum(
         (one.layer.checkpoint_bytes if plan.recompute else one.layer.saved_bytes)
         * (one.layers // plan.stages)
         for one in trained
     )
-    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes)
+    # The optimizer's states are sharded over all copies, so they are no more than with one.
+    share = setup.stages * setup.tensor
+    one_copy = sum(_states(setup, one, share, 0) for one in stacks)
+    alone = _states(setup, setup.model, share, 0) + one_copy
+    copies = (pipelines - 1) * one_copy / max(1, alone)
+    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes, copies)
 
 
 def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
+    """Return the bytes of a stack's model states on a GPU; without an optimizer for 0 replicas."""
     parameters = stack.layer.parameters * stack.layers // share
     if not stack.trainable:
         return 2 * parameters
-    return setup.state_bytes * parameters + setup.optimizer_bytes * parameters // replicas
+    optimizer = setup.optimizer_bytes * parameters // replicas if replicas else 0
+    return setup.state_bytes * parameters + optimizer
 
 
 def plan_problem(

@@ -1,6 +1,6 @@
 """The bubble scheduler: a search over partitions of the microbatches for least exposed time.
 
-After Optimus (2024), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
+After Optimus (2025), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
 pipelines.py), the exposed time found by bisection instead of moving one microbatch after
 another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
 (`match`), and microbatches may differ. First the even partition; if some time stays exposed,

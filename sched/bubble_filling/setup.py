@@ -41,8 +41,8 @@ class KernelLayer:
     """A layer on one GPU.
 
     `backward`: without recomputation. `saved_bytes`: kept by the forward for the backward;
-    `checkpoint_bytes`: kept where the backward recomputes the forward.
-    `parameters`: of the whole layer, not of the GPU's share.
+    `checkpoint_bytes`: kept where the backward recomputes the forward; `working_bytes`: what a
+    backward needs beside. `parameters`: of the whole layer, not of the GPU's share.
     """
 
     name: str
@@ -51,6 +51,12 @@ class KernelLayer:
     saved_bytes: int = 0
     checkpoint_bytes: int = 0
     parameters: int = 0
+    working_bytes: int = 0
+
+    def at_work_bytes(self, recompute: bool) -> int:
+        """Return what a backward needs beside what is kept: with the layer's own, recomputed."""
+        again = self.saved_bytes - self.checkpoint_bytes if recompute else 0
+        return self.working_bytes + max(0, again)
 
     def backward_kernels(self, recompute: bool) -> tuple[Kernel, ...]:
         """Return the backward's kernels, the recomputed forward's first if `recompute`."""

@@ -18,10 +18,10 @@ from .gaps import COMMUNICATING, FREE, Gaps, Ints
 from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
 
 
-def fill_timeline(host: Host, filled: FilledSchedule) -> Timeline:
+def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) -> Timeline:
     """Return the timeline of a filled schedule, exposed encoder time included.
 
-    Memory is the language model's; `encoder_plans.memory` gives what encoders add.
+    `encoder_bytes`: what the encoders hold at most, counted throughout.
     """
     shift, makespan = filled.before_ns, filled.step_ns
     rows = []
@@ -36,7 +36,7 @@ def fill_timeline(host: Host, filled: FilledSchedule) -> Timeline:
         lanes={},
         makespan_ns=makespan,
         bubbles=tuple(_bubbles(row, makespan) for row in rows),
-        memory=tuple(_later(curve, shift) for curve in host.timeline.memory),
+        memory=tuple(_later(curve, shift, encoder_bytes) for curve in host.timeline.memory),
         critical=(),
     )
 
@@ -86,10 +86,9 @@ def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
     yield from waiting[::-1]
 
 
-def _later(curve: Curve, shift: int) -> Curve:
-    if not shift or not curve:
-        return curve
-    return ((0, curve[0][1]), *((at + shift, held) for at, held in curve))
+def _later(curve: Curve, shift: int, more: int) -> Curve:
+    moved = tuple((at + shift, held + more) for at, held in curve)
+    return ((0, moved[0][1]), *moved) if shift and moved else moved
 
 
 def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:

@@ -5,7 +5,7 @@ The program repeats it and sorts each rank's passes by nominal time; the simulat
 order eagerly. The advantage: another kind of pass is put into the pattern once, at a time when its
 inputs are ready, and is then placed for all microbatches. Its memory is known beforehand: a pattern
 stretched by k intervals between the last stage's forward and backward holds k microbatches more (Qi
-et al., 2024; "Balancing pipeline parallelism with vocabulary parallelism", 2024, section 5.2). A
+et al., 2024; "Balancing pipeline parallelism with vocabulary parallelism", 2025, section 5.2). A
 greedy placement is 9 to 16 % slower.
 
 A block has times for output-layer passes on each rank, `output_at`, after the last stage's forward,

@@ -11,7 +11,7 @@ backwards. The bubble is 1/chunks of that of 1F1B. Narayanan et al., 2021; the o
 Megatron-LM and torch.
 
 The warm-up can be shorter: `warmup="reduced"` runs (p - 1 - r) ahead instead of 2(p - 1 - r), the
-fewest with which the first backward finds its forwards done (Optimus, 2024, Figure 12). If
+fewest with which the first backward finds its forwards done (Optimus, 2025, Figure 12). If
 transfers take no time and all passes take the same time, the makespan does not change. There are
 fewer activations, and the later microbatches enter later, which leaves room for encoder passes.
 """

@@ -10,7 +10,10 @@ keeps it in memory one interval longer. The forms, with their passes and barrier
     alg2   S |  T           also the gradients before the barrier; T has the weights' only and waits
 
 all after CX, the broadcast of the last stage's output. 1F1B holds p microbatches, these hold
-p + 3, p + 2 and p + 1. "Balancing pipeline parallelism with vocabulary parallelism", 2024.
+p + 3, p + 2 and p + 1. "Balancing pipeline parallelism with vocabulary parallelism", 2025.
+
+A pattern sorts passes by the times for which it is made (`Pace`), and no single rule is best for
+all: `vocabulary` makes the patterns of a few and keeps the one whose step is the shortest.
 
 With `inputs`, IF looks up each rank's part of the embedding, the parts are summed for stage 0
 (CI), and the gradient of stage 0's input goes to all ranks (CJ) for IB.
@@ -21,6 +24,8 @@ from dataclasses import dataclass, replace
 
 from ..ir.program import Barrier, Pass, Program, Where
 from ..ir.registry import register
+from ..simulation.costs import Costs
+from ..simulation.simulator import simulate
 from .blocks import BuildingBlock, Pace, Timed, block_1f1b, block_interleaved, repeat
 from .v_half import block_v_half
 
@@ -32,12 +37,14 @@ class Form:
     """A form of the output layer.
 
     `passes`: kinds in order, each one interval after the previous one. `delay`: intervals kept
-    free between the last stage's forward and its backward.
+    free between the last stage's forward and its backward. `thirds`: of the output layer's
+    operations (logits, input gradients, weight gradients), how many each pass has.
     """
 
     name: str
     passes: tuple[str, ...]
     delay: int
+    thirds: tuple[int, ...]
     barriers: tuple[Barrier, ...]
 
 
@@ -45,6 +52,7 @@ NAIVE = Form(
     "naive",
     ("L", "E", "G"),
     3,
+    (1, 0, 2),
     (
         Barrier("CX", "F", "last", (("every", "L"),)),
         Barrier("CM", "L", "every", (("every", "E"),)),
@@ -56,6 +64,7 @@ ALGORITHM_1 = Form(
     "alg1",
     ("S", "T"),
     2,
+    (1, 2),
     (
         Barrier("CX", "F", "last", (("every", "S"),)),
         Barrier("CS", "S", "every", (("every", "T"),)),
@@ -66,6 +75,7 @@ ALGORITHM_2 = Form(
     "alg2",
     ("S", "T"),
     1,
+    (2, 1),
     (
         Barrier("CX", "F", "last", (("every", "S"),)),
         Barrier("CS", "S", "every", (("every", "T"),)),
@@ -73,6 +83,20 @@ ALGORITHM_2 = Form(
     ),
 )
 FORMS = {form.name: form for form in (NAIVE, ALGORITHM_1, ALGORITHM_2)}
+# Table 3 of the paper: how fast a rank's part of the output layer is beside 1/p of the whole, for
+# 2,048 tokens and, in the second row, 4,096, by number of GPUs. "input": the embedding's.
+PAPER_SCALING: dict[int, dict[int, dict[str, float]]] = {
+    2048: {
+        8: {"alg1": 0.9129, "alg2": 0.8672, "input": 0.3999},
+        16: {"alg1": 0.8422, "alg2": 0.7984, "input": 0.2885},
+        32: {"alg1": 0.8059, "alg2": 0.7593, "input": 0.1518},
+    },
+    4096: {
+        8: {"alg1": 0.9321, "alg2": 0.8836, "input": 0.2769},
+        16: {"alg1": 0.8802, "alg2": 0.8342, "input": 0.1552},
+        32: {"alg1": 0.8524, "alg2": 0.7966, "input": 0.0835},
+    },
+}
 BLOCKS: dict[str, Callable[..., BuildingBlock]] = {
     "1f1b": block_1f1b,
     "interleaved": block_interleaved,
@@ -97,8 +121,9 @@ def vocabulary(
     """Return the program of a schedule built from blocks, with vocabulary passes.
 
     `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
-    that the pattern is made for, its delay set by the form; they hardly change the order of
-    passes. Raises ValueError for other names.
+    of passes, its delay set by the form; of several patterns 1F1B's is the one of the shortest
+    step at these times. Without it the pattern is one for a backward of two forwards. Raises
+    ValueError for other names.
 
     >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
     >>> print(*program.ranks[1])
@@ -109,10 +134,57 @@ def vocabulary(
     if form not in FORMS:
         raise ValueError(f"unknown form {form!r} of the output layer; give {', '.join(FORMS)}")
     chosen = FORMS[form]
-    pace = replace(pace or Pace(10, 20, 4), delay=chosen.delay)
-    block = BLOCKS[base](ranks=ranks, microbatches=microbatches, pace=pace, **options)
-    block = with_output(block, chosen)
-    return repeat(with_inputs(block) if inputs else block)
+
+    def made(pace: Pace, count: int) -> Program:
+        pace = replace(pace, delay=chosen.delay)
+        block = with_output(
+            BLOCKS[base](ranks=ranks, microbatches=count, pace=pace, **options), chosen
+        )
+        return repeat(with_inputs(block) if inputs else block)
+
+    if pace is None or base != "1f1b":
+        # In the other blocks no pace changes the order.
+        return made(pace or _PACE, microbatches)
+    costs = _costs(pace, chosen)
+    # Few microbatches show which pattern is the best: it repeats.
+    count = min(microbatches, 4 * ranks)
+    best = min(_paces(pace), key=lambda one: simulate(made(one, count), costs).makespan_ns)
+    return made(best, microbatches)
+
+
+_PACE = Pace(10, 20, 4)
+
+
+def _paces(pace: Pace) -> tuple[Pace, ...]:
+    """Return the paces whose patterns are tried for one.
+
+    Its own is best only for a backward of about two forwards. Less time for the output puts its
+    passes earlier, which a rank that waits for them gains by; the last two suit the rest.
+    """
+    forward, backward, output = pace.forward, pace.backward, pace.output
+    shorter = [Pace(forward, backward, part) for part in (output, output // 2, 0)]
+    return (*shorter, Pace(1, 1, 1), _PACE)
+
+
+def _costs(pace: Pace, form: Form) -> Costs:
+    """Return the costs of a pace's passes, the output's shared out by operations."""
+    output = zip(form.passes, form.thirds, strict=True)
+    inputs = dict.fromkeys(("IF", "IB"), 0)
+    # In threes, so that thirds are whole.
+    passes = {"F": 3 * pace.forward, "B": 3 * pace.backward} | inputs
+    return Costs(passes | {kind: pace.output * thirds for kind, thirds in output})
+
+
+def form_of(program: Program) -> str:
+    """Return a program's form of the output layer, "interlaced", or "" if it has none.
+
+    >>> form_of(vocabulary("1f1b", "alg1", ranks=2, microbatches=3))
+    'alg1'
+    """
+    if any(barrier.blocking for barrier in program.barriers):
+        return "interlaced"
+    own = set(program.barriers) - set(INPUT_BARRIERS)
+    return next((name for name, form in FORMS.items() if own and own >= set(form.barriers)), "")
 
 
 def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
@@ -149,7 +221,26 @@ def with_inputs(block: BuildingBlock) -> BuildingBlock:
 def _register(base: str, form: Form) -> None:
     """Register a form of the output layer on a schedule under a name such as `1f1b-alg1`."""
 
-    def generate(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
+    def generate(
+        *,
+        ranks: int,
+        microbatches: int,
+        inputs: bool = False,
+        forward: int = 0,
+        backward: int = 0,
+        output: int = 0,
+    ) -> Program:
+        pace = Pace(forward, backward, output) if forward or backward or output else None
+        return vocabulary(
+            base,
+            form.name,
+            ranks=ranks,
+            microbatches=microbatches,
+            pace=pace,
+            inputs=inputs,
+        )
+
+    def generate_plain(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
         return vocabulary(base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs)
 
     def generate_chunks(
@@ -162,7 +253,11 @@ def _register(base: str, form: Form) -> None:
     text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
     # Algorithm 2's second collective is not waited for between passes: one barrier is left.
     text = text if form is not ALGORITHM_2 else text.replace("2 barriers", "1 barrier")
-    register(f"{base}-{form.name}", text)(generate_chunks if base == "interleaved" else generate)
+    add = register(f"{base}-{form.name}", text)
+    if base == "1f1b":
+        add(generate)
+    else:
+        add(generate_chunks if base == "interleaved" else generate_plain)
 
 
 for _base in BLOCKS:

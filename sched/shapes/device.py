@@ -87,6 +87,11 @@ DEVICES = {
         _H100, name="a100", flops_per_s=312 * 10**12, memory_bytes_per_s=2039 * GB,
         link_bytes_per_s=230 * GB, network_bytes_per_s=22 * GB,
     ),
+    # DistTrain's cluster: NVLink of 300 GB/s both ways, 4 x 200 Gb/s for the 8 GPUs of a node.
+    "a800": replace(
+        _H100, name="a800", flops_per_s=312 * 10**12, memory_bytes_per_s=2039 * GB,
+        link_bytes_per_s=150 * GB, network_bytes_per_s=12_500 * 10**6,
+    ),
     "h100": _H100,
     "h200": replace(_H100, name="h200", memory_bytes=141 * GB, memory_bytes_per_s=4800 * GB),
     "b200": replace(

@@ -2,7 +2,7 @@
 
 `Contention` is between kernels of two models on one GPU. Filling puts an encoder's computation
 beside the language model's collectives, and its collectives beside the language model's computation
-(Optimus, 2024, section 4.2), because they use different parts of a GPU. They still share some: a
+(Optimus, 2025, section 4.2), because they use different parts of a GPU. They still share some: a
 collective takes SMs, both take memory bandwidth. So beside another an encoder's kernel of t
 nanoseconds lasts t x (1 + c), and leaves less room for the next. The language model's kernels keep
 their times here; what they lose is seen in measured steps.

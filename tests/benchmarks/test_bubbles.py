@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import group
+from benchmarks.bubbles import published
 from benchmarks.bubbles.chart import chart_svg
 from benchmarks.bubbles.command import TABLE_3, TABLE_6, bench
 from benchmarks.bubbles.jitter import jitter_report
+from benchmarks.bubbles.published import published_report
 from benchmarks.bubbles.sensitivity import Point
 from benchmarks.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
 from benchmarks.bubbles.uneven import uneven_report
@@ -96,7 +98,7 @@ def stands_beside_the_papers(table: Mapping[str, Any]) -> None:
 def test_the_report_has_settings_tables_and_jitter() -> None:
     whole = bench(("3072",))
     json.dumps(whole)
-    assert set(whole) == {"3072", "table3", "table6", "jitter"}
+    assert set(whole) == {"3072", "table3", "table6", "published", "jitter"}
     assert set(whole["table3"]["rows"]) == {"A", "B", "C", "D"}
     assert set(whole["table6"]["rows"]) == {"11+5", "22+5", "22+11"}
     stands_beside_the_papers(whole["table3"])
@@ -106,6 +108,25 @@ def test_the_report_has_settings_tables_and_jitter() -> None:
 def test_a_row_of_tables_3_and_6_stands_beside_the_papers() -> None:
     stands_beside_the_papers(table_report(("A",), TABLE_3))
     stands_beside_the_papers(table_report(("11+5",), TABLE_6))
+
+
+@pytest.mark.long
+def test_every_headline_is_the_papers_or_says_why_not() -> None:
+    rows = published_report()["rows"]
+    assert len(rows) == 14
+    for row in rows:
+        assert abs(row["ratio"] - 1) <= 0.1 or row["cause"], row
+    # With the paper's time of a layer the two encoders' gains are the paper's.
+    for row in rows[5:8]:
+        shown = float(row["cause"].rsplit(maxsplit=1)[1])
+        assert shown == pytest.approx(row["theirs"], rel=0.1)
+
+
+def test_table_1_is_reached_but_for_a_row_that_says_why() -> None:
+    missed = [
+        row["what"] for row in published._table_1() if abs(row["ours"] / row["theirs"] - 1) > 0.1
+    ]
+    assert missed == ["steady, % of the step"]
 
 
 def test_planning_again_takes_back_half_of_a_drift() -> None:

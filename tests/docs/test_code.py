@@ -39,6 +39,7 @@ FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
 NOT_RUN = {
     "balancer": "serves until it is stopped; tests/tools/services runs it",
     "worker": "works until it is stopped; tests/tools/services runs it",
+    "fleet": "runs until it is stopped; tests/tools/services/test_fleet.py runs it",
     "tcp://10.0.0.1:5555": "a job that runs on another machine",
     "--pipeline": "trains for a minute; tests/tools/demo/test_pipeline.py runs it",
     "s3://bucket/train/": "a store; tests/workers/stores/test_s3.py runs these",
@@ -54,6 +55,7 @@ NOT_RUN = {
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
     "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
+    "run.json": "kept by a loop of the reader's; tests/tools/analyze sets one beside a forecast",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540

@@ -137,3 +137,11 @@ def test_trls_sft_trainer_trains_on_packed_batches_as_on_separate_samples(
     assert by_step([pair for rank, _ in found for pair in rank]) == by_step(seen)
     for _, trained in found:
         assert_close(trained, weights)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_trainer_logs_what_a_loader_counts(one: Pool, tmp_path: Path, is_plain: bool) -> None:
+    named = {"folder": str(tmp_path), "is_plain": is_plain}
+    ((names, stats),) = one.run(f"{CASES}:stats_in_logs", **named)
+    assert {"loss", *stats} <= {*names}
+    assert stats["loader/samples"] > 0

@@ -227,3 +227,14 @@ def loading_said_twice(folder: str) -> tuple[list[str], int]:
     taken = attached(plain(**fixed))
     assert same.args.per_device_train_batch_size == 4
     return errors, taken.args.per_device_train_batch_size
+
+
+def stats_in_logs(folder: str, is_plain: bool) -> tuple[list[str], dict[str, float]]:
+    """Return the names that Trainer logs with the loss, and what the loader has counted."""
+    made = trainer(folder)
+    made.args.logging_strategy, made.args.logging_steps = "steps", 1
+    loader = plain(keep_stats=True) if is_plain else balanced(keep_stats=True)
+    cp.adapters.attach_trainer(made, loader)
+    made.train()
+    logs = next(each for each in made.state.log_history if "loss" in each)
+    return sorted(logs), loader.stats(flat=True)

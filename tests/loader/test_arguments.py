@@ -18,6 +18,7 @@ NEW = {
     "balance", "rank", "ranks", "virtual_ranks", "process_group", "topology", "name", "cost",
     "key", "balancer", "keys", "on_error", "dead_letter", "max_errors", "buffer_bytes",
     "skip_keys",
+    "job",
 }  # fmt: skip
 
 

@@ -186,14 +186,4 @@ EQUIVALENTS: dict[str, str] = {
     ),
     "sched/simulation/bubbles:_ready_without_transfers: if result[source] > result[target]: -> "
     "if result[source] >= result[target]:": "set to the value it has",
-    "sched/generators/vocabulary:vocabulary: pace = replace(pace or Pace(10, 20, 4), "
-    "delay=chosen.delay) -> "
-    "pace = replace(pace or Pace(11, 20, 4), delay=chosen.delay)": (
-        "accepted: the pace hardly changes the order"
-    ),
-    "sched/generators/vocabulary:vocabulary: pace = replace(pace or Pace(10, 20, 4), "
-    "delay=chosen.delay) -> "
-    "pace = replace(pace or Pace(10, 21, 4), delay=chosen.delay)": (
-        "accepted: the pace hardly changes the order"
-    ),
 }

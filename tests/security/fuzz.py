@@ -34,7 +34,7 @@ def state_size(coordinator):
     run = state.run
     tables = [
         state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
-        state.requests._since, state.launches.launch_of, state.launches.replaced,
+        state.requests._since,
     ]  # fmt: skip
     tables += [run.delivery.planned.samples, [*run.leases], run.delivery.steps] if run else []
     return sum(map(len, tables))

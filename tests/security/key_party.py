@@ -13,6 +13,7 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import Ping
 from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.transport.keys import peer_keys, server_keys
+from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
@@ -33,8 +34,8 @@ def keygen(*words):
 class Party:
     """What is served, who was refused; `close` ends all threads."""
 
-    def __init__(self, keys=None, address="tcp://127.0.0.1:0"):
-        self.coordinator = Coordinator()
+    def __init__(self, keys=None, address="tcp://127.0.0.1:0", coordinator=None):
+        self.coordinator = Coordinator() if coordinator is None else coordinator
         self.refusals = []
         self.news = threading.Condition()
         self.reasons = {}
@@ -55,7 +56,7 @@ class Party:
         )
         assert self._bound.wait(LIMIT_S)
 
-    def work(self, root, name, keys=None, address=None, handler=None):
+    def work(self, root, name, keys=None, address=None, handler=None, job="", payloads=None):
         """Start a worker that reads below a root; what ends it goes to `reasons`."""
         own = peer_keys(keys, "worker") if keys else None
         if handler is None:
@@ -63,9 +64,11 @@ class Party:
             handler = SourceHandler(None, (), 0, local=False, build=build)
 
         def run():
+            peer = peer_name(job, name) if job else b""
             reason = run_worker(
-                address or self.address, Identity(name, 0, 0), handler, self._stop.is_set, keys=own
-            )
+                address or self.address, Identity(name, 0, 0, peer), handler, self._stop.is_set,
+                keys=own, payloads=payloads,
+            )  # fmt: skip
             with self.news:
                 self.reasons[name] = reason
                 self.news.notify_all()

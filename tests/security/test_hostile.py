@@ -10,7 +10,6 @@ import msgpack
 import pytest
 import zmq
 
-from counterpoise.balancer.coordinator.peers import admission as launches
 from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
@@ -162,8 +161,7 @@ def short_work(cluster, name):
 
 
 @pytest.mark.parametrize("come", [goodbye, takeover, short_work])
-def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(monkeypatch, come):
-    monkeypatch.setattr(launches, "MAX_REMEMBERED", 100)
+def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(come):
     cluster = Cluster(0)
     for _ in range(60):
         cluster.step()

@@ -22,6 +22,7 @@ from ..inputs.cost_tables import parse_budgets
 from ..inputs.models import device_option, memory_limit, model_option, renamed, size_option
 from ..inputs.programs import Command, check_sizes, with_options
 from ..runners import on_cores, on_ray
+from .beside import beside_table, read_runs
 from .model.pipelines import DEFAULT_MODEL, PipelineMachine, tile_tokens
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
@@ -110,6 +111,11 @@ _OPTIONS: tuple[Any, ...] = (
         help="Field of a sample's JSON that names its source.",
     ),
     _text("cache", "FOLDER", "Folder for indexes and costs."),
+    click.option(
+        "--beside", multiple=True, metavar="RUN.json", help="A file of DataLoader(keep_stats=...): "
+        "what happened beside the forecast; one for each process.",
+        type=click.Path(path_type=Path),
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
 )  # fmt: skip
 
@@ -134,6 +140,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """  # noqa: D301
     began = time.perf_counter()
     options = _report_options(sources, given)
+    happened = read_runs(given["beside"]) if given["beside"] else None
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
@@ -143,7 +150,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": named, **report, "seconds": time.perf_counter() - began}
-    report["costs_found"] = found_costs
+    report["costs_found"], report["beside"] = found_costs, happened
     if found_costs:
         report["recommended"]["settings"] = _with_table(report, rows, out)
     _write(out, rows, report)
@@ -153,6 +160,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     mixed = report["all_or_none"] and report["all_or_none"]["given"]["mixed"]
     more += [_all_or_none(report["all_or_none"])] if mixed else []
     more += [_shapes(report["shapes"])] if report["shapes"] else []
+    more += [beside_table(report)] if happened else []
     emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 

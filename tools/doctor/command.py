@@ -51,6 +51,7 @@ from .stores import examine_store
     metavar="MS",
     help="Warn if a clock of the job is off by more milliseconds.",
 )
+@click.option("--job", default="", help="The job to look at, of a balancer with several.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
@@ -63,12 +64,13 @@ def command(
     data: str | None,
     timeout: float,
     skew: float,
+    job: str,
     strict: bool,
     as_json: bool,
 ) -> int:
     """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
-    Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 2 if the
+    Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 3 if the
     job did not answer.
 
     \b
@@ -91,7 +93,7 @@ def command(
     elif scheme_of(target) in SCHEMES:
         found = Examination(examine_store(target))
     elif "://" in target:
-        found = examine_job(target, timeout, keys, skew)
+        found = examine_job(target, timeout, keys, skew, job)
     elif step is not None and data is not None:
         found = examine_step(Path(target), step, data)
     elif Path(target).is_file():
@@ -119,7 +121,7 @@ def _report(found: Examination, as_json: bool, strict: bool) -> int:
         tables = [*job_tables(found.status, Console().width), *tables]
     emit(report, as_json, *tables)
     if found.unanswered:
-        return 2
+        return 3
     return 1 if count else 0
 
 

@@ -4,26 +4,21 @@ import os
 import re
 import socket
 import statistics
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...balancer.protocol.messages import PeerRejected
 from ...balancer.protocol.records import VERSION
 from ...balancer.protocol.status_messages import (
-    MICROSECONDS,
     UNKNOWN_US,
-    ClockOffset,
-    GetStatus,
     StatusReport,
     TrainerStatus,
     WorkerStatus,
 )
-from ...balancer.protocol.wire import WireError
-from ...balancer.transport.keys import PeerKeys, peer_keys
-from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
+from ...balancer.transport.finding import find_address
+from ...balancer.transport.keys import peer_keys
+from .asking import Answers, ask
 from .figures import BAD, GIB, Finding, busy_share, clock_text, decode_rate, judge, seconds
 from .installation import find_role
 
@@ -284,24 +279,6 @@ def _join(texts: Sequence[str]) -> str:
     return "; ".join(texts[:NAMED]) + more
 
 
-QUESTIONS = 5
-# Waiting for an answer is interrupted this often, to check for a refused handshake.
-POLL_MS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """A balancer's last status report (None without an answer) and the seconds each answer took.
-
-    ahead_us: the balancer's clock minus this machine's; error: the reason why no more answers came.
-    """
-
-    status: StatusReport | None = None
-    times_s: tuple[float, ...] = ()
-    ahead_us: int = UNKNOWN_US
-    error: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Examination:
     """Findings; of a job also its status, or that it did not answer; of a step its keys."""
@@ -313,16 +290,18 @@ class Examination:
 
 
 def examine_job(
-    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0
+    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0, job: str = ""
 ) -> Examination:
     """Ask the balancer at an address for its status, and judge the answers.
 
-    keys: a trainer's folder. Raises ValueError if the address is malformed or the keys are missing.
+    keys: a trainer's folder. job: by default that of the keys, or the balancer's first. Raises
+    ValueError if the address is malformed or the keys are missing.
     """
+    address = find_address(address) or address
     own = peer_keys(keys, find_role(keys)) if keys else None
     # A balancer with keys counts a bare TCP connection as a refused peer, so do not try one first.
     reason = "" if own else _unreachable(address, timeout_s)
-    answers = Answers(error=reason) if reason else ask(address, timeout_s, own)
+    answers = Answers(error=reason) if reason else ask(address, timeout_s, own, job)
     if own and answers.status is None:
         reason = _unreachable(address, timeout_s)
     if reason:
@@ -331,55 +310,11 @@ def examine_job(
             [Finding("address", BAD, f"{address}: {reason}", advice)], unanswered=True
         )
     if answers.status is None:
-        advice = (
-            "give --keys if it has keys; otherwise another program or another version listens there"
-        )
+        advice = "give --keys if it has keys; else another program or another version listens there"
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
     judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)
     return Examination(judged, answers.status)
-
-
-def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
-    """Ask for the status a few times, to measure times and clocks; keep the last answer."""
-    clock, times, last = ClockOffset(), list[float](), None
-    name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
-    with (
-        zmq.Context() as context,
-        connect(context, address, name, keys, monitored=Handshakes.EVENTS) as peer,
-    ):
-        handshakes = Handshakes(peer, keyed=keys is not None)
-        try:
-            for number in range(QUESTIONS):
-                start = time.monotonic()
-                send(peer, GetStatus(number))
-                answer = _answer(peer, handshakes, start + timeout_s)
-                if isinstance(answer, str):
-                    return Answers(last, tuple(times), clock.ahead_us, answer)
-                last = answer
-                times.append(time.monotonic() - start)
-                clock.note(answer.clock_us, round(time.time() * MICROSECONDS))
-        finally:
-            handshakes.close()
-    return Answers(last, tuple(times), clock.ahead_us)
-
-
-def _answer(peer: "zmq.Socket[bytes]", handshakes: Handshakes, until: float) -> StatusReport | str:
-    """Return the next status report, or the reason why there is none."""
-    while (left := until - time.monotonic()) > 0:
-        if not peer.poll(max(1, min(POLL_MS, int(1000 * left)))):
-            if refusal := handshakes.rejection_reason():
-                return refusal
-            continue
-        try:
-            received = receive(peer)
-        except WireError as error:
-            return f"it does not speak this protocol: {error}"
-        if received is not None and isinstance(received[0], StatusReport):
-            return received[0]
-        if received is not None and isinstance(received[0], PeerRejected):
-            return f"it refuses the request: {received[0].reason}"
-    return "no answer in time"
 
 
 def _unreachable(address: str, timeout_s: float) -> str:

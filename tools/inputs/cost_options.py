@@ -5,20 +5,23 @@ Costs are times in milliseconds, or cost profiles. A measured step is a file tha
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
+import numpy as np
 
-from ...sched import Costs, Program, Timeline, simulate
+from ...sched import Costs, Program, Timeline, schedules, simulate
+from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, form_of
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
+from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from .files import parse_text
-from .programs import Command, Size, is_count, read_program, with_options
+from .programs import PACE, Command, Size, is_count, read_program, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -33,8 +36,14 @@ TIMES = (
     ("ef", "an encoder's forward pass: a layer's, where passes are layers", "a tenth of F"),
     ("eb", "an encoder's backward pass", "twice EF"),
     ("p2p", "sending from rank to rank", "0"),
-    ("collective", "a collective of the vocabulary passes", "0"),
+    (
+        "collective",
+        "a collective of the vocabulary passes",
+        "F/60, as on 8 A100; F/6 above 8 ranks, 11 % of a step on 32 GPUs",
+    ),
 )
+# The kinds of the output layer's passes.
+OUTPUT = ("S", "T", "L", "E", "G")
 
 
 class CostSource(Protocol):
@@ -44,8 +53,11 @@ class CostSource(Protocol):
     def unit(self) -> MemoryUnit:
         """The unit in which memory is counted."""
 
-    def of(self, program: Program) -> Costs:
-        """Return the costs of a program. Raises ValueError if they are not known."""
+    def of(self, program: Program, output: bool = False) -> Costs:
+        """Return the costs of a program. Raises ValueError if they are not known.
+
+        `output`: whether the last stage has the output layer, where no passes of its own do.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +65,22 @@ class GivenTimes:
     """The times given on the command line, in nanoseconds, for a rank's share of the model.
 
     Where a rank holds several chunks, each takes its share, so that schedules can be compared.
+    `scaling` gives, for a form of the output layer and a number of ranks, how fast a rank's part is
+    beside 1/p of the whole.
     """
 
     times: dict[str, int | None]
+    scaling: Callable[[str, int], float] = lambda *_: 1.0
 
     @property
     def unit(self) -> MemoryUnit:
         """The unit in which memory is counted."""
         return MICROBATCHES
 
-    def of(self, program: Program) -> Costs:
-        """Return the costs of a program."""
-        chunks = max(map(len, map(program.stages_of, range(len(program.ranks)))), default=1)
+    def of(self, program: Program, output: bool = False) -> Costs:
+        """Return the costs of a program, the output layer's on the last stage if `output`."""
+        ranks = len(program.ranks)
+        chunks = max(map(len, map(program.stages_of, range(ranks))), default=1)
         times = self.times
         forward = _or(times["f"], MS)
         backward = _or(times["b"], 2 * forward)
@@ -73,6 +89,16 @@ class GivenTimes:
         softmax = _or(times["s"], forward // 5)
         gradients = _or(times["t"], softmax)
         staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
+        # Of the whole layer on one rank a third is forward; I and W are a third each.
+        whole = ranks * (softmax + gradients) if output else 0
+        shares = {"F": whole // 3, "B": whole - whole // 3, "I": whole // 3, "W": whole // 3}
+        stages: dict[str, Table] = {
+            kind: [time // chunks] * (program.stages - 1) + [time // chunks + shares[kind]]
+            for kind, time in staged.items()
+        }
+        if form := form_of(program):
+            factor = self.scaling(form, ranks)
+            softmax, gradients = round(softmax / factor), round(gradients / factor)
         half = softmax // 2
         cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
         free = dict.fromkeys(("C", "IF", "IB", "GF", "GB", "O"), 0)
@@ -82,12 +108,22 @@ class GivenTimes:
         present = {item.kind for row in program.ranks for item in row}
         layers = {name: guests[name[:2]] for name in present if name[:3] in ("EF_", "EB_")}
         barriers = (barrier.name for barrier in program.barriers)
+        collective = _or(times["collective"], collective_ns(forward, ranks))
         return Costs(
-            {kind: time // chunks for kind, time in staged.items()} | cut | free | guests | layers,
+            {**stages, **cut, **free, **guests, **layers},
             p2p_ns=_or(times["p2p"], 0),
-            collective_ns=dict.fromkeys(barriers, _or(times["collective"], 0)),
+            collective_ns=dict.fromkeys(barriers, collective),
             buffer_bytes={"activation": MICROBATCHES.size // chunks},
         )
+
+
+def collective_ns(forward: int, ranks: int) -> int:
+    """Return what a collective of the vocabulary passes takes where nobody says, by a forward.
+
+    On 8 A100 of one machine the interlaced method's two block .03 of a forward; on 32, of four,
+    they take 11 % of a step, a third of a forward (vocabulary parallelism, 2025, appendix B.2).
+    """
+    return forward // (60 if ranks <= 8 else 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +140,11 @@ class ProfiledCosts:
             return BYTES
         return MemoryUnit("activations", 1, "activation")
 
-    def of(self, program: Program) -> Costs:
-        """Return the costs of a program, by the first profile of the same placement of stages."""
+    def of(self, program: Program, output: bool = False) -> Costs:  # noqa: ARG002
+        """Return the costs of a program, by the first profile of the same placement of stages.
+
+        What was measured holds all layers, so `output` adds nothing.
+        """
         found = next((p for p in self.profiles if p.placement == program.placement), None)
         if found is None:
             has = " ".join(map(str, program.placement))
@@ -124,8 +163,8 @@ def with_costs(command: Command) -> Command:
     @functools.wraps(command)
     def run(**given: Any) -> object:
         times = {name: given.pop(name) for name, _, _ in TIMES}
-        paths, holds = given.pop("costs"), given.pop("holds")
-        return command(costs=_cost_source(times, paths, holds), **given)
+        paths, holds, scaling = (given.pop(name) for name in ("costs", "holds", "scaling"))
+        return command(costs=_cost_source(times, paths, holds, scaling), **given)
 
     profile = (
         click.option(
@@ -141,6 +180,12 @@ def with_costs(command: Command) -> Command:
             help="With --costs: the resources of a microbatch; repeat, and they take turns.",
         ),
     )
+    scaling = click.option(
+        "--scaling",
+        metavar="paper|paper-4096|FORM=FACTOR,...",
+        help="How fast S and T are beside 1/ranks of the output layer: Table 3 of the paper, or "
+        "measured factors such as alg1=.91,alg2=.87.  [1]",
+    )
     times = (
         click.option(
             f"--{name}",
@@ -150,20 +195,49 @@ def with_costs(command: Command) -> Command:
         )
         for name, what, default in TIMES
     )
-    return with_options((*times, *profile))(run)
+    return with_options((*times, scaling, *profile))(run)
 
 
 def _cost_source(
-    times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...]
+    times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...], scaling: str
 ) -> CostSource:
     if not paths:
         if holds:
             raise ValueError("--holds needs a cost profile; give --costs FILE with it")
-        return GivenTimes(times)
+        return GivenTimes(times, _scaling(scaling)) if scaling else GivenTimes(times)
+    if scaling:
+        raise ValueError("got --costs and --scaling; a profile has the times of S and T")
     if given := [name for name, time in times.items() if time is not None]:
         raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
     profiles = tuple(parse_text(path, load_profile) for path in paths)
     return ProfiledCosts(profiles, tuple(map(_amounts, holds)) or ({},))
+
+
+def _scaling(text: str) -> Callable[[str, int], float]:
+    """Return the factor of a form and a number of ranks, by the paper's Table 3 or as written."""
+    if text in ("paper", "paper-4096"):
+        table = PAPER_SCALING[2048 if text == "paper" else 4096]
+
+        def published(form: str, ranks: int) -> float:
+            row = table[min(table, key=lambda gpus: abs(math.log(gpus / ranks)))]
+            # The others' passes are those of Algorithm 1.
+            return row.get(form, row["alg1"])
+
+        return published
+    known = (*FORMS, "interlaced")
+    factors: dict[str, float] = {}
+    for word in text.split(","):
+        form, _, number = word.partition("=")
+        try:
+            factors[form] = float(number)
+        except ValueError:
+            factors[form] = 0.0
+        if form not in known or not 0 < factors[form] <= 2:
+            raise ValueError(
+                f"--scaling got {word!r:.80}; write paper, paper-4096, or FORM=FACTOR with one of "
+                f"{', '.join(known)} and a factor such as 0.91"
+            )
+    return lambda form, *_: factors.get(form, 1.0)
 
 
 def _amounts(text: str) -> dict[str, int]:
@@ -218,12 +292,33 @@ def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> lis
     held = next((step.microbatches for step in steps.values() if step.microbatches), ())
     if isinstance(costs, ProfiledCosts) and costs.holds == ({},) and held:
         costs = replace(costs, holds=held)
-    return [
-        steps[target].timeline if target in steps else _simulated(target, size, costs)
-        for target in targets
-    ]
+    programs = {
+        target: read_costed(target, size, costs) for target in targets if target not in steps
+    }
+    # What some have as passes of their own, the others have on their last stage.
+    cut = any(map(form_of, programs.values()))
+    found = []
+    for target in targets:
+        if target in steps:
+            found.append(steps[target].timeline)
+            continue
+        program = programs[target]
+        output = cut and not form_of(program) and isinstance(costs, GivenTimes)
+        timeline = simulate(program, costs.of(program, output))
+        found.append(replace(timeline, name=f"{target} + output") if output else timeline)
+    return found
 
 
-def _simulated(target: str, size: Size, costs: CostSource) -> Timeline:
+def read_costed(target: str, size: Size, costs: CostSource) -> Program:
+    """Return the program that a target names, its pattern made for the costs where it has one."""
     program = read_program(target, size)
-    return simulate(program, costs.of(program))
+    name, _, _ = target.partition(":")
+    found = next((one for one in schedules() if one.name == name), None)
+    if found is None or not set(PACE) <= set(found.options):
+        return program
+    table = costs.of(program).pass_ns
+    mean = {kind: round(float(np.mean(table[kind]))) for kind in ("F", "B")}
+    present = {item.kind for row in program.ranks for item in row}
+    output = sum(round(float(np.mean(table[kind]))) for kind in OUTPUT if kind in present)
+    pace = dict(zip(PACE, (max(1, mean["F"]), max(1, mean["B"]), output), strict=True))
+    return read_program(target, size, **pace)

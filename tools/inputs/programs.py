@@ -22,6 +22,8 @@ Command = Callable[..., Any]
 # Stages x microbatches of the largest pipeline that is made, checked, timed or drawn; microbatches
 # of all ranks in the largest step that is planned.
 MOST_PASSES = 200_000
+# Options of schedules that are times for which their pattern is made, not numbers of anything.
+PACE = ("forward", "backward", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,17 @@ def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command],
     return lambda command: functools.reduce(lambda made, add: add(made), reversed(options), command)
 
 
-def read_program(target: str, size: Size) -> Program:
-    """Return the program that a target names, read or made. Raises ValueError if there is none."""
+def read_program(target: str, size: Size, **times: int) -> Program:
+    """Return the program that a target names, read or made. Raises ValueError if there is none.
+
+    `times`: nanoseconds for the options PACE of a registered schedule, where not written.
+    """
     name, _, words = target.partition(":")
     registered = {found.name: found for found in schedules()}
     if name in registered:
-        options = _options(registered[name], words)
-        numbers = {key: max(1, each) for key, each in options.items() if type(each) is int}
+        options = times | _options(registered[name], words)
+        counts = {key: each for key, each in options.items() if key not in PACE}
+        numbers = {key: max(1, each) for key, each in counts.items() if type(each) is int}
         check_sizes(stages=size.ranks, microbatches=size.microbatches, **numbers)
         program = schedule(name, ranks=size.ranks, microbatches=size.microbatches, **options)
         program = replace(program, name=target)

@@ -16,7 +16,7 @@ from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import MeasuredStep, dump_step
 from ..console.reporting import emit
-from ..inputs.cost_options import CostSource, read_timelines, with_costs
+from ..inputs.cost_options import CostSource, read_costed, read_timelines, with_costs
 from ..inputs.programs import Size, read_program, with_size
 from .compare import compare_command, list_table, picture, rank_table, timeline_report
 from .fill import command as fill_command
@@ -67,7 +67,7 @@ def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
     Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
     """
     if passes:
-        click.echo(format_program(read_program(target, size)))
+        click.echo(format_program(read_costed(target, size, costs)))
         return
     timeline = read_timelines([target], size, costs)[0]
     console = Console(soft_wrap=True, highlight=False)
@@ -114,7 +114,7 @@ def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None
 
     Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
     """
-    program = read_program(target, size)
+    program = read_costed(target, size, costs)
     timeline = simulate(program, costs.of(program))
     emit(timeline_report(timeline, costs.unit), as_json, rank_table(timeline, costs.unit))
 
@@ -145,7 +145,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
         program = read_program(target, replace(size, lowered=False))
         text = write_csv(lower(program, ahead=None) if size.lowered else program)
     else:
-        text = _exported(read_program(target, size), chosen, costs)
+        text = _exported(read_costed(target, size, costs), chosen, costs)
     if out is None:
         sys.stdout.write(text)
     else:

@@ -1,5 +1,6 @@
 """`counterpoise schedule fill`: hide the encoders' work in a language model's bubbles."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -7,26 +8,49 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
 from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
-from ...sched.bubble_filling.presets import CASES, GpuSpec, case_setup
+from ...sched.bubble_filling.own_plans import OwnPlans, scan_each
+from ...sched.bubble_filling.presets import (
+    CASES,
+    SET_R_DEVICE,
+    case_setup,
+    model_setup,
+    with_encoder_collectives,
+)
 from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load_setup
-from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
+from ...sched.bubble_filling.timeline import fill_timeline
 from ...sched.bubble_filling.trace import read_trace
 from ...sched.ir.program import format_program
+from ...sched.shapes import Device, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
-from ..console.reporting import emit, make_table, progress_console
+from ..console.reporting import emit, progress_console
 from ..inputs.files import parse_text
+from ..inputs.models import (
+    amounts_of,
+    device_option,
+    memory_limit,
+    model_option,
+    size_option,
+)
 from ..inputs.programs import check_sizes
 from .compare import draw
+from .fill_report import (
+    bubble_table,
+    chosen_report,
+    encoder_bytes,
+    own_report,
+    own_words,
+    plan_table,
+    scan_report,
+    summary,
+)
 
-SHOWN = 8
 COUNT = click.IntRange(min=1)
-# A billion parameters gathered in bf16 and their gradients scattered in fp32, at 45 GB/s.
-GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
+# Optimus' copies of encoders took "less than 12 %" of memory in addition (section 4.5).
+MOST_COPIES = 0.12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +70,24 @@ class FillOptions:
     guard: int
     slack: float
     encoder_collectives: bool
+    encoder_memory: float | None
     executable: bool
     pieces: int
 
 
 @click.command("fill")
-@click.option("--case", default="3072", show_default=True, type=click.Choice(list(CASES)))
+@click.option("--case", type=click.Choice(list(CASES)), help="A job of the paper.  [3072]")
 @click.option("--profile", type=click.Path(path_type=Path), help="A measured job (JSON) instead.")
+@model_option()
+@device_option()
+@size_option("--tp", "With --model: tensor-parallel GPUs of a stage.")
+@size_option("--pp", "With --model: pipeline ranks of the language model.")
+@size_option("--dp", "With --model: replicas.")
+@size_option("--vpp", "With --model: chunks a rank.")
+@click.option("--tiles", type=COUNT, help="With --model: of a microbatch.  [the model's]")
+@click.option("--tokens", type=COUNT, help="With --model: of a microbatch.  [the model's]")
+@click.option("--recompute", is_flag=True, help="With --model: all layers of it.")
+@click.option("--memory-gb", type=float, help="GB of a GPU.  [92 % of it; of a case, 80]")
 @click.option(
     "--contention", type=click.Path(path_type=Path), help="Its table in a cost profile (JSON)."
 )
@@ -77,7 +112,15 @@ class FillOptions:
 @click.option("--guard", default=0, show_default=True, help="Percent of each bubble left free.")
 @click.option("--slack", default=0.0, show_default=True, help="Milliseconds before each need.")
 @click.option(
-    "--encoder-collectives", is_flag=True, help="Add the encoders' own collectives, at 45 GB/s."
+    "--encoder-collectives/--no-encoder-collectives",
+    default=True,
+    help="Count the encoders' own, by default at 45 GB/s.",
+)
+@click.option(
+    "--encoder-memory",
+    type=click.FloatRange(min=0),
+    help="Share of the model states that copies of the encoders may add.  "
+    f"[{MOST_COPIES}; any for a plan named in full]",
 )
 @click.option(
     "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
@@ -89,12 +132,15 @@ class FillOptions:
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    case: str, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
-    tp_chunks: int, **given: Any,
+    case: str | None, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
+    tp_chunks: int, model: str | None, device: str, tp: int, pp: int, dp: int, vpp: int,
+    tiles: int | None, tokens: int | None, recompute: bool,
+    memory_gb: float | None, **given: Any,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
-    Without --profile the job is one of the Optimus paper's, with the constants of set R.
+    The job is one of the Optimus paper's with the constants of set R (--case), a model of your own
+    on a device (--model), or a measured one (--profile).
 
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
@@ -107,20 +153,39 @@ def command(
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     if profile and tp_chunks != 1:
         raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
-    machine = GpuSpec(tensor_chunks=tp_chunks)
-    setup = parse_text(profile, load_setup) if profile else case_setup(case, machine)
-    setup = _changed(setup, options)
+    if len([one for one in (case, profile, model) if one]) > 1:
+        raise ValueError("give one of --case, --profile and --model")
+    found_device = read_device(device) if model else None
+    if profile:
+        setup = parse_text(profile, load_setup)
+    elif model and found_device:
+        layout = ParallelLayout(
+            tp=tp, pp=pp, dp=dp, vpp=vpp, microbatches=options.microbatches or 32,
+            recompute="all" if recompute else "none",
+        )  # fmt: skip
+        read = read_model(model)
+        setup = model_setup(read, found_device, layout, amounts_of(read, tiles, tokens), tp_chunks)
+    else:
+        setup = case_setup(case or "3072", chunks=tp_chunks)
+    if memory_gb is not None or found_device:
+        setup = replace(setup, memory_bytes=memory_limit(memory_gb, found_device or SET_R_DEVICE))
+    setup = _changed(setup, options, found_device)
     if dump_profile:
         click.echo(dump_setup(setup))
         return
     found = _scan(setup, options)
     best = found.best
+    own = _own_plans(setup, options, best)
     if out is not None:
-        out.write_text(_picture(best, out), "utf-8")
+        out.write_text(_picture(best, own, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    tables = _bubble_table(best, options.trace is None), _plan_table(found)
-    report = {**_report(found), "contention": asdict(setup.contention)}
-    lines = [f"Contention of encoders' kernels: {setup.contention}.", best.filled.note]
+    tables = bubble_table(best, options.trace is None), plan_table(found)
+    report = {**scan_report(found), "contention": asdict(setup.contention)}
+    report["own_plans"] = own_report(setup, own) if own else None
+    lines = [*summary(best, options.trace is None), best.filled.note]
+    if own:
+        lines.append(own_words(setup, own, best))
+    lines.append(f"Contention of encoders' kernels: {setup.contention}.")
     if options.executable:
         # Filling kernels inside passes too hides more.
         finer = _scan(setup, replace(options, executable=False)).best
@@ -134,25 +199,7 @@ def command(
         click.echo(line)
 
 
-def chosen_report(chosen: Chosen) -> dict[str, object]:
-    """Return a plan and its figures, as JSON."""
-    plan, need = chosen.plan, chosen.memory
-    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
-    return {
-        "pp_enc": plan.stages,
-        "tp_enc": plan.tensor,
-        "recompute": plan.recompute,
-        "warmup": plan.warmup,
-        "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
-        "eff": chosen.filled.efficiency,
-        "upper_bound": chosen.filled.bound,
-        "step_seconds": chosen.filled.step_ns / 1e9,
-        "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
-        "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
-    }
-
-
-def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
+def _changed(setup: FillSetup, options: FillOptions, device: Device | None) -> FillSetup:
     """Return the job with the changes that the options ask for."""
     if options.contention is not None:
         measured = parse_text(options.contention, load_profile).contention
@@ -167,8 +214,8 @@ def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
         }
         setup = replace(setup, encoders=encoders)
     if options.encoder_collectives:
-        setup = replace(setup, encoder_gather_ns=GATHER_NS, encoder_scatter_ns=SCATTER_NS)
-    return setup
+        return with_encoder_collectives(setup, device)
+    return replace(setup, encoder_gather_ns=0, encoder_scatter_ns=0)
 
 
 def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
@@ -176,7 +223,16 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     wanted = _wanted(setup, options.pp_enc, options.tp_enc, options.warmup)
     how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
     guard = options.guard, round(options.slack * 1e6)
-    filled = partial(scan, setup, guard=guard, permille=options.costs or None, fixed=options.fixed)
+    named = options.pp_enc is not None and options.tp_enc is not None
+    most = options.encoder_memory
+    filled = partial(
+        scan,
+        setup,
+        guard=guard,
+        permille=options.costs or None,
+        fixed=options.fixed,
+        most_copies=most if most is not None else math.inf if named else MOST_COPIES,
+    )
     if options.trace is not None:
         measured = _traced(setup, options.trace)
         # The warm-up is part of what was measured, so each plan is filled once.
@@ -194,6 +250,17 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
     return filled(candidates=wanted, splittings=how, prune=not any(guard))
 
 
+def _own_plans(setup: FillSetup, options: FillOptions, best: Chosen) -> OwnPlans | None:
+    """Return plans of the encoders' own where they are better; only with nothing else asked for."""
+    asked = (options.pp_enc, options.tp_enc, options.warmup, options.trace, options.costs)
+    others = (options.executable, options.fixed, options.guard, options.slack)
+    if len(setup.encoder_stacks(setup.tensor)) < 2 or any(asked) or any(others):
+        return None
+    how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
+    most = MOST_COPIES if options.encoder_memory is None else options.encoder_memory
+    return scan_each(setup, best.filled.step_ns, splittings=how, most_copies=most)
+
+
 def _wanted(
     setup: FillSetup, stages: int | None, tensor: int | None, warmup: str | None
 ) -> Sequence[EncoderPlan]:
@@ -201,7 +268,7 @@ def _wanted(
     # A plan that was named in full is tried, even if `plans` would not propose it.
     if stages is not None and tensor is not None:
         warmups = [warmup] if warmup else ["megatron", "reduced"]
-        return [EncoderPlan(stages, tensor, True, one) for one in warmups]
+        return [EncoderPlan(stages, tensor, how, one) for one in warmups for how in (True, False)]
     if stages is not None and setup.stages % stages:
         return [EncoderPlan(stages, setup.tensor, True, warmup or "megatron")]
     return [
@@ -224,57 +291,16 @@ def _traced(setup: FillSetup, trace: Path) -> Host:
     return replace(host_step(setup), gaps=gaps)
 
 
-def _picture(best: Chosen, out: Path) -> str:
-    both = [best.host.timeline, fill_timeline(best.host, best.filled)]
+def _picture(best: Chosen, own: OwnPlans | None, out: Path) -> str:
+    both = [best.host.timeline, fill_timeline(best.host, best.filled, encoder_bytes(best))]
+    if own:
+        drawn = best.host.timeline
+        for one in own.parts:
+            drawn = fill_timeline(replace(one.host, timeline=drawn), one.filled, encoder_bytes(one))
+        both.append(replace(drawn, name=f"{best.host.timeline.name}, own plans"))
     title = "Encoder work in the language model's bubbles"
-    if text := draw(out.suffix, both, title, best.filled.note):
+    if text := draw(out.suffix, both, title, " ".join(summary(best, True))):
         return text
     if out.suffix == ".txt":
         return format_program(fill_program(best.host, best.filled)) + "\n"
     raise ValueError(f"--out got {out}; end it in .svg, .html, .json or .txt")
-
-
-def _report(found: PlanScan) -> dict[str, object]:
-    best = found.best
-    return {
-        "best": chosen_report(best),
-        "llm_only_seconds": best.host.gaps.step_ns / 1e9,
-        "order": best.filled.order,
-        "note": best.filled.note,
-        "plans": [chosen_report(one) for one in found.chosen],
-        "refused": {str(one.plan): one.why for one in found.refused},
-        "skipped": found.skipped,
-    }
-
-
-def _bubble_table(best: Chosen, simulated: bool) -> Table:
-    host = best.host
-    title = f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
-    causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
-    table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in asdict(one).values()))
-    return table
-
-
-def _plan_table(found: PlanScan) -> Table:
-    columns = ("TP", "recompute", "warm-up", "pieces", "hidden", "bound", "step", "memory")
-    table = make_table("Encoder plans, shortest step first", "PP", *columns)
-    for one in found.chosen[:SHOWN]:
-        plan, row = one.plan, chosen_report(one)
-        cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
-        table.add_row(
-            str(plan.stages),
-            str(plan.tensor),
-            "yes" if plan.recompute else "no",
-            plan.warmup,
-            cut,
-            f"{100 * one.filled.efficiency:.1f} %",
-            f"{100 * one.filled.bound:.1f} %",
-            f"{one.filled.step_ns / 1e9:.3f} s",
-            f"{row['memory_gb']:.0f} GB",
-        )
-    notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
-    notes += [f"{len(found.refused)} do not fit"] if found.refused else []
-    table.caption = "; ".join(notes)
-    return table

@@ -16,11 +16,16 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
+from ...balancer.coordinator.status_report import make_status_report
+from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
+from ...balancer.transport.finding import write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
+from ...balancer.transport.naming import checked_job
 from ...balancer.transport.sockets import check_open_address
 from ...workers.codec.fields import why_bad_layout
 from ...workers.processes.parent_watch import end_with_parent
+from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
@@ -95,7 +100,8 @@ def supervise(serve: Callable[[], None]) -> int:
             raise RuntimeError(
                 f"the balancer was killed by {name}, {quick} times in a row: see what it logged"
             )
-        logger.error("the balancer was killed by %s, and is started again", name)
+        text = "the balancer was killed by %s, and is started again"
+        logger.error(text, name, extra={"event": "restart"})
 
 
 def _run(serve: Callable[[], None]) -> tuple[int, bool]:
@@ -148,6 +154,18 @@ INCARNATION_BITS = 20
     help="The balancer's keys, made by counterpoise keygen; only allowed peers may connect.",
 )
 @click.option(
+    "--job",
+    "jobs",
+    multiple=True,
+    metavar="NAME",
+    help="Serve only this job; repeatable. By default all that come.",
+)
+@click.option(
+    "--address-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write here where this balancer listens: others find it by file:///PATH.",
+)
+@click.option(
     "--heartbeat-timeout",
     type=click.FloatRange(min=2.0),
     default=HEARTBEAT_TIMEOUT_S,
@@ -158,17 +176,24 @@ INCARNATION_BITS = 20
 @click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--insecure", is_flag=True, help="Without keys, allow an address that other hosts can reach."
 )
+@log_options
 def command(
     listen: str,
     keys: Path | None,
+    jobs: tuple[str, ...],
+    address_file: Path | None,
     heartbeat_timeout: float,
     is_supervised: bool,
+    metrics: str | None,
     insecure: bool,
+    log_level: str,
+    log_format: str,
 ) -> int:
-    """Serve one training job at a time: trainers bring it, workers decode for it.
+    """Serve training jobs: trainers bring them, workers decode for them.
 
     \b
     Example, three terminals:
@@ -178,12 +203,15 @@ def command(
     Over a network, after `counterpoise keygen keys`:
       counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
     """  # noqa: D301
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    set_up_logs(log_level, log_format)
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
-    if is_supervised and listen.endswith((":0", ":*")):
-        raise ValueError(f"--supervise needs an address that stays: {listen} has no port")
-    served = functools.partial(_serve, listen, own, heartbeat_timeout)
+    if is_supervised and listen.endswith((":0", ":*")) and address_file is None:
+        raise ValueError(
+            f"--supervise needs an address that stays, or --address-file: {listen} has no port"
+        )
+    only = frozenset(map(checked_job, jobs))
+    served = functools.partial(_serve, listen, own, heartbeat_timeout, only, address_file, metrics)
     if is_supervised:
         return supervise(served)
     served()
@@ -195,23 +223,45 @@ def new_incarnation(now_ns: int) -> int:
     return now_ns >> INCARNATION_BITS
 
 
-def _serve(listen: str, keys: ServerKeys | None, heartbeat_timeout_s: float) -> None:
+def _serve(
+    listen: str,
+    keys: ServerKeys | None,
+    heartbeat_timeout_s: float,
+    only: frozenset[str],
+    address_file: Path | None,
+    metrics: str | None,
+) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
-    rejected = RejectedPeers(logger.warning)
-    with stop_on_signal() as stop:
-        serve(
-            Coordinator(
-                heartbeat_timeout_s=heartbeat_timeout_s,
-                incarnation=new_incarnation(time.time_ns()),
-                check_layout=why_bad_layout,
-                make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
-            ),
-            listen,
-            ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
-            stop=stop,
-            refused=rejected,
-            keys=keys,
+
+    def make() -> Coordinator:
+        return Coordinator(
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            incarnation=new_incarnation(time.time_ns()),
+            check_layout=why_bad_layout,
+            make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
         )
+
+    def ready(address: str) -> None:
+        logger.info("listening on %s; Ctrl-C ends", address, extra={"event": "start"})
+        if address_file is not None:
+            written = write_address(address_file, address)
+            logger.info("%s says %s", address_file, written)
+
+    rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
+    jobs = JobRouter(make, only)
+    with stop_on_signal() as stop:
+        if metrics is not None:
+            from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it
+
+            reports = ReportOnRequest(
+                lambda: {
+                    name: make_status_report(each, 0) for name, each in jobs.coordinators().items()
+                }
+            )
+            serve_metrics(metrics, reports)
+            stop = reports.watch(stop)
+        serve(jobs, listen, ready, stop, refused=rejected, keys=keys)
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)
+    logger.info("ends: what was ready has been sent", extra={"event": "drain"})

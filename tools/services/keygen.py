@@ -7,12 +7,14 @@ import click
 from ...balancer.transport.keys import (
     ALLOWED,
     BALANCER,
+    JOB,
     SECRET,
     new_pair,
     server_keys,
     write_public,
     write_secret,
 )
+from ...balancer.transport.naming import checked_job
 
 
 @click.command("keygen")
@@ -23,7 +25,8 @@ from ...balancer.transport.keys import (
 @click.option(
     "--trainer", "trainers", multiple=True, metavar="NAME", help="Add a trainer; repeatable."
 )
-def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]) -> None:
+@click.option("--job", default="", help="The new keys are good for this job only.")
+def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...], job: str) -> None:
     """Make keys in FOLDER: a folder each for the balancer, workers and trainers.
 
     Copy each folder to its machine and nowhere else. To revoke a key, remove its file from the
@@ -33,20 +36,22 @@ def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]) -
     Example:
       counterpoise keygen keys                  # keys/balancer, keys/worker, keys/trainer
       counterpoise keygen keys --worker gpu7    # one more, let in by the same balancer
+      counterpoise keygen keys --job run-a      # keys/worker-run-a, keys/trainer-run-a
       counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
       counterpoise worker tcp://10.0.0.1:5555 --root /data --keys keys/worker
       python train.py        # DataLoader(..., balancer=..., keys="keys/trainer")
     """  # noqa: D301
-    for name, about in _made(folder, workers, trainers):
+    for name, about in _made(folder, workers, trainers, checked_job(job) if job else ""):
         click.echo(f"{folder / name}  {about}")
 
 
 def _made(
-    folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]
+    folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...], job: str
 ) -> list[tuple[str, str]]:
     """Write the key files; return (folder, its purpose). Raises ValueError if a name is taken."""
     if not workers and not trainers:
-        workers, trainers = ("worker",), ("trainer",)
+        of_job = f"-{job}" if job else ""
+        workers, trainers = (f"worker{of_job}",), (f"trainer{of_job}",)
     named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
     _check_names(folder, [name for name, _ in named])
     made: list[tuple[str, str]] = []
@@ -59,17 +64,22 @@ def _made(
         pair = new_pair(role)
         write_secret(folder / name, pair)
         write_public(folder / name / BALANCER, server.own)
-        write_public(server.allowed / f"{name}.pub", pair)
+        write_public(server.allowed / job / f"{name}.pub", pair)
+        if job:
+            (folder / name / JOB).write_text(job + "\n")
         use = "counterpoise worker --keys" if role == "worker" else "DataLoader(keys=...)"
         made.append((name, f"for {use}"))
     return made
 
 
+_MARKS = str.maketrans("", "", "-_.")
+
+
 def _check_names(folder: Path, names: list[str]) -> None:
     """Raise ValueError for a name that is taken, used twice, or not safe as a folder's name."""
     for name in names:
-        if not name.replace("-", "").replace("_", "").isalnum() or name == "balancer":
-            raise ValueError(f"{name!r} cannot be a name of keys: use letters, digits, - and _")
+        if not name.translate(_MARKS).isalnum() or name == "balancer":
+            raise ValueError(f"{name!r} cannot be a name of keys: use letters, digits, - _ and .")
         if (folder / name / SECRET).exists():
             raise ValueError(f"{folder / name} has a key already: remove it, or choose a new name")
     if len(set(names)) < len(names):

@@ -1,30 +1,38 @@
 """`counterpoise worker`: a process that reads, decodes and streams samples for a balancer."""
 
 import functools
+import itertools
 import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 
+from ...balancer.server.malloc import keep_freed_memory
+from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
+from ...balancer.transport.naming import checked_job, peer_name
 from ...loader.connect.memory_limit import memory_limit
 from ...workers.daemon.heartbeats import Identity
-from ...workers.daemon.loop import run_worker
+from ...workers.daemon.jobs import JobsWorker, ServedBalancer
+from ...workers.daemon.loop import JobWorker, open_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.serving.address import AUTO, NotServedError, serving_address, shown_address
+from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.measuring import MAX_THREADS
 from ...workers.sources.randomness import own_generators
-from ...workers.sources.registry import open_source, registered
+from ...workers.sources.registry import find_name, open_source, registered
 from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
+from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 from ..doctor.installation import available_bytes
 
@@ -32,10 +40,15 @@ logger = logging.getLogger("counterpoise")
 
 # Kept for ranks by all workers of a host at most, where nothing else limits it.
 MAX_KEPT_BYTES = 1 << 40
+# With --serve tcp://HOST:PORT each job has a port, up to this many.
+MOST_PORTS = 16
+MIN_WEIGHT = 0.001
 
 
 @click.command("worker")
-@click.argument("balancer", metavar="ADDRESS")
+@click.argument(
+    "addresses", nargs=-1, metavar="ADDRESS[=WEIGHT]...", envvar=BALANCER_VARIABLE, required=True
+)
 @click.option(
     "--root",
     required=True,
@@ -55,10 +68,18 @@ MAX_KEPT_BYTES = 1 << 40
     help="Read URLs below this one if a job names them, as s3://bucket/train/; repeatable.",
 )
 @click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="JOB=WEIGHT",
+    help="Give a job more or less of this worker's time than others (1); repeatable.",
+)
+@click.option(
     "--keys",
+    multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="This worker's keys, made by counterpoise keygen.",
+    help="This worker's keys, made by counterpoise keygen; one for all addresses, or one for each.",
 )
 @click.option(
     "--serve",
@@ -66,7 +87,7 @@ MAX_KEPT_BYTES = 1 << 40
     show_default=True,
     metavar="ADDRESS",
     help="Where ranks pull decoded samples: auto, the interface that reaches the balancer; "
-    "tcp://HOST:PORT; none, they travel through the balancer.",
+    "tcp://HOST:PORT (further jobs at the ports after it); none, they travel through the balancer.",
 )
 @click.option(
     "--insecure", is_flag=True, help="Without keys, serve where other hosts can reach it."
@@ -79,51 +100,136 @@ MAX_KEPT_BYTES = 1 << 40
     show_default=True,
     help="Threads that decode; more than one only where the transform says that it is thread_safe.",
 )
+@click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--until-lost",
     type=float,
     metavar="SECONDS",
     help="End when no balancer has answered for this long (default: wait for ever).",
 )
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0.0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Asked to end (SIGTERM, Ctrl-C), finish what is leased and wait this long at most until "
+    "ranks have taken it; asked again, end at once.",
+)
+@log_options
 def command(
-    balancer: str,
+    addresses: tuple[str, ...],
     root: Path,
     allow: tuple[str, ...],
     allow_url: tuple[str, ...],
-    keys: Path | None,
+    weights: tuple[str, ...],
+    keys: tuple[Path, ...],
     serve: str,
     insecure: bool,
     cache: Path | None,
     threads: int,
+    metrics: str | None,
     until_lost: float | None,
+    drain: float,
+    log_level: str,
+    log_format: str,
 ) -> None:
-    """Work for the balancer at ADDRESS until it says goodbye.
+    """Work for the jobs of the balancers at ADDRESS until it is told to stop.
+
+    ADDRESS is tcp://HOST:PORT, or file:///PATH of a file that `counterpoise balancer
+    --address-file` writes; by default that of COUNTERPOISE_BALANCER. Jobs that have work at the
+    same time share this worker's time by their weights: a job's own times that of its balancer.
 
     \b
     Example:
       counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
+      counterpoise worker tcp://10.0.0.1:5555=2 tcp://10.0.0.2:5555=1 --root /data --insecure
+    Exit status: 2 usage, 3 no balancer for --until-lost, 4 data that a job cannot use.
     """  # noqa: D301
-    registered(allow)
+    set_up_logs(log_level, log_format)
+    for name in allow:
+        registered((name,))
+        find_name(name)  # here, not at the first sample
     restrict_urls(allow_url)
     if allow_url:
         forks_no_more()
-    own = peer_keys(keys, "worker") if keys is not None else None
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    balancers = _balancers(addresses, weights, keys)
     torch.set_num_threads(1)  # a host has a worker, or a decode thread, for each core
+    name, opened = f"{socket.gethostname()}/{os.getpid()}", itertools.count()
     build = functools.partial(_open_source, root=root, allow=allow, cache=cache)
-    handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
-    identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
-    logger.info("working for %s, reading below %s", balancer, root)
-    payloads = _payloads(balancer, serve, own, insecure)
-    logger.info("decoded samples: %s", payloads.way)
+    counts = None
+    if metrics is not None:
+        from .metrics import WorkCounts, serve_metrics  # here: others need nothing of it
+
+        counts = WorkCounts()
+        serve_metrics(metrics, counts)
+
+    @contextmanager
+    def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[JobWorker]:
+        make: Any = SourceHandler if counts is None else functools.partial(counts.handler, job)
+        handler = make(None, (), 0, local=False, build=build, threads=threads)
+        identity = Identity(name, os.getpid(), next(opened), peer_name(job, name))
+        payloads = _payloads(endpoint, serve, balancer.keys, insecure)
+        try:
+            with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
+                yield worker
+        finally:
+            handler.close()
+            payloads.close()
+
+    shown = ", ".join(each.address for each in balancers)
+    logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
+    for each in balancers:
+        _warn_if_inline(each, serve, insecure)
+    keep_freed_memory()
+    with own_generators(), stop_on_signal() as stop:
+        worker = JobsWorker(balancers, open_job, _memory_bytes())
+        if reason := worker.work(stop, until_lost, drain):
+            raise RefusedWorkerError(reason)
+    logger.info("ends: what was done has been sent", extra={"event": "drain", "worker": name})
+
+
+class RefusedWorkerError(RuntimeError):
+    """The only job that there was cannot use this worker: it has other data, or other software."""
+
+    exit_status = 4
+
+
+def _balancers(
+    addresses: tuple[str, ...], weights: tuple[str, ...], keys: tuple[Path, ...]
+) -> list[ServedBalancer]:
+    """Return the balancers that are given; ValueError where something does not fit."""
+    if len(keys) not in (0, 1, len(addresses)):
+        raise ValueError(
+            f"{len(keys)} --keys for {len(addresses)} addresses: give one for all, or one for each"
+        )
+    own = [peer_keys(folder, "worker") for folder in keys]
+    own_of = own if len(own) == len(addresses) else own * len(addresses)
+    of_jobs = {checked_job(job): weight for job, weight in map(_weighted, weights)}
+    found = []
+    for number, given in enumerate(addresses):
+        address, weight = _weighted(given) if "=" in given else (given, 1.0)
+        each = own_of[number] if own else None
+        found.append(ServedBalancer(checked_address(address), weight, of_jobs, each))
+    if len({(each.address, each.keys) for each in found}) < len(found):
+        raise ValueError("an address is given twice: give it once, with the sum of its weights")
+    return found
+
+
+def _weighted(given: str) -> tuple[str, float]:
+    """Return a name and its weight.
+
+    >>> _weighted("tcp://10.0.0.1:5555=2")
+    ('tcp://10.0.0.1:5555', 2.0)
+    """
+    name, _, text = given.rpartition("=")
     try:
-        with own_generators(), stop_on_signal() as stop:
-            reason = run_worker(balancer, identity, handler, stop, until_lost, own, payloads)
-    finally:
-        handler.close()
-        payloads.close()
-    if reason:
-        raise ValueError(reason)
+        weight = float(text)
+    except ValueError:
+        weight = 0.0
+    if not name or not MIN_WEIGHT <= weight <= 1 / MIN_WEIGHT:
+        raise ValueError(f"{given!r}: write NAME=WEIGHT, a weight between {MIN_WEIGHT} and 1000")
+    return name, weight
 
 
 def _open_source(
@@ -143,10 +249,29 @@ def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
     """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
     try:
         address = serving_address(balancer, serve, own is not None, insecure)
-        server = PullServer(address, _memory_bytes(), new_pair("worker") if own else None)
-        return served_by(server, shown_address(server.endpoint, balancer))
     except NotServedError as error:
         return Payloads(None, str(error))
+    pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
+    last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
+    while True:
+        try:
+            server = PullServer(address, _memory_bytes(), pair)
+        except OSError:  # another job's payloads are served there
+            if int(address.rpartition(":")[2].replace("*", "0")) >= last:
+                raise
+            address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
+        else:
+            return served_by(server, shown_address(server.endpoint, balancer))
+
+
+def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:
+    """Say at the start that samples go through the balancer, where nobody asked for that."""
+    if serve == NONE or not (address := find_address(balancer.address)):
+        return
+    try:
+        serving_address(address, serve, balancer.keys is not None, insecure)
+    except NotServedError as error:
+        logger.warning("decoded samples of jobs at %s are not pulled: %s", address, error)
 
 
 def _memory_bytes() -> int:

@@ -78,6 +78,8 @@ class ArenaQueue:
         if worker is None:
             self._send_or_keep(thing)
             return
+        if worker.work is not None:
+            worker.end_task(thing)
         try:
             layout = Packets(thing, worker.sender)
         except Exception:
@@ -95,6 +97,8 @@ class ArenaQueue:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if self._read:
+                if worker is not None and worker.work is not None:
+                    worker.begin_task()
                 return self._read.popleft()
             # Waited for first: to read where nothing is there yet is the dearer way to find out.
             if not self._wait(deadline if block else 0.0):

@@ -20,7 +20,7 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
             f'transport="arena" is for workers that the loader starts itself, not for those of '
             f"{balancer}: leave transport"
         )
-    if transport == "direct" and (balancer is None or not balancer.startswith("tcp://")):
+    if transport == "direct" and not str(balancer).startswith(("tcp://", "file://")):
         raise ValueError(
             'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
             "leave transport"

@@ -6,7 +6,8 @@ table of functions has a private place, but is documented to be changed.
 """
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 import torch
@@ -19,14 +20,35 @@ from .sender import Sender
 
 
 class Worker:
-    """This process as a worker; wrapper: torch's class for an exception that is sent."""
+    """This process as a worker; wrapper: torch's class for an exception that is sent.
 
-    def __init__(self, wrapper: type, number: int) -> None:
+    work: where each worker adds up nanoseconds at work, and tasks that are done of this epoch: two
+    numbers in memory that the trainer sees, too; None: nobody asks.
+    """
+
+    def __init__(
+        self, wrapper: type, number: int, work: MutableSequence[int] | None = None
+    ) -> None:
         self.sender = Sender()
         self.tasks: Any = None  # the ArenaQueue that its tasks come by
         self.process = os.getpid()
         self._wrapper = wrapper
         self._number = number
+        self.work = work
+        self._began = 0
+
+    def begin_task(self) -> None:
+        """Note that a task was taken."""
+        self._began = time.monotonic_ns()
+
+    def end_task(self, result: Any) -> None:
+        """Add a task that is done to what is counted; torch's answer to a new epoch resets them."""
+        place = 2 * self._number
+        if self.work is not None and type(result) is tuple and type(result[0]) is int:
+            self.work[place] += time.monotonic_ns() - self._began
+            self.work[place + 1] += 1
+        elif self.work is not None:
+            self.work[place + 1] = 0
 
     def failed(self, thing: Any) -> Any:
         """Return a message with the exception being handled in place of a batch."""
@@ -45,14 +67,20 @@ def this_worker() -> Worker | None:
 class Beginning:
     """A worker_init_fn that makes its process an arena's worker, and then calls the loader's."""
 
-    def __init__(self, wrapper: type, then: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        wrapper: type,
+        then: Callable[[int], None] | None,
+        work: MutableSequence[int] | None = None,
+    ) -> None:
         self._wrapper = wrapper
         self._then = then
+        self._work = work
 
     def __call__(self, number: int) -> None:
         """Begin worker `number`; raises what the loader's own worker_init_fn raises."""
         global _worker
-        _worker = Worker(self._wrapper, number)
+        _worker = Worker(self._wrapper, number, self._work)
         # New pages for each image would take a sixth of the time of decoding it.
         keep_freed_memory()
         # Who has replaced torch's entry knows better what to do with tensors.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import zmq
 
 from ...balancer.protocol.messages import UnknownPeer, WorkerHeartbeat
-from ...balancer.protocol.parts import IDLE, WorkInProgress
+from ...balancer.protocol.parts import ELSEWHERE, IDLE, WorkInProgress
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.worker_session import HEARTBEAT_S
 from ...balancer.transport.keys import PeerKeys
@@ -18,16 +18,20 @@ from ...balancer.transport.sockets import connect, receive, send
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a worker: `name` is its slot on its host, `incarnation` grows."""
+    """The identity of a worker: `name` is its slot on its host, `incarnation` grows.
+
+    peer: its name as a peer of a job, see transport/naming.py; by default of the only one.
+    """
 
     name: str
     slot: int
     incarnation: int
+    peer: bytes = b""
 
     @property
     def routing_id(self) -> bytes:
         """A socket identity that no other process has."""
-        return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
+        return self.peer or f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
 
 
 def local_name(pool: str, slot: int) -> str:
@@ -37,6 +41,8 @@ def local_name(pool: str, slot: int) -> str:
 
 class WorkerActivity:
     """Seconds spent probing and decoding; `forgotten`: the balancer lost the worker.
+
+    `leaving`: the worker is to end, and takes no other leases.
 
     One thread works, another sends heartbeats. They share one tuple, which is replaced as a whole.
 
@@ -51,6 +57,7 @@ class WorkerActivity:
 
     def __init__(self) -> None:
         self.forgotten = threading.Event()
+        self.leaving = False
         # Seconds of finished probing and decoding; kind, start and sample of what is in progress.
         self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
@@ -70,6 +77,10 @@ class WorkerActivity:
         """Note that the work that began last is over."""
         self._work = (*self._seconds(now), "", 0.0, IDLE)
 
+    def wait(self, is_wanted: bool) -> None:
+        """Note that another job has its turn, while there is work here or not."""
+        self._work = (*self._work[:4], ELSEWHERE if is_wanted else IDLE)
+
     def work_ms(self, now: float) -> tuple[int, int]:
         """Return the milliseconds spent so far, probing and decoding."""
         probe_s, decode_s = self._seconds(now)
@@ -78,7 +89,8 @@ class WorkerActivity:
     def heartbeat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
         """Return the next heartbeat; `wall` is this machine's wall clock."""
         clock_us = round(wall * MICROSECONDS)
-        return WorkerHeartbeat(name, incarnation, *self.work_ms(now), clock_us, *self._work[-1])
+        work, hand = self.work_ms(now), self._work[-1]
+        return WorkerHeartbeat(name, incarnation, *work, clock_us, *hand, self.leaving)
 
     def _seconds(self, now: float) -> tuple[float, float]:
         probe_s, decode_s, kind, since, _ = self._work
@@ -95,7 +107,9 @@ def send_heartbeats(
     ended: threading.Event,
 ) -> None:
     """Send heartbeats until the context ends; note when the balancer does not know the worker."""
-    name = b"heartbeat." + identity.routing_id
+    # Of the same job, whose name comes first.
+    job, separator, rest = identity.routing_id.rpartition(b"|")
+    name = job + separator + b"heartbeat." + rest
     # Not connected before the first is due: a worker that starts needs its core for other things.
     if ended.wait(HEARTBEAT_S):
         return

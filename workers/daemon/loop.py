@@ -9,7 +9,8 @@ import math
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import zmq
 from msgspec import structs
@@ -33,6 +34,7 @@ from ...balancer.protocol.payload_messages import (
     ServePayloads,
     StopServing,
 )
+from ...balancer.protocol.trace_messages import MICROSECONDS, SpanRecorder, StartTrace
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
@@ -54,6 +56,7 @@ LOOK_S = 0.001
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
+LOST = "no balancer has answered for %.0f s"
 
 
 def run_worker(
@@ -72,18 +75,31 @@ def run_worker(
     if it is left out.
     """
     keep_freed_memory()
+    with open_worker(endpoint, identity, handler, keys, payloads) as worker:
+        return worker.work(stop, until_lost_s)
+
+
+@contextmanager
+def open_worker(
+    endpoint: str,
+    identity: Identity,
+    handler: SourceHandler,
+    keys: PeerKeys | None = None,
+    payloads: Payloads | None = None,
+) -> "Iterator[JobWorker]":
+    """Give a worker that has said hello and sends heartbeats; the arguments are `run_worker`'s."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     activity, ended = WorkerActivity(), threading.Event()
     arguments = context, endpoint, identity, activity, keys, ended
     try:
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
-            worker = _Worker(link, identity, handler, activity, payloads or Payloads())
+            worker = JobWorker(link, identity, handler, activity, payloads or Payloads())
             worker.say_hello()
             # Only now: an address that cannot be connected to has been an error of this thread, and
             # the hello is on its way meanwhile. No Thread: its start would wait for a core.
             _thread.start_new_thread(send_heartbeats, arguments)
-            return worker.work(stop, until_lost_s)
+            yield worker
         finally:
             link.close(LINGER_MS["worker"])
     finally:
@@ -91,8 +107,8 @@ def run_worker(
         context.term()
 
 
-class _Worker:
-    """The loop of a worker: drain the link, then work on one sample."""
+class JobWorker:
+    """A worker at one job: `look` for messages, `work_on` a piece of what is leased, `rest`."""
 
     def __init__(
         self,
@@ -113,37 +129,58 @@ class _Worker:
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
+        self.trace = SpanRecorder()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
+        """Work until the balancer ends this worker or `stop` returns true; return why."""
         while not stop():
-            # Looking for messages costs as much as some samples.
-            if not self.session.tasks or self.now > self.looked + LOOK_S:
-                end = self._drain()
-                if end is not None:
-                    return end.reason if isinstance(end, PeerRejected) else ""
-            tasks = self.session.tasks
-            if (not tasks or tasks[0].lease != self.results.lease) and self.results:
-                self._send_results()
-            # After results are sent: what is begun now may end the process.
-            self.handler.expect(tasks)
-            if not tasks:
-                if reason := self._wait(until_lost_s):
-                    return reason
-            elif tasks[0].kind == "probe" and self.handler.looks_up:
-                self._look_up(self.session.next_lease())
-            else:
-                self._work_on_lease()
-        self._send_results()
-        self._send(WorkerBye())
+            if (end := self.look()) is not None:
+                return end
+            if self.session.tasks:
+                self.work_on()
+            elif reason := self.rest(not self.link.poller.poll(IDLE_MS), until_lost_s):
+                return reason
+        self.leave()
         return ""
 
-    def _wait(self, until_lost_s: float | None) -> str:
-        """Wait for a message; return why waiting longer is useless, empty if it is not."""
-        idle = not self.link.poller.poll(IDLE_MS)
+    def look(self) -> str | None:
+        """Handle messages, if it is time; return why this worker has ended, None if it has not."""
+        # Looking for messages costs as much as some samples.
+        if not self.session.tasks or self.now > self.looked + LOOK_S:
+            end = self._drain()
+            if end is not None:
+                return end.reason if isinstance(end, PeerRejected) else ""
+        tasks = self.session.tasks
+        if (not tasks or tasks[0].lease != self.results.lease) and self.results:
+            self._send_results()
+        if not tasks:
+            self.handler.expect(tasks)
+        return None
+
+    def work_on(self) -> None:
+        """Work on the oldest lease for a while."""
+        tasks = self.session.tasks
+        # After results are sent: what is begun now may end the process.
+        self.handler.expect(tasks)
+        if tasks[0].kind == "probe" and self.handler.looks_up:
+            self._look_up(self.session.next_lease())
+        else:
+            self._work_on_lease()
+
+    def leave(self) -> None:
+        """Say goodbye, after what is done has been sent."""
+        self._send_results()
+        self._send(WorkerBye())
+
+    def rest(self, idle: bool, until_lost_s: float | None) -> str:
+        """Do what is due without work; return why waiting longer is useless, empty if it is not.
+
+        `idle`: no message has come for a while.
+        """
         self.trimmer.trim_if_idle(time.monotonic())
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
-                return f"no balancer has answered for {until_lost_s:.0f} s"
+                return LOST % (until_lost_s or 0.0)
             refusal = self.link.handshakes.rejection_reason()
             if refusal:
                 return refusal
@@ -172,8 +209,14 @@ class _Worker:
                 self.payloads.free_all()
                 self.say_hello()
         self.looked = self.now = time.monotonic()
+        if (spans := self.trace.take(self.now)) is not None:
+            self._send(spans)
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
+            if isinstance(received[0], StartTrace):
+                wall_us = round(MICROSECONDS * time.time())
+                self._send(self.trace.start(received[0], self.last_received, wall_us))
+                continue
             action = self.session.handle(received[0])
             if isinstance(action, Welcome):
                 self._open(action.job, action.number)
@@ -234,6 +277,8 @@ class _Worker:
             self._keep_result(task, result, began)
         finally:
             self.now = time.monotonic()
+            if self.trace.until is not None:
+                self.trace.add(task.kind, began, self.now, (), (ref.ordinal,))
 
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""

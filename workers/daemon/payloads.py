@@ -55,6 +55,11 @@ class Payloads:
                 "decoded samples travel through the balancer from now on: %s", way.reason
             )
 
+    def limit(self, limit_bytes: int) -> None:
+        """Keep no more than this from now on."""
+        if self._server is not None:
+            self._server.limit(limit_bytes)
+
     def free(self, serials: Sequence[int]) -> None:
         """Forget payloads that the balancer does not need any more."""
         if self._server is not None:

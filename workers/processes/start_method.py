@@ -1,5 +1,6 @@
 """Finds how torch's DataLoader would start workers, and what is quiet while it forks them."""
 
+import mmap
 import multiprocessing
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -65,3 +66,10 @@ def quiet_forks() -> ExitStack:
     for each in _contexts:
         stack.enter_context(each())
     return stack
+
+
+def shared_numbers(context: Any, count: int) -> Any:
+    """Return numbers that workers of a context and the trainer see."""
+    if start_method(context) == "fork":  # nothing is left of it when nobody refers to it
+        return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
+    return context.RawArray("q", count)

@@ -2,11 +2,12 @@
 
 import socket
 
+from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.sockets import check_open_address
 
 AUTO, NONE = "auto", "none"
 # Hosts at which all interfaces listen.
-WILDCARDS = ("0.0.0.0", "*", "")
+WILDCARDS = ("0.0.0.0", "[::]", "*", "")
 
 
 class NotServedError(ValueError):
@@ -56,10 +57,11 @@ def own_host(balancer: str) -> str:
     Raises NotServedError where there is none.
     """
     host, _, port = balancer.removeprefix("tcp://").rpartition(":")
+    family = socket.AF_INET6 if needs_ipv6(balancer) else socket.AF_INET
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # finds the way, and sends nothing
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host.strip("[]"), int(port)))  # finds the way, and sends nothing
             found: str = probe.getsockname()[0]
     except (OSError, ValueError) as error:
         raise NotServedError(f"no way to {balancer} was found: {error}") from None
-    return found
+    return f"[{found}]" if family == socket.AF_INET6 else found

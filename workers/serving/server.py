@@ -48,7 +48,7 @@ class PayloadStore:
         with self._lock:
             if token != self._token:
                 self._forget_all()
-            self._token, self._most_bytes = token, min(most_bytes, self.limit_bytes)
+            self._token, self._most_bytes = token, most_bytes
 
     def end(self) -> None:
         """Keep no further payload; those that are here stay until they are freed."""
@@ -59,7 +59,7 @@ class PayloadStore:
         """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
         nbytes = memoryview(payload).nbytes
         with self._lock:
-            if not 0 < nbytes <= self._most_bytes - self.nbytes:
+            if not 0 < nbytes <= min(self._most_bytes, self.limit_bytes) - self.nbytes:
                 return 0
             self._last += 1
             self._payloads[self._last] = payload
@@ -129,6 +129,10 @@ class PullServer:
     def keep(self, payload: Any) -> int:
         """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
         return self._store.keep(payload)
+
+    def limit(self, limit_bytes: int) -> None:
+        """Change what this host has for payloads; those that are here stay."""
+        self._store.limit_bytes = limit_bytes
 
     def begin(self, instruction: ServePayloads) -> None:
         """Serve payloads as the balancer says; nothing if it has said so before."""

@@ -1,10 +1,6 @@
-"""The reasons to refuse a rank or a worker, ranks that cannot run together, and launches.
+"""The reasons to refuse a rank or a worker, and ranks that cannot run together.
 
 Each function returns the reason as a text, or "" if there is none.
-
-A trainer is restarted as a whole (torch elastic), but its processes come one by one, and the end of
-those before may be noticed late or never. A launch is a number that rises when a process is seen to
-replace another one, or to be gone from its run; processes that come later belong to a later launch.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -81,6 +77,17 @@ def why_rank_refused(
     return ""
 
 
+def why_seat_taken(holder: RankPeer, hello: RankHello) -> str:
+    """Return why a newcomer is refused: another process, which is here, plays a rank of it."""
+    rank = min({*holder.hello.ranks} & {*hello.ranks})
+    first, second = (each.name or "a process without a name" for each in (holder.hello, hello))
+    return (
+        f"{first:.80} plays rank {rank} of this job already, and goes on; the newcomer is "
+        f"{second:.80}: end the first one, or give the second a job of its own "
+        "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
+    )
+
+
 def why_worker_refused(facts: DataFacts, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if there are any)."""
     if not 0 <= ready.count <= MAX_SAMPLES:
@@ -132,34 +139,3 @@ def why_apart(ranks: Iterable[RankPeer]) -> str:
             "all of them or on none, with one pipeline"
         )
     return ""
-
-
-# Trainer processes whose launch is remembered after they have gone.
-MAX_REMEMBERED = 1 << 14
-
-
-class LaunchHistory:
-    """The current launch, that of each process seen, and the processes that were replaced."""
-
-    def __init__(self) -> None:
-        self.current = 0
-        self.launch_of: dict[bytes, int] = {}
-        # Another process now plays their ranks.
-        self.replaced: dict[bytes, int] = {}
-
-    def end(self, launch: int) -> None:
-        """Record that a process of a launch has gone or was replaced: that launch is over."""
-        self.current = max(self.current, launch + 1)
-
-
-def remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
-    """Record a fact about a peer unless there is one; the earliest peers are forgotten.
-
-    >>> known = {b"a": 1}
-    >>> remember(known, b"a", 2), remember(known, b"b", 2), known
-    (1, 2, {b'a': 1, b'b': 2})
-    """
-    known = table.setdefault(peer, fact)
-    if len(table) > MAX_REMEMBERED:
-        del table[next(iter(table))]
-    return known

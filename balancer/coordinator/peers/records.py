@@ -97,7 +97,8 @@ class WorkerPeer(msgspec.Struct):
     source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
     `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `serves` is
     where ranks pull its payloads, None if they cannot; `why_inline` why it announces no more there.
-    `was_asked_again` once it said what others do not: they may have gone.
+    `was_asked_again` once it said what others do not: they may have gone. One that is `leaving` is
+    leased no more.
     """
 
     peer: bytes
@@ -115,6 +116,7 @@ class WorkerPeer(msgspec.Struct):
     serves: PayloadServer | None = None
     why_inline: str = ""
     was_asked_again: bool = False
+    leaving: bool = False
 
 
 class RankPeer(msgspec.Struct):
@@ -122,10 +124,10 @@ class RankPeer(msgspec.Struct):
 
     `started` is the run that it started last. `finished` is set once it was sent the end of that
     run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it
-    took that run before the balancer started the run again. `launch` counts the launches of the
-    trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
-    that it waits for a microbatch. `taken` is what it has acknowledged of its run since the
-    balancer started that. was_served: it was sent a microbatch of it.
+    took that run before the balancer started the run again. `since` is when it was admitted.
+    `pinged_at` is when it last reported that it waits for a microbatch; `heard_at` when it was last
+    known to be here. `taken` is what it has acknowledged of its run since the balancer started
+    that. was_served: it was sent a microbatch of it. waited_ms: as it reports it.
     """
 
     peer: bytes
@@ -133,11 +135,13 @@ class RankPeer(msgspec.Struct):
     started: StartRun | None = None
     finished: bool = False
     sent_at: float = 0.0
-    launch: int = 0
+    heard_at: float = 0.0
+    since: float = 0.0
     pinged_at: float = -math.inf
     was_served: bool = False
     taken_until: Position = BEGINNING
     taken: RankProgress = msgspec.field(default_factory=RankProgress)
+    waited_ms: int = 0
     clock: ClockOffset = msgspec.field(default_factory=ClockOffset)
 
     @property

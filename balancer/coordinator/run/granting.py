@@ -24,7 +24,7 @@ import msgspec
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import StartRun
-from ...protocol.parts import Hole, SampleRef, WorkInProgress
+from ...protocol.parts import ELSEWHERE, Hole, SampleRef, WorkInProgress
 from ...protocol.payload_messages import Lease
 from ..delivery.sample import Sample, SampleFailure, WorkerPayloads
 from ..delivery.tracker import DeliveryTracker
@@ -205,7 +205,7 @@ class SampleWork:
 
         Whether it died shows when a new process has its name, or when it stays away.
         """
-        leases = self.leases.of_worker(worker)
+        leases = [] if last == ELSEWHERE else self.leases.of_worker(worker)
         reported = [each for each in leases if reported_sample([each], last) is not None]
         for lease in (reported or leases)[:1]:
             sample = reported_sample([lease], last) or next(iter(lease.samples.values()))

@@ -22,7 +22,7 @@ def isf(
 ) -> GroupingResult:
     """Group samples (n, resources): next-fit in random order, keep full groups, repeat.
 
-    OmniBal (2024), §4.1, Algorithm 1; no bound. A group is full when any resource reaches its
+    OmniBal (2025), §4.1, Algorithm 1; no bound. A group is full when any resource reaches its
     target (default: 31/32 of the budget). Samples left after the iterations are reported as
     left_over and, with flush, grouped by one more pass without the filter, as in the published
     code. That code drops samples over budget; this function reports them and, with flush, gives

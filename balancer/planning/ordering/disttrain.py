@@ -20,7 +20,7 @@ from .evaluator import PipelineEvaluator
 def disttrain(pipeline: PipelineEvaluator) -> Int64:
     """Return an order of the pipeline's microbatches, int64 (microbatches,).
 
-    DistTrain (2024), §6.2, Algorithm 3 with its count repaired; no bound, and it may be worse
+    DistTrain (2025), §6.2, Algorithm 3 with its count repaired; no bound, and it may be worse
     than the order given.
 
     >>> costs = np.array([[4, 1, 2, 3, 5], [1, 1, 1, 1, 1]])

@@ -14,7 +14,7 @@ TILE_TOKENS = 307  # a tile's encoder work in tokens of the language model
 def dist_ratio(loads: Int64) -> float:
     """Return the mean share of waiting over rows (steps, ranks): 1 - mean / max of each row.
 
-    OmniBal (2024), §4.1, equation 2; rows without any load count as even.
+    OmniBal (2025), §4.1, equation 2; rows without any load count as even.
 
     >>> dist_ratio(np.array([[4, 2], [3, 3]]))
     0.125

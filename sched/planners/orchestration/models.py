@@ -12,6 +12,7 @@ from ...shapes import (
     Device,
     Model,
     ParallelLayout,
+    SubModel,
     layer_costs,
 )
 from .units import BACKBONE, TENSOR_SIZES, Module
@@ -57,7 +58,11 @@ def modules_of(
                 len(own),
                 {tp: sum(one.forward_ns for one in row) for tp, row in rows.items()},
                 {
-                    tp: sum(one.backward_ns + recompute * one.recompute_ns for one in row)
+                    # What has no backward recomputes nothing.
+                    tp: sum(
+                        one.backward_ns and one.backward_ns + recompute * one.recompute_ns
+                        for one in row
+                    )
                     for tp, row in rows.items()
                 },
                 state_bytes=weights + layout.gradient_bytes * trained,
@@ -65,9 +70,16 @@ def modules_of(
                 activation_bytes=sum(kept) + sum(one.logits_bytes for one in own) + working,
                 output_bytes=own[0].output_bytes,
                 parts=1 if kind == LANGUAGE else max(1, amounts.get(units[0].unit, 1)),
+                flops=sum(_flops(part, amounts) for part in units),
             )
         )
     return tuple(found)
+
+
+def _flops(part: SubModel, amounts: Amounts) -> int:
+    """Return the operations of a part's forward and backward; a frozen one makes no weights'."""
+    backward = 2 if not part.frozen else 0 if part.kind == ENCODER else 1
+    return part.forward_flops(amounts) * (1 + backward)
 
 
 @dataclass(frozen=True, slots=True)

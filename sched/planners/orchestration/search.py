@@ -12,9 +12,7 @@ formula of units.py:
 
 The candidates are the best layouts of different backbones. Only integers are compared.
 
-`rigid` is the usual layout, for comparison: one TP and DP for all modules. Megatron-LM does this
-with a multimodal model (DistTrain, 2025, section 2.1 and Figure 17): encoder and generator are
-further stages of the backbone's pipeline.
+`capped` is the same search with so many GPUs for each module and no more: baselines.py uses it.
 """
 
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import BACKBONE, Module, OrchestrationProblem, Unit, iteration_ns, memory_of
+from .units import BACKBONE, Module, OrchestrationProblem, Unit, iteration_ns
 
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
@@ -287,20 +285,21 @@ def _worth_trying(
     return first.select(keep_first), last.select(keep_last), outer[keep_last]
 
 
-def rigid(job: OrchestrationProblem) -> Allocation | None:
-    """Return the best rigid layout by the formula, with the largest TP; None if none fits."""
-    sizes = set(job.sizes_of(job.modules[0])).intersection(*map(job.sizes_of, job.modules))
-    best = None
-    for dp in divisors(job.batch) if sizes else ():
-        tp = max(sizes)
-        for pp in range(1, job.modules[job.at].layers + 1):
-            units = tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
-            # More stages need more GPUs, so no larger pp fits either.
-            if sum(unit.gpus for unit in units) > job.gpus:
-                break
-            if max(memory_of(job, units)) > job.memory_bytes:
-                continue
-            layout = Allocation(units, iteration_ns(job, units))
-            if best is None or (layout.formula_ns, layout.gpus) < (best.formula_ns, best.gpus):
-                best = layout
-    return best
+def capped(job: OrchestrationProblem, most: tuple[int, ...]) -> Allocation | None:
+    """Return the best layout of at most `most` GPUs for each module; None if none fits."""
+    found: Allocation | None = None
+    others = [most[: job.at], most[job.at + 1 :]]
+    for replicas in divisors(job.batch):
+        mine = _options(job, job.modules[job.at], replicas, (replicas,))
+        mine = _undominated(mine.select(mine.gpus <= most[job.at]))
+        sides = tuple(
+            side.select(side.gpus <= cap[0]) if cap else side
+            for side, cap in zip(_sides(job, replicas), others, strict=True)
+        )
+        for row in range(len(mine.gpus)):
+            worst = found.formula_ns if found else None
+            backbone = mine.select(np.array([row]))
+            layout = _complete(job, backbone, replicas, (sides[0], sides[1]), worst)
+            if layout is not None and (worst is None or layout.formula_ns < worst):
+                found = layout
+    return found

@@ -8,7 +8,7 @@ its chunks in rounds, as interleaved 1F1B does.
 
 The formula uses mean samples only. Where samples differ, encoder and generator need headroom for
 heavy ones, and the right amount is not known beforehand; so the search also runs as if they took
-25 % and 50 % longer, and all candidates are simulated with the real samples. The rigid layout is
+25 % and 50 % longer, and all candidates are simulated with the real samples. The baselines are
 simulated too, so the plan is never slower.
 """
 
@@ -20,7 +20,8 @@ from ...generators.one_f_one_b import alternating, plain_order
 from ...ir.program import Pass, Program
 from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
-from .search import Allocation, orchestrate, rigid
+from .baselines import baselines
+from .search import Allocation, orchestrate
 from .units import (
     BACKBONE,
     Module,
@@ -228,8 +229,7 @@ def plan_layouts(
     for percent in HEADROOM_PERCENT if work else HEADROOM_PERCENT[:1]:
         for layout in orchestrate(_slower(job, percent), keep):
             found[Allocation(layout.units, iteration_ns(job, layout.units))] = None
-    if usual := rigid(job):
-        found[usual] = None
+    found |= dict.fromkeys(baselines(job).values())
     return rerank(job, tuple(found), work)[:keep]
 
 

@@ -33,6 +33,7 @@ class Module:
     included. `state_bytes`: parameters and gradients. `optimizer_bytes`: cut over the replicas
     (ZeRO-1). `activation_bytes`: kept by the forward. `output_bytes`: of one layer to the
     next. `parts`: the number of parts (images) into which a sample can be cut between replicas.
+    `flops`: operations of forward and backward, 0 if not known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Module:
     activation_bytes: int = 0
     output_bytes: int = 0
     parts: int = 1
+    flops: int = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for sizes or times that make no sense."""
@@ -53,7 +55,7 @@ class Module:
         if not self.forward_ns or set(self.forward_ns) != set(self.backward_ns):
             raise ValueError(f"{self.name}: give forward and backward times for the same TP sizes")
         numbers = [*self.forward_ns.values(), *self.backward_ns.values(), self.state_bytes]
-        numbers += [self.optimizer_bytes, self.activation_bytes, self.output_bytes]
+        numbers += [self.optimizer_bytes, self.activation_bytes, self.output_bytes, self.flops]
         if min(numbers) < 0:
             raise ValueError(f"{self.name}: got {min(numbers)}; give numbers of 0 or more")
 

@@ -1,6 +1,6 @@
 """Encoders as a user describes them, and where a program has their layers.
 
-Every rank of an encoder pipeline runs as many layers of each encoder (Optimus, 2024, section 4.4),
+Every rank of an encoder pipeline runs as many layers of each encoder (Optimus, 2025, section 4.4),
 encoder by encoder: with two encoders of 4 and 2 layers in pipelines of 2 ranks, each rank's EF_A
 and EF_B are layers of the first encoder, and EF_C is one of the second.
 """

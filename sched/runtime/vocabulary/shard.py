@@ -2,7 +2,7 @@
 
 Every rank holds the same number of rows. The vocabulary is padded to a multiple of twice the number
 of ranks, which keeps the shards' sizes even and their products aligned ("Balancing pipeline
-parallelism with vocabulary parallelism", 2024, section 6.1). Padding rows are zero and stay zero.
+parallelism with vocabulary parallelism", 2025, section 6.1). Padding rows are zero and stay zero.
 
 A rank gives the rows of its own words and zeros for the others, so the sum over ranks is the
 embedding. Autograd does the gradient: IF keeps the edge of its graph, which holds the words and not

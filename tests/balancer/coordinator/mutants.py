@@ -235,8 +235,7 @@ MUTANTS = (
     mutant(
         "a rank that is not known is not answered",
         edit("coordinator.rank_handlers:RankHandlers.identify_rank",
-             "self.send(peer, REPLACED if peer in self.launches.replaced else UnknownPeer())",
-             "peer in self.launches.replaced and self.send(peer, REPLACED)"),
+             "self.send(peer, UnknownPeer())", "pass"),
         seed=0,
     ),
     mutant(
@@ -303,12 +302,6 @@ MUTANTS = (
         edit("coordinator.rank_handlers:RankHandlers.start_run",
              "self.run is not None and self.run.starts_after(start, rank.hello.ranks)", "False"),
         seed=85,
-    ),
-    mutant(
-        "former launches are not ended",
-        edit("coordinator.rank_handlers:RankHandlers._end_former_launch",
-             "not replaced", "True"),
-        seed=6,
     ),
     mutant(
         "ranks served inside a step are served again",

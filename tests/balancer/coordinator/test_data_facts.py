@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from counterpoise.balancer.coordinator.run_control import APART_S
 from counterpoise.balancer.coordinator.status_report import waiting_reason
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
@@ -176,7 +177,9 @@ def test_a_rank_that_goes_on_elsewhere_is_refused_rather_than_workers_others_use
     cluster.send(b"again", replace_samples(RUN, 20))
     assert b"stale" in cluster.coordinator.workers
     cluster.tick(1.0)
-    failed = [message for _, message in cluster.tick(6.0) if isinstance(message, RunFailed)]
+    failed = [
+        message for _, message in cluster.tick(APART_S + 1.0) if isinstance(message, RunFailed)
+    ]
     assert "go on in data of 13 and 20 samples" in failed[0].reason
 
 

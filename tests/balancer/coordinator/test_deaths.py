@@ -18,7 +18,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.balancer.protocol.parts import ELSEWHERE, IDLE, DecodedItem, Probed
 from counterpoise.balancer.protocol.payload_messages import (
     DecodeDone,
     Lease,
@@ -125,3 +125,17 @@ def test_nobody_but_the_sample_that_kills_is_given_up(workers, loss, beats, on_e
         assert world.run(turns=800) == [str(DEADLY)], seed
         assert all(f"sample '{DEADLY}'" in each for each in world.failures), seed
         assert bool(world.failures) == (on_error == "raise")
+
+
+def test_a_worker_that_dies_while_another_job_has_its_turn_died_of_no_sample_here():
+    for reports, suspected in ((ELSEWHERE, 0), (IDLE, 1)):
+        cluster = Cluster()
+        cluster.rank(b"r0")
+        cluster.worker()
+        cluster.send(b"r0", StartRun(0, 0, START))
+        lease, ordinal = reports
+        cluster.send(b"beat", WorkerHeartbeat("w", 0, lease=lease, ordinal=ordinal))
+        granted = [s for each in cluster.coordinator.run.leases for s in each.samples.values()]
+        assert granted
+        cluster.send(b"next", WorkerHello("w", 1, "host", 0))
+        assert sum(sample.crash_count for sample in granted) == suspected

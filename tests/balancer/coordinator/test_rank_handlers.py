@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.coordinator.rank_handlers import LATE_S
 from counterpoise.balancer.coordinator.run_control import APART_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
+    Notice,
     PeerRejected,
     Ping,
     Pong,
@@ -48,6 +50,7 @@ def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
 def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
     cluster = started()
     cluster.rank(b"new", job=OTHER)
+    cluster.send(b"r1", Ping(), after_s=LATE_S + 0.1)
     ((_, refused),) = [pair for pair in cluster.tick() if pair[0] == b"new"]
     assert refused == PeerRejected(
         "this balancer serves another job: on_error: 'raise' here, 'skip' there"
@@ -67,31 +70,81 @@ def test_a_rank_that_waited_and_has_left_is_not_admitted_later(is_admitted_befor
     assert b"new" not in cluster.coordinator.ranks
 
 
+def named(name):
+    return RankHello((0,), to_json(JOB), name=name)
+
+
+def contested():
+    """A cluster at work, and another process that wants to play rank 0."""
+    cluster = Cluster()
+    cluster.send(b"r0", named("process 0 (host a, pid 1)"))
+    cluster.rank(b"r1", (1,))
+    cluster.worker()
+    for peer in (b"r0", b"r1"):
+        cluster.send(peer, StartRun(0, 0, START))
+    sent = cluster.send(b"new", named("process 0 (host b, pid 2)"))
+    assert kinds(sent, b"new") == []
+    return cluster
+
+
+def test_a_newcomer_is_refused_with_both_addresses_and_the_first_goes_on():
+    cluster = contested()
+    run = cluster.coordinator.run
+    cluster.send(b"r0", RequestBatch(0, 0, 0, 0), after_s=LATE_S + 0.1)
+    told = dict(each for each in cluster.tick() if each[0] in (b"new", b"r0"))
+    assert "host a, pid 1) plays rank 0 of this job already" in told[b"new"].reason
+    assert "the newcomer is process 0 (host b, pid 2)" in told[b"new"].reason
+    assert isinstance(told[b"new"], PeerRejected)
+    assert told[b"r0"] == Notice(told[b"new"].reason)
+    assert cluster.coordinator.run is run is not None
+
+
+def test_what_comes_late_of_the_first_does_not_keep_a_newcomer_out():
+    cluster = contested()
+    cluster.send(b"r0", Ping(), after_s=LATE_S / 2)
+    assert kinds(cluster.tick(LATE_S), b"r0") == ["Pong"]  # is it there?
+    cluster.lose(b"r0", Pong(""))
+    cluster.tick(0.1)
+    assert b"new" in cluster.coordinator.ranks
+    assert b"r0" not in cluster.coordinator.ranks
+
+
+def test_a_first_that_only_trains_is_not_replaced_while_its_connection_lives():
+    cluster = contested()
+    for _ in range(34):
+        cluster.send(b"new", named("process 0 (host b, pid 2)"))  # it asks again
+        assert "PeerRejected" not in kinds(cluster.tick(1.0), b"new")
+    assert "PeerRejected" in kinds(cluster.tick(2.0), b"new")
+    assert b"r0" in cluster.coordinator.ranks
+
+
+def succeed(cluster, old, new, rank):
+    """Let a process play the rank of one that has gone."""
+    cluster.rank(new, (rank,))
+    cluster.lose(old, Pong(""))
+    return cluster.tick(0.1)
+
+
 def test_ranks_that_start_anew_end_the_run_of_those_before():
     cluster = started()
-    sent = cluster.rank(b"s1", (1,))
-    assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["UnknownPeer"], ["RunFailed"])
-    assert cluster.coordinator.run is None
-    sent = cluster.rank(b"s0", (0,))
-    assert kinds(sent, b"s1") == []
-    cluster.send(b"s1", StartRun(0, 0, START))
-    cluster.send(b"s0", StartRun(0, 0, START))
+    succeed(cluster, b"r1", b"s1", 1)
+    succeed(cluster, b"r0", b"s0", 0)
+    for peer in (b"s1", b"s0"):
+        cluster.send(peer, StartRun(0, 0, START))
     run: Any = cluster.coordinator.run
     assert run.number == 0
-    assert kinds(cluster.send(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
-    assert kinds(cluster.send(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
-    assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["RunFailed"]
-    assert kinds(cluster.tick(100), b"s0") == ["Pong"]
+    assert kinds(cluster.send(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["UnknownPeer"]
+    assert kinds(cluster.rank(b"r1", (1,)), b"r1") == []
+    cluster.send(b"s1", Ping(), after_s=LATE_S + 0.1)
+    assert kinds(cluster.tick(), b"r1") == ["PeerRejected"]
 
 
-def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
+def test_a_rank_that_was_not_in_a_former_launch_goes_on():
     """The last words of rank 1's former life come after the new rank 0's first."""
     cluster = started(ranks=((1,),))
     cluster.rank(b"s0", (0,))
     cluster.send(b"s0", StartRun(0, 0, START))
-    assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["UnknownPeer"]
-    cluster.rank(b"s0", (0,))
-    cluster.send(b"s0", StartRun(0, 0, START))
+    succeed(cluster, b"r0", b"s1", 1)
     cluster.send(b"s1", StartRun(0, 0, START))
     assert cluster.coordinator.run.number == 0
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
@@ -99,14 +152,10 @@ def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
 
 def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster = started()
-    cluster.rank(b"s1", (1,))
-    cluster.rank(b"r0", (0,))
-    cluster.send(b"r0", StartRun(0, 0, START))
-    sent = cluster.send(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
-    assert kinds(sent, b"r0") == ["UnknownPeer"]
-    cluster.rank(b"r0", (0,))
-    assert "RunFailed" not in kinds(cluster.send(b"r0", StartRun(0, 0, START)), b"r0")
-    assert "RunFailed" in kinds(cluster.tick(APART_S + 0.1), b"r0")
+    succeed(cluster, b"r1", b"s1", 1)
+    cluster.send(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0, "")))
+    assert "RunFailed" not in kinds(cluster.tick(APART_S - 0.1), b"r0")
+    assert "RunFailed" in kinds(cluster.tick(0.2), b"r0")
 
 
 def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
@@ -130,14 +179,12 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
 
 
 def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs():
-    """After two quick restarts rank 1 comes before the last life of rank 0 is replaced."""
+    """After two quick restarts rank 1 comes before the last life of rank 0 is known to be gone."""
     cluster = started(ranks=((0,),))
     cluster.rank(b"s1", (1,))
     cluster.send(b"s1", StartRun(0, 0, START))
-    cluster.rank(b"s0", (0,))
+    succeed(cluster, b"r0", b"s0", 0)
     cluster.send(b"s0", StartRun(0, 0, START))
-    cluster.rank(b"s1", (1,))
-    cluster.send(b"s1", StartRun(0, 0, START))
     assert kinds(cluster.send(b"s0", StartRun(1, 1, START)), b"s1") == []
     assert cluster.coordinator.run.number == 0
     cluster.send(b"s1", StartRun(1, 1, START))

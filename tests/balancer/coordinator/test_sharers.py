@@ -144,10 +144,13 @@ def test_the_next_run_starts_when_all_have_started_it() -> None:
     assert cluster.coordinator.run.number == 1
 
 
-def test_a_process_replaces_the_one_in_its_seat_and_no_other() -> None:
+def test_only_the_one_in_its_seat_is_in_the_way_of_a_process() -> None:
     cluster, _ = started(A, B)
-    sent = join(cluster, C, 1)
-    assert {to: m for to, m in sent if isinstance(m, RunFailed)}.keys() == {B}
+    join(cluster, C, 1)
+    assert C not in cluster.coordinator.ranks
+    cluster.lose(B, Pong(""))
+    cluster.tick(0.1)
+    assert cluster.coordinator.ranks.keys() == {A, C}
 
 
 def units() -> Cluster:
@@ -241,7 +244,9 @@ def test_one_that_trains_and_can_be_reached_again_is_not_lost() -> None:
 def test_who_is_left_of_a_later_launch_is_not_failed_by_the_loss_of_a_former() -> None:
     cluster, _ = started(A, B)
     assert not lost(cluster, 1.0)
-    join(cluster, C, 0)  # replaces A: all of the former launch are gone
+    join(cluster, C, 0)  # in the place of A: all of the former launch are gone
+    cluster.lose(A, Pong(""))
+    cluster.tick(0.1)
     cluster.send(C, StartRun(0, 0, START))
     assert not any(
         isinstance(m, RunFailed) for _ in range(20) for to, m in cluster.tick(0.5) if to == C

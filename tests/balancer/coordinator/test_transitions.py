@@ -88,10 +88,7 @@ def time_out(cluster: Cluster) -> None:
 
 
 def replace_peer(cluster: Cluster) -> None:
-    if cluster.coordinator.state_of(PEER).startswith("worker"):
-        cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
-    else:
-        cluster.rank(b"successor", (0,))
+    cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
 
 
 def be_ended(cluster: Cluster) -> None:
@@ -116,12 +113,6 @@ def send_rubbish(message: object) -> Callable[[Cluster], None]:
 def fail_where_another_can(cluster: Cluster) -> None:
     cluster.worker(b"able")
     cluster.send(PEER, WorkerFailed("no such file"))
-
-
-def doubt_peer(cluster: Cluster) -> None:
-    cluster.rank(b"other", (1,))
-    cluster.send(b"other", StartRun(0, 0, START))
-    cluster.rank(b"successor", (1,))
 
 
 def send(*messages: object) -> Callable[[Cluster], None]:
@@ -175,6 +166,7 @@ def wait_until_first_is_gone(cluster: Cluster) -> None:
 
 def wait_while_first_is_there(cluster: Cluster) -> None:
     greet_with_other_job(cluster)
+    cluster.send(b"rank", Ping(), after_s=2.0)
     cluster.tick()
 
 
@@ -185,7 +177,6 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     Event.UNREACHABLE: be_unreachable,
     Event.REPLACED: replace_peer,
     Event.ENDED: be_ended,
-    Event.DOUBTED: doubt_peer,
     Event.TURNED_AWAY: be_turned_away,
     "WorkerHello": send(HELLO),
     "WorkerReady": send(READY),

@@ -393,3 +393,34 @@ def test_so_may_the_next_if_its_hello_is_read_before_the_end_of_the_last():
     cluster.send(b"r", WorkersEnded(("w",)))
     sent = cluster.send(b"v", WorkerReady(8, "other", welcome.number))
     assert (b"r", Ready(8, "other")) in sent
+
+
+def test_a_worker_that_is_to_end_is_leased_no_more_and_goes_when_its_leases_are_done():
+    cluster = started()
+    leases = cluster.coordinator.run.leases
+    leaving = WorkerHeartbeat("w", 0, leaving=True)
+    assert cluster.send(b"heartbeat.w", leaving) == []
+    held = leases.of_worker(b"w")
+    assert held
+    sent = [
+        message
+        for lease in held
+        for ordinal in list(lease.samples)
+        for message in cluster.send(
+            b"w", ProbeDone(lease.number, (Probed(ordinal, str(ordinal), (1,), 1),))
+        )
+    ]
+    assert kinds(sent, b"w") == []
+    assert cluster.send(b"heartbeat.w", leaving) == [(b"w", Bye())]
+    assert b"w" not in cluster.coordinator.workers
+    assert cluster.coordinator.diagnostics.lost == 0
+
+
+def test_a_worker_that_is_to_end_stays_while_it_keeps_what_a_rank_needs():
+    cluster = Cluster(JOB)
+    cluster.worker()
+    leaving = WorkerHeartbeat("w", 0, leaving=True)
+    cluster.coordinator.kept.kept[b"w"] = {7}
+    assert cluster.send(b"heartbeat.w", leaving) == []
+    cluster.coordinator.kept.kept[b"w"].discard(7)
+    assert cluster.send(b"heartbeat.w", leaving) == [(b"w", Bye())]

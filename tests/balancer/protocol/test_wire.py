@@ -26,6 +26,7 @@ from counterpoise.balancer.protocol.parts import (
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, PayloadsFreed
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
+from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
 from counterpoise.balancer.protocol.wire import (
     WireError,
     decode,
@@ -215,9 +216,11 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         DecodedItem,
         EpochPosition,
         Hole,
+        PartySpans,
         PayloadServer,
         Probed,
         SampleRef,
+        Span,
         TrainerStatus,
         WorkerStatus,
         Weights,

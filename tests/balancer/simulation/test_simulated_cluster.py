@@ -141,8 +141,9 @@ def test_costs_that_were_kept_are_not_measured_again() -> None:
     crashes = tuple((0.5 + 0.8 * n, n % 3) for n in range(5))
     full = tuple(Fault(0.0, "disk full", f"worker {slot}", 1000.0) for slot in range(3))
     back = Fault(2.0, "crash trainer", "trainer", 0.1)
-    kept = Simulation(settings(crashes=crashes, faults=(back,)), seed=0).run()
-    lost = Simulation(settings(crashes=crashes, faults=(*full, back)), seed=0).run()
+    given = settings(crashes=crashes, faults=(back,), keeps_costs=False)
+    kept = Simulation(given, seed=0).run()
+    lost = Simulation(replace(given, faults=(*full, back)), seed=0).run()
     assert kept.delivered == lost.delivered == reference.delivered
     assert reference.probed == 150
     assert reference.probed <= kept.probed < lost.probed

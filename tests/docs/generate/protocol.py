@@ -53,7 +53,7 @@ def protocol_page() -> str:
         "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
         "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
-        "### Coordinator to the doctor\n\n" + record(status_messages.StatusReport),
+        "### Beside a job\n\n" + "\n".join(map(record, messages.BESIDE_JOBS)),
         "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]

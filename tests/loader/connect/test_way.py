@@ -25,7 +25,8 @@ def test_an_address_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
         factory.connect()
     (line,) = lines(caplog)
     assert (
-        line == f"remote wing: goes through the balancer at {address}, because balancer= was given"
+        line == f"remote wing: goes through the balancer at {address}, because balancer= or "
+        "COUNTERPOISE_BALANCER was given"
     )
 
 

@@ -14,7 +14,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_st
 from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.gaps import Gaps, find_gaps, with_collectives
 from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
-from counterpoise.sched.bubble_filling.presets import case_setup, tower
+from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel, Splitting, dump_setup, load_setup
 from tests.sched.bubble_filling.exact_search import least_exposed
@@ -60,7 +60,7 @@ def test_pipelines_that_do_not_divide() -> None:
 
 def test_encoder_layers_that_do_not_divide() -> None:
     odd = replace(SETUP, encoders={8: (replace(SETUP.encoders[8][0], layers=47),)})
-    with pytest.raises(ValueError, match="47 layers of ViT-11B do not divide into 2 stages"):
+    with pytest.raises(ValueError, match="47 layers of vit-11b do not divide into 2 stages"):
         plan_problem(odd, EncoderPlan(2, 8), host_step(odd))
 
 
@@ -156,7 +156,6 @@ def test_a_program_needs_the_layers() -> None:
         lambda: Splitting(0),
         lambda: factors(-0.1, (1,), 0),
         lambda: guarded(busy_problem(), 100),
-        lambda: tower("GPT-5"),
         lambda: case_setup("4096"),
     ],
 )

@@ -67,10 +67,12 @@ def filled() -> tuple[Host, FilledSchedule]:
 
 
 def test_plans_have_all_divisors_of_the_language_models_sizes() -> None:
-    found = {(p.stages, p.tensor, p.recompute, p.warmup) for p in plans(SETUP)}
-    every = [(s, t, r, w) for s in (1, 2, 4) for t in (1, 2) for r in (0, 1) for w in "mr"]
-    assert len(plans(SETUP)) == len(found)
-    assert sorted((s, t, int(r), w[0]) for s, t, r, w in found) == sorted(every)
+    # One chunk a rank has one warm-up.
+    for setup, warmups in ((SETUP, "m"), (replace(SETUP, chunks=2), "mr")):
+        found = {(p.stages, p.tensor, p.recompute, p.warmup) for p in plans(setup)}
+        every = [(s, t, r, w) for s in (1, 2, 4) for t in (1, 2) for r in (0, 1) for w in warmups]
+        assert len(plans(setup)) == len(found)
+        assert sorted((s, t, int(r), w[0]) for s, t, r, w in found) == sorted(every)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_pieces_are_the_longest_that_fit_the_longest_bubble_of_communication() -
 def test_plans_come_shortest_step_first() -> None:
     # The first has the shorter host, and more to hide: it computes every forward twice.
     two = [EncoderPlan(1, 1), EncoderPlan(1, 1, False, "reduced")]
-    found = scan(SETUP, prune=False, candidates=two)
+    found = scan(replace(SETUP, chunks=2), prune=False, candidates=two)
     assert [one.plan for one in found.chosen] == two[::-1]
     assert found.chosen[0].host.gaps.step_ns > found.chosen[1].host.gaps.step_ns
 

@@ -7,7 +7,14 @@ from functools import cache
 
 import pytest
 
-from counterpoise.sched.planners.orchestration.search import divisors, orchestrate
+from counterpoise.sched.planners.orchestration.baselines import (
+    MEGATRON_STAGES,
+    baselines,
+    megatron,
+    ratio,
+    rigid,
+)
+from counterpoise.sched.planners.orchestration.search import capped, divisors, orchestrate
 from counterpoise.sched.planners.orchestration.units import (
     Module,
     OrchestrationProblem,
@@ -19,6 +26,8 @@ from counterpoise.sched.planners.orchestration.units import (
     taken_in,
     warmup_ns,
 )
+from counterpoise.sched.shapes import read_model
+from tests.sched.planners.shaped import preset
 
 SIZES = (1, 2, 4, 8)
 
@@ -61,8 +70,11 @@ def every_unit(job: OrchestrationProblem, module: Module, sizes: tuple[int, ...]
 
 
 @cache
-def brute_force(seed: int) -> int | None:
-    """The least iteration time over all layouts that fit; None if there are none."""
+def brute_force(seed: int, most: int = 10**6) -> int | None:
+    """The least iteration time over all layouts that fit; None if there are none.
+
+    `most`: of a module's GPUs.
+    """
     job, best = a_job(seed), None
     for replicas in divisors(job.batch):
         pools = []
@@ -72,7 +84,7 @@ def brute_force(seed: int) -> int | None:
                 list(every_unit(job, module, (replicas,) if module.name == "backbone" else sizes))
             )
         for units in itertools.product(*pools):
-            if sum(unit.gpus for unit in units) > job.gpus:
+            if sum(unit.gpus for unit in units) > job.gpus or max(u.gpus for u in units) > most:
                 continue
             microbatches = job.batch // replicas
             if any(unit.vpp > 1 and (unit.pp == 1 or microbatches % unit.pp) for unit in units):
@@ -100,7 +112,6 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
 @pytest.mark.parametrize("replicas", [1, 16, 240, 1920])
 def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
     from counterpoise.sched.planners.orchestration.search import _ANY, _options
-    from tests.sched.planners.shaped import preset
 
     job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
     n = job.batch // replicas
@@ -122,14 +133,52 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 30, 3))
 def test_the_rigid_layout_is_never_better(seed: int) -> None:
-    from counterpoise.sched.planners.orchestration.search import rigid
-
     job = a_job(seed)
-    usual = rigid(job)
-    if usual is not None:
+    for usual in baselines(job).values():
         assert max(memory_of(job, usual.units)) <= job.memory_bytes
         assert usual.formula_ns == iteration_ns(job, usual.units)
         assert usual.formula_ns >= orchestrate(job)[0].formula_ns
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_the_rigid_layout_is_the_best_of_all_tp_dp_and_pp(seed: int) -> None:
+    job = a_job(seed)
+    found = [
+        iteration_ns(job, units)
+        for tp, dp, pp in itertools.product(SIZES, divisors(job.batch), range(1, 7))
+        for units in [
+            tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
+        ]
+        if pp <= job.modules[job.at].layers and sum(unit.gpus for unit in units) <= job.gpus
+        if max(memory_of(job, units)) <= job.memory_bytes
+    ]
+    usual = rigid(job)
+    assert (usual.formula_ns if usual else None) == min(found, default=None)
+
+
+def test_megatron_s_layout_is_the_papers() -> None:
+    job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 73 * 10**9, 12_500)
+    # PP 10 beside one stage each for encoder and generator, TP 8; 12 of those pipelines.
+    found = megatron(job, MEGATRON_STAGES["mllm-72b"])
+    assert found is not None
+    assert found.units == (Unit(8, 12), Unit(8, 12, 10), Unit(8, 12))
+
+
+def test_by_ratio_no_module_has_more_gpus_than_its_share_of_operations() -> None:
+    job = OrchestrationProblem(preset("mllm-15b"), 256, 256, 73 * 10**9, 12_500)
+    found = ratio(job)
+    assert found is not None
+    whole = sum(module.flops for module in job.modules)
+    for module, unit in zip(job.modules, found.units, strict=True):
+        assert unit.gpus <= max(1, job.gpus * module.flops / whole)
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 5))
+def test_capped_is_the_best_of_all_layouts_within_the_caps(seed: int) -> None:
+    job = a_job(seed)
+    most = max(1, job.gpus // len(job.modules))
+    found = capped(job, (most,) * len(job.modules))
+    assert (found.formula_ns if found else None) == brute_force(seed, most)
 
 
 def test_most_of_those_jobs_can_be_laid_out() -> None:
@@ -172,8 +221,6 @@ def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
 
 
 def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
-    from tests.sched.planners.shaped import preset
-
     def backbone_gpus(frozen: tuple[str, ...]) -> int:
         job = OrchestrationProblem(preset("mllm-72b", frozen=frozen), 128, 128, 74 * 10**9)
         return orchestrate(job)[0].units[1].gpus
@@ -183,8 +230,6 @@ def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
 
 @pytest.mark.parametrize(("gpus", "batch"), [(1296, 1920), (648, 960), (324, 480), (112, 240)])
 def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
-    from tests.sched.planners.shaped import preset
-
     job = OrchestrationProblem(preset("mllm-72b"), gpus, batch, 74 * 10**9)
     found = orchestrate(job)[0]
     assert 0.8 * gpus <= found.gpus <= gpus
@@ -210,9 +255,6 @@ def test_bad_jobs_are_refused_in_one_line() -> None:
 
 
 def test_a_backbone_computes_its_vocabulary_and_holds_it_twice() -> None:
-    from counterpoise.sched.shapes import read_model
-    from tests.sched.planners.shaped import preset
-
     backbone = preset("mllm-9b")[1]
     layer = read_model("mllm-9b").language.layers[0]
     words = 4096 * 128_256  # hidden x size, of the embedding and of the output layer each

@@ -73,7 +73,7 @@ def test_the_fastest_in_simulation_comes_first() -> None:
 
 @pytest.mark.parametrize("shares", [None, [1000], [0, 3000, 0, 1000], [200, 200, 200, 3400]])
 def test_the_plan_is_never_slower_than_the_rigid_layout(shares: list[int] | None) -> None:
-    from counterpoise.sched.planners.orchestration.search import rigid
+    from counterpoise.sched.planners.orchestration.baselines import rigid
 
     work = {"encoder": shares, "generator": shares} if shares else None
     usual = rigid(JOB)

@@ -30,7 +30,7 @@ def report(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     found = json.loads(result.stdout.splitlines()[-1])
     assert set(found) - {"job"} == {"findings", "wrong"}
     rows = {one["name"]: (one["level"], one["found"]) for one in found["findings"]}
-    if result.return_value != 2:
+    if result.return_value != 3:
         assert result.return_value == (1 if found["wrong"] else 0)
     return result.return_value, rows
 
@@ -191,12 +191,12 @@ def test_what_cannot_be_asked_is_told_apart() -> None:
         other.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         assert [one.level for one in examine_job(address, 2).findings] == [BAD]
-        assert report(address) == (2, {"address": (BAD, f"{address}: connection refused")})
+        assert report(address) == (3, {"address": (BAD, f"{address}: connection refused")})
         other.listen()
         found = examine_job(address, 0.2)
         assert [(one.level, "no answer" in one.found) for one in found.findings] == [(BAD, True)]
         assert found.unanswered
-    assert report("ipc:///nowhere/balancer")[0] == 2
+    assert report("ipc:///nowhere/balancer")[0] == 3
 
 
 def test_warnings_count_where_that_is_asked_for(tmp_path: Path) -> None:

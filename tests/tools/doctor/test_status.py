@@ -33,6 +33,7 @@ WORKER = WorkerStatus(
 WAITS = TrainerStatus(
     ranks="0-3", state="running", epoch=0, step=12, microbatch=1, oldest_request_ms=4200,
     is_waiting=True, missing="3 of 8 samples to be decoded", ahead_us=UNKNOWN_US,
+    waited_ms=0,
 )  # fmt: skip
 FINE = replace(WAITS, oldest_request_ms=-1, step=-1, microbatch=-1, is_waiting=False, missing="")
 HERE = 100

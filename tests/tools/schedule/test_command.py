@@ -303,3 +303,45 @@ def test_every_command_of_the_docs_runs(
 def test_the_drawing_in_the_docs_is_what_is_drawn(run, root: Path) -> None:
     _, out, _ = run("show", "1f1b", "--stages", "4", "--microbatches", "6")
     assert out.strip() in (root / "docs" / "schedules-cli.md").read_text()
+
+
+def test_what_others_have_as_passes_the_plain_schedule_has_on_its_last_stage(run) -> None:
+    words = ("compare", "1f1b", "1f1b-alg2", "1f1b-interlaced", "--stages", "8", "--json")
+    _, out, _ = run(*words, "--microbatches", "64")
+    plain, cut, interlaced = json.loads(out)["schedules"]
+    assert plain["name"] == "1f1b + output"
+    assert sum(plain["work_ns"]) == sum(cut["work_ns"])
+    assert plain["makespan_ns"] > 1.5 * cut["makespan_ns"]
+    # All ranks wait for its collectives.
+    assert interlaced["makespan_ns"] > cut["makespan_ns"]
+
+
+def test_without_output_passes_no_schedule_has_an_output_layer(run) -> None:
+    _, out, _ = run("compare", "1f1b", "zb-h1", "--json")
+    assert [one["name"] for one in json.loads(out)["schedules"]] == ["1f1b", "zb-h1"]
+
+
+def test_a_pattern_follows_the_given_times(run) -> None:
+    words = ("export", "1f1b-alg1", "--stages", "8", "--microbatches", "32")
+    written = [run(*words, "--b", backward)[1] for backward in ("1", "4")]
+    assert written[0] != written[1]
+    for text in written:
+        check(parse_program(text))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factors"),
+    [("paper", (0.9129, 0.8672)), ("paper-4096", (0.9321, 0.8836)), ("alg1=.5", (0.5, 1))],
+)
+def test_the_output_passes_scale_as_measured(run, scaling: str, factors: tuple[float, ...]) -> None:
+    words = ("1f1b-alg1", "1f1b-alg2", "--stages", "8", "--json", "--f", "0", "--b", "0")
+    _, out, _ = run("compare", *words, "--s", "1", "--scaling", scaling)
+    work = [one["work_ns"][0] for one in json.loads(out)["schedules"]]
+    assert work == [pytest.approx(8 * 2e6 / factor) for factor in factors]
+
+
+@pytest.mark.parametrize("scaling", ["table", "alg1=0", "alg3=.9"])
+def test_a_wrong_scaling_is_refused(run, scaling: str) -> None:
+    status, _, err = run("simulate", "1f1b-alg1", "--scaling", scaling)
+    assert status == 2
+    assert "write paper, paper-4096, or FORM=FACTOR" in err

@@ -1,6 +1,8 @@
 """`schedule fill` as a user meets it."""
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,8 @@ def run(capsys: pytest.CaptureFixture[str]):
 
 
 def fill(run, *words: str) -> dict:
-    status, out, err = run("schedule", "fill", "--case", "A", *words, "--json")
+    job = () if {"--case", "--profile", "--model"} & set(words) else ("--case", "A")
+    status, out, err = run("schedule", "fill", *job, *words, "--json")
     assert status == 0, err
     return json.loads(out.splitlines()[-1])
 
@@ -66,17 +69,65 @@ def test_fill_options_change_what_they_say(run) -> None:
     costs = [word for cost in ("3000", "500", "400", "100") for word in ("--cost", cost)]
     assert fill(run, *base, *costs, "--fixed")["order"] == [0, 1, 2, 3]
     fill(run, *base, "--guard", "10", "--slack", "2.5")
-    tight = fill(run, "--guard", "10", "--whole", "--tp-enc", "1", "--warmup", "megatron")
+    words = ("--whole", "--tp-enc", "1", "--warmup", "megatron", "--encoder-memory", "9")
+    tight = fill(run, "--guard", "10", *words)
     assert tight["refused"]
     assert tight["plans"]
-    slower = fill(run, *base, "--encoder-collectives")
-    assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
+    free = fill(run, *base, "--whole", "--no-encoder-collectives")
+    assert free["encoder_collective_seconds"] == 0 < whole["encoder_collective_seconds"]
+    assert free["llm_only_seconds"] == whole["llm_only_seconds"]
+    assert free["best"]["step_seconds"] < whole["best"]["step_seconds"]
+
+
+def test_the_plan_is_chosen_with_the_encoders_collectives_and_few_copies(run) -> None:
+    best = fill(run, "--case", "3072")["best"]
+    assert (best["pp_enc"], best["tp_enc"], best["recompute"]) == (8, 8, False)
+    assert best["step_seconds"] == pytest.approx(4.779, abs=0.001)
+    words = ("--case", "3072", "--no-encoder-collectives", "--encoder-memory", "1")
+    alone = fill(run, *words)["best"]
+    assert alone["encoder_copies"] == pytest.approx(0.78, abs=0.01)
+    plan = ("--pp-enc", str(alone["pp_enc"]), "--tp-enc", str(alone["tp_enc"]))
+    assert fill(run, "--case", "3072", *plan)["best"]["step_seconds"] > 1.06 * best["step_seconds"]
+    full = fill(run, "--case", "3072", "--pp-enc", "8", "--tp-enc", "8")["best"]
+    assert full["step_seconds"] == best["step_seconds"]
+
+
+def test_each_encoder_has_a_plan_of_its_own_where_that_is_better(run) -> None:
+    words = ("--case", "22+5", "--whole", "--microbatches", "8")
+    report = fill(run, *words)
+    own = report["own_plans"]
+    assert set(own["encoders"]) == {"vit-22b", "vit-5b"}
+    assert own["step_seconds"] < report["best"]["step_seconds"]
+    _, out, _ = run("schedule", "fill", *words)
+    assert "With a plan of its own for each encoder (vit-22b PP" in out
+    assert fill(run, "--microbatches", "4")["own_plans"] is None
+
+
+def test_plans_that_copy_too_much_are_refused(run) -> None:
+    report = fill(run, "--encoder-memory", "0")
+    assert {one["encoder_copies"] for one in report["plans"]} == {0}
+    assert any("of the model states, more than 0.0%" in why for why in report["refused"].values())
+
+
+def test_terminal_and_page_say_the_same(run, tmp_path: Path) -> None:
+    words = ("schedule", "fill", "--case", "A", "--out", str(tmp_path / "a.html"))
+    _, out, _ = run(*words)
+    page = html.unescape((tmp_path / "a.html").read_text())
+    said = [line for line in out.splitlines() if line.startswith(("The language", "Memory:"))]
+    assert len(said) == 2
+    assert all(line in page for line in said)
+    both = re.findall(r"([\d.]+ GiB) with(?:out)? ", said[1])
+    assert len(both) == 2
+    assert all(f'"peak memory","{held}"' in page for held in both)
 
 
 def test_an_executable_plan_has_whole_layers_and_says_what_kernels_would_add(
     run, tmp_path: Path
 ) -> None:
-    base = ("--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable")
+    base = (
+        "--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable",
+        "--no-encoder-collectives",
+    )  # fmt: skip
     report = fill(run, *base, "--out", str(tmp_path / "filled.txt"))
     assert report["best"]["eff"] < report["kernel_level"]["eff"]
     assert report["best"]["step_seconds"] >= report["kernel_level"]["step_seconds"]
@@ -104,6 +155,18 @@ def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:
     status, _, err = run("schedule", "fill", "--trace", str(tmp_path / "bad.json"))
     assert status == 2
     assert "traceEvents" in err
+
+
+def test_fill_takes_a_model_on_a_device(run) -> None:
+    words = ("--model", "internvit-6b+internlm2-20b", "--tp", "8", "--pp", "4", "--dp", "4")
+    report = fill(run, *words, "--microbatches", "8", "--encoder-memory", "1")
+    assert report["best"]["pp_enc"] == 1
+    assert report["best"]["encoder_copies"] == pytest.approx(0.68, abs=0.02)
+    status, _, err = run("schedule", "fill", *words, "--case", "A")
+    assert (status, "give one of --case, --profile and --model" in err) == (2, True)
+    status, _, err = run("schedule", "fill", *words)
+    assert status == 2
+    assert "more than 12.0%; allow more, or cut encoders further" in err
 
 
 def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
@@ -145,7 +208,8 @@ def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
     ],
 )
 def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:
-    status, _, err = run("schedule", "fill", "--case", "A", *words)
+    job = () if "--profile" in words else ("--case", "A")
+    status, _, err = run("schedule", "fill", *job, *words)
     assert status == 2
     assert said in err
     assert "Traceback" not in err

@@ -16,12 +16,16 @@ LIMIT_S = 30
 class Process:
     """A command in its own process, whose standard error can be waited on."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, **variables):
         self.process = Popen(
             [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+                **variables,
+            },
         )
         self.lines = []
         self.news = threading.Condition()

@@ -10,8 +10,8 @@ def processes():
     """Start commands; all of them are killed at the end."""
     started = []
 
-    def start(*words):
-        started.append(Process(*words))
+    def start(*words, **variables):
+        started.append(Process(*words, **variables))
         return started[-1]
 
     yield start

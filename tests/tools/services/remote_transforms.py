@@ -1,5 +1,7 @@
 """Transforms of a user's own, which a worker runs if it is started with --allow."""
 
+import os
+import time
 from typing import Any
 
 import numpy as np
@@ -51,3 +53,11 @@ class Bare(Costly):
 
     def probe(self, raw):
         return self.cost if raw["__key__"].endswith("7") else Measured.probe(self, raw)
+
+
+class Sluggish(Measured):
+    """Takes as long as this process' environment says."""
+
+    def __call__(self, raw):
+        time.sleep(float(os.environ.get("SLUGGISH_S", "0")))
+        return super().__call__(raw)

@@ -17,8 +17,14 @@ pytestmark = pytest.mark.slow
         (["balancer", "--listen", "nonsense://x"], "give an address such as"),
         (["balancer", "--supervise", "--listen", "tcp://127.0.0.1:0"], "has no port"),
         (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
-        (["worker", "nonsense", "--root", "."], "give an address such as"),
+        (["worker", "nonsense", "--root", "."], "not a balancer's address"),
         (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
+        (
+            ["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "no_such:f"],
+            "cannot be imported",
+        ),
+        (["worker", "tcp://127.0.0.1:1=0", "--root", "."], "write NAME=WEIGHT"),
+        (["worker", "--root", "."], "Missing argument"),
     ],
 )
 def test_a_command_that_cannot_run_says_why_and_exits_with_2(capfd, words, reason):
@@ -28,10 +34,10 @@ def test_a_command_that_cannot_run_says_why_and_exits_with_2(capfd, words, reaso
     assert reason in capfd.readouterr().err
 
 
-def test_a_worker_that_finds_no_balancer_says_so_and_exits_with_2(processes):
+def test_a_worker_that_finds_no_balancer_says_so_and_exits_with_3(processes):
     command = processes("worker", "tcp://127.0.0.1:1", "--root", ".", "--until-lost", "0.2")
-    assert command.process.wait(LIMIT_S) == 2
-    command.wait_for("no balancer")
+    assert command.process.wait(LIMIT_S) == 3
+    command.wait_for("no balancer has answered for")
 
 
 def test_a_port_that_is_taken_is_one_line(processes):

@@ -12,7 +12,7 @@ import pytest
 from counterpoise.loader import LoaderError
 from counterpoise.loader.connect.pull_tracker import PullTracker
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.doctor.job import ask
+from counterpoise.tools.doctor.asking import ask
 from counterpoise.workers.daemon.heartbeats import Identity
 from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.payloads import Payloads

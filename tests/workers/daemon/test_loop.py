@@ -120,7 +120,7 @@ def work(link: Scripted, handler: Taking) -> WorkerActivity:
     activity = WorkerActivity()
     made: Any = link
     works: Any = handler
-    worker = loop._Worker(made, Identity("w", 0, 0), works, activity, Payloads())
+    worker = loop.JobWorker(made, Identity("w", 0, 0), works, activity, Payloads())
     worker.work(lambda: not (link.inbox or worker.session.tasks or worker.results), None)
     return activity
 
@@ -175,7 +175,7 @@ def get_ready(handler: Taking) -> list[Any]:
     """Let a worker with a source start, and be asked for it; return what it says of the source."""
     made: Any = Scripted(Welcome("", 1))
     works: Any = handler
-    worker = loop._Worker(made, Identity("w", 0, 0), works, WorkerActivity(), Payloads())
+    worker = loop.JobWorker(made, Identity("w", 0, 0), works, WorkerActivity(), Payloads())
     worker.say_hello()
     worker.work(lambda: not made.inbox, None)
     assert isinstance(made.sent[0], WorkerHello)

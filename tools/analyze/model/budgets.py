@@ -39,7 +39,7 @@ class BudgetCandidate:
 def omnibal_budgets(table: CostTable) -> tuple[int, ...]:
     """Return the longest sample's tokens, and as many tiles as go with that many tokens on average.
 
-    OmniBal (2024), §5.2: Q_t is the longest length, the ratio of tokens and images gives Q_v.
+    OmniBal (2025), §5.2: Q_t is the longest length, the ratio of tokens and images gives Q_v.
 
     >>> costs = np.array([[1, 300], [3, 900], [0, 600]])
     >>> omnibal_budgets(CostTable(("tiles", "tokens"), costs, np.zeros(3, np.int64)))

@@ -1,0 +1,143 @@
+"""Takes a trace: records what the server sees, and asks the peers that it hears from for theirs."""
+
+import time
+from collections import Counter
+from typing import Any
+
+from msgspec import structs
+
+from ..coordinator.state import Send
+from ..protocol.messages import Message, PeerRejected
+from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch
+from ..protocol.trace_messages import (
+    MICROSECONDS,
+    PartySpans,
+    SpanRecorder,
+    StartTrace,
+    TraceReport,
+    TraceSpans,
+    clock_ahead,
+)
+from ..transport.naming import job_of
+
+# Peers have so long to send their spans: a trainer looks at its messages between batches.
+GRACE_S = 3.0
+# Leases and requests that are remembered while they are open: more are no trace's.
+MAX_OPEN = 100_000
+MAX_NAME = 80
+# How often a peer is asked: the quickest round trip says best how far its clock is ahead.
+MOST_QUESTIONS = 8
+
+
+class Tracer:
+    """The trace that is being taken, of one job or ("" of its peer's name) of all, if any is."""
+
+    def __init__(self) -> None:
+        # When the trace is over, None while none is taken.
+        self.until: float | None = None
+        self._job = ""
+        self._begin_us = 0
+        self._own = SpanRecorder()
+        self._asked_by: set[bytes] = set()
+        self._parties: dict[bytes, PartySpans] = {}
+        self._asked = Counter[bytes]()
+        self._missing: set[bytes] = set()
+        # Since when a lease, a request or a batch is open.
+        self._open: dict[tuple[Any, ...], float] = {}
+
+    def take(self, peer: bytes, message: StartTrace | TraceSpans, now: float) -> list[Send]:
+        """Handle a message of a trace; return what to send."""
+        if isinstance(message, TraceSpans):
+            self._take_spans(peer, message)
+            return []
+        if self.until is None:
+            self._job, self._begin_us = job_of(peer), _wall_us()
+            self._own.start(message, now, self._begin_us)
+            self.until = self._own.until
+        elif self._job != job_of(peer):
+            return [Send(peer, PeerRejected("a trace of another job is taken: ask again later"))]
+        self._asked_by.add(peer)
+        return []
+
+    def received(
+        self, peer: bytes, message: Message, began: float, now: float, has_planned: bool
+    ) -> list[Send]:
+        """Record a message that was handled from `began` to now; ask its peer for its spans.
+
+        has_planned: whether a window was planned meanwhile.
+        """
+        if not isinstance(message, ProbeDone | DecodeDone | RequestBatch | Ack):
+            return []
+        if self.until is None or self._job not in ("", job_of(peer)):
+            return []
+        if isinstance(message, ProbeDone | DecodeDone):
+            is_probe = isinstance(message, ProbeDone)
+            results: Any = message.results if isinstance(message, ProbeDone) else message.items
+            since = self._open.get((Lease, message.lease), began)
+            kind = "lease to probe" if is_probe else "lease to decode"
+            self._own.add(kind, since, began, (), [each.ordinal for each in results])
+        else:
+            place = message.rank, message.step, message.microbatch
+            if isinstance(message, RequestBatch):
+                self._remember((RequestBatch, *place), began)
+            elif (since_sent := self._open.pop((Batch, *place), None)) is not None:
+                self._own.add("at the rank", since_sent, began, place)
+        self._own.add("plan" if has_planned else "handle", began, now)
+        if self._asked[peer] == MOST_QUESTIONS:
+            return []
+        self._asked[peer] += 1
+        if peer not in self._parties:
+            name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
+            self._parties[peer] = PartySpans(name[:MAX_NAME], 0, -1, ())
+            self._missing.add(peer)
+        return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
+
+    def sent(self, peer: bytes, message: Message, now: float) -> None:
+        """Record a message that is sent."""
+        if self._job not in ("", job_of(peer)):
+            return
+        if isinstance(message, Lease):
+            self._remember((Lease, message.lease), now)
+        elif isinstance(message, Batch):
+            place = message.rank, message.step, message.microbatch
+            since = self._open.pop((RequestBatch, *place), now)
+            self._own.add("request", since, now, place, [each.ordinal for each in message.items])
+            self._remember((Batch, *place), now)
+
+    def end_if_due(self, now: float) -> list[Send]:
+        """Return the report for those who asked, once all peers have answered or are late."""
+        if self.until is None or now < self.until + GRACE_S * bool(self._missing):
+            return []
+        own = self._own.take(now)
+        mine = PartySpans("balancer", 0, 0, () if own is None else own.spans)
+        report = TraceReport(self._begin_us, (mine, *self._parties.values()))
+        sent = [Send(peer, report) for peer in self._asked_by]
+        self.__init__()  # type: ignore[misc]
+        return sent
+
+    def _take_spans(self, peer: bytes, message: TraceSpans) -> None:
+        known = self._parties.get(peer)
+        if known is None:
+            return
+        if message.done:
+            self._parties[peer] = structs.replace(known, spans=message.spans)
+            self._missing.discard(peer)
+            return
+        found = clock_ahead(message.asked_us, message.got_us, message.sent_us, _wall_us())
+        if known.error_us < 0 or found[1] < known.error_us:  # the quickest of some round trips
+            self._parties[peer] = structs.replace(known, ahead_us=found[0], error_us=found[1])
+
+    def _remember(self, what: tuple[Any, ...], now: float) -> None:
+        if len(self._open) < MAX_OPEN:
+            self._open.setdefault(what, now)
+
+
+def planned_until(served: Any, peer: bytes) -> tuple[int, int] | None:
+    """Return the run of a peer's job, and the step up to which it is planned."""
+    jobs = getattr(served, "coordinators", None)
+    run = getattr(served if jobs is None else jobs().get(job_of(peer)), "run", None)
+    return None if run is None else (run.number, run.feed.step)
+
+
+def _wall_us() -> int:
+    return round(MICROSECONDS * time.time())

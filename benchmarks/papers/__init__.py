@@ -1,0 +1,1 @@
+"""`make bench NAME=papers`: tables and figures of four papers, and ours beside them."""

@@ -1,0 +1,77 @@
+"""The half of DataLoader that counts: `keep_stats=`, `stats()`, `metrics()`.
+
+A loop that counts nothing imports nothing more, and has nothing more to do for a batch.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .families import LoaderCollector
+    from .stats import LoopStats
+
+
+class MeasuredLoader:
+    """What a DataLoader counts of its loop."""
+
+    keep_stats: bool | str | Path = False
+    _stats: "LoopStats | None" = None
+    # Of a DataLoader.
+    batch_size: int | None
+    name: str = ""
+    _late: Any
+    _plain: Any
+
+    def _keep_stats(self, keep: bool | str | Path, name: str) -> None:
+        """Begin to count where it is asked for."""
+        self.keep_stats = keep
+        if keep is not False:
+            from .stats import LoopStats  # here: other loops need nothing of it
+
+            path = None if keep is True else Path(keep)
+            if path is not None and not path.parent.is_dir():
+                raise ValueError(f"keep_stats={str(path)!r}: there is no folder {path.parent}")
+            self._stats = LoopStats(path)
+            self.name = name
+
+    def stats(self, flat: bool = False) -> dict[str, Any]:
+        """Return what this loop has delivered and waited for so far; docs/metrics.md explains it.
+
+        flat: numbers by one name each, as TensorBoard, W&B and Lightning's log_dict take them.
+        ValueError without keep_stats.
+        """
+        from .stats import flattened
+
+        stats = self._need_stats("stats()")
+        connection = getattr(getattr(self._late, "made", None), "_connection", None)
+        if (session := getattr(connection, "session", None)) is not None:
+            stats.ready = len(session.batches())
+        found = stats.summary()
+        return flattened(found) if flat else found
+
+    def metrics(self) -> "LoaderCollector":
+        """Return the same for Prometheus: prometheus_client.REGISTRY.register(loader.metrics()).
+
+        ValueError without keep_stats, ImportError without prometheus_client (counterpoise[metrics])
+        when they are collected.
+        """
+        from .families import LoaderCollector
+
+        self._need_stats("metrics()")
+        return LoaderCollector(self.stats, self.name)
+
+    def _need_stats(self, what: str) -> "LoopStats":
+        if self._stats is None:
+            raise ValueError(f"{what} needs counts: give DataLoader(keep_stats=True), or a file")
+        return self._stats
+
+    def _timed(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Return a plain loop's iterator, timed if that is asked for."""
+        return iterator if self._stats is None else _timed(iterator, self, self._stats)
+
+
+def _timed(iterator: Iterator[Any], loader: Any, stats: "LoopStats") -> Iterator[Any]:
+    from .plain import TimedIterator
+
+    return TimedIterator(iterator, loader, stats)

@@ -1,0 +1,273 @@
+"""Counts what one loader has delivered, and what its loop has waited for.
+
+Time is taken where `next()` is called and where it returns. The wait for the first batch of an
+iteration (workers start, the first window is planned) is apart from the others: those are *exposed*
+waits, time that training stands still for want of data.
+"""
+
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...workers.processes.start_method import shared_numbers
+from ...workers.sources.cache_files import replace_file
+from ...workers.sources.costs import sample_nbytes
+
+logger = logging.getLogger(__name__)
+# A file of a run that goes on is at most this old.
+SAVE_S = 60.0
+# Reasons of holes that are counted apart, and characters of one; others count together.
+MOST_REASONS, REASON_CHARACTERS = 32, 60
+OTHER_REASONS = "other reasons"
+FORECAST, DELIVERED = "forecast", "delivered"
+
+
+class LoopStats:
+    """Counts of one loader in this process; `save_to` is the file that gets them, None for none.
+
+    clock: returns seconds.
+    """
+
+    def __init__(
+        self, save_to: Path | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.save_to, self._clock = save_to, clock
+        self.batches = self.steps = self.samples = self.nbytes = 0
+        self.start_s = self.wait_s = self.train_s = self.step_wait_s = 0.0
+        self.holes, self.sources = Counter[str](), Counter[str]()
+        self.costs, self.padding = Counter[str](), Counter[str]()
+        self.step_costs = Counter[str]()
+        # Of the last step, and sums over all of them, by kind and resource.
+        self.imbalance: dict[str, dict[str, float]] = {}
+        self._imbalances: dict[str, Counter[str]] = {FORECAST: Counter(), DELIVERED: Counter()}
+        self._planned_steps = 0
+        self.rank = int(os.environ.get("RANK", 0))
+        self.workers = 0
+        self.ready: int | None = None
+        self._work: MutableSequence[int] | None = None
+        self._former_work_s = 0.0
+        self._handed_out = self._new_holes = 0
+        self._step: tuple[int, int] | None = None
+        self._asked: float | None = None
+        self._returned: float | None = None
+        self._saved = self._clock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as one that has counted nothing: a copy of a loader is another loop."""
+        return LoopStats, (self.save_to,)
+
+    def new_workers(self, context: Any, count: int) -> MutableSequence[int]:
+        """Return shared numbers for new workers to add up their work in: see arena/worker.py.
+
+        context: that of multiprocessing with which they are started.
+        """
+        self._former_work_s = self.work_s or 0.0
+        self._work, self.workers = shared_numbers(context, 2 * count), count
+        return self._work
+
+    def start(self) -> None:
+        """Note that an iteration begins."""
+        self._asked = self._returned = self._step = None
+        self._handed_out = 0
+
+    def wait(self) -> None:
+        """Note that next() was called."""
+        now = self._clock()
+        if self._returned is not None:
+            self.train_s += now - self._returned
+            self._returned = now
+        self._asked = now
+
+    def take(self, parts: Iterable[tuple[Any, Any]]) -> None:
+        """Count microbatches, each with its StepInfo, that next() returns now."""
+        waited = self._end_wait()
+        for batch, info in parts:
+            if not self.batches:
+                self.rank = info.rank
+            self._count(batch, info.samples)
+            place = info.epoch, info.step
+            if place != self._step:
+                self._step, self.step_wait_s = place, 0.0
+                self.steps += 1
+                self.step_costs.clear()
+            self.costs.update(info.costs)
+            self.step_costs.update(info.costs)
+            self.padding.update(info.padding)
+            self.sources.update(info.sources)
+        self.step_wait_s += waited
+
+    def take_plain(self, batch: Any, samples: int, has_holes: bool) -> None:
+        """Count a batch of a plain loop, each of which counts as a step.
+
+        has_holes: it has fewer than its samples, by those that could not be used since the last.
+        """
+        self.step_wait_s = self._end_wait()
+        self.steps += 1
+        self._count(batch, max(0, samples - self._new_holes * has_holes))
+        self._new_holes = 0
+
+    def take_holes(self, holes: Iterable[Any]) -> None:
+        """Count samples that could not be used, by what begins their reason."""
+        for hole in holes:
+            reason = hole.reason.partition(":")[0][:REASON_CHARACTERS]
+            is_known = reason in self.holes or len(self.holes) < MOST_REASONS
+            self.holes[reason if is_known else OTHER_REASONS] += 1
+            self._new_holes += 1
+
+    def take_plan(self, plan: Any, holes: Iterable[int], names: Sequence[str]) -> None:
+        """Note how unequal the ranks' costs of a step are: a PlannedStep, the ordinals of holes."""
+        forecast, delivered = rank_costs(plan, holes)
+        self._planned_steps += 1
+        for kind, costs in ((FORECAST, forecast), (DELIVERED, delivered)):
+            found = dict(zip(names, imbalance_of(costs), strict=True))
+            self.imbalance[kind] = found
+            for name, ratio in found.items():
+                self._imbalances[kind][name] += ratio  # type: ignore[assignment]
+
+    def end(self) -> None:
+        """Note that an iteration is over."""
+        self._asked = self._returned = None
+        self.save()
+
+    def save(self) -> None:
+        """Write the file, if there is one: that of rank 3 of run.json is run-3.json."""
+        self._saved = self._clock()
+        if self.save_to is None:
+            return
+        path = self.save_to
+        if self.rank:
+            path = path.with_stem(f"{path.stem}-{self.rank}")
+        if not replace_file(path, (json.dumps(self.summary(), indent=1) + "\n").encode()):
+            self.save_to = None  # no reason to end a run
+            logger.warning("%s could not be written: its loop's stats are kept no longer", path)
+
+    @property
+    def work_s(self) -> float | None:
+        """Seconds that workers were at work, None where they do not say."""
+        return None if self._work is None else self._former_work_s + sum(self._work[::2]) / 1e9
+
+    def summary(self) -> dict[str, Any]:
+        """Return all counts as JSON-able values, units in their names."""
+        seconds = self.start_s + self.wait_s + self.train_s
+        running = self.wait_s + self.train_s
+        work_s = self.work_s
+        return {
+            "rank": self.rank,
+            "batches": self.batches,
+            "steps": self.steps,
+            "samples": self.samples,
+            "bytes": self.nbytes,
+            "start_seconds": self.start_s,
+            "wait_seconds": self.wait_s,
+            "train_seconds": self.train_s,
+            "wait_share": _share(self.wait_s, running),
+            "wait_seconds_per_step": _share(self.wait_s, self.steps),
+            "last_step_wait_seconds": self.step_wait_s,
+            "samples_per_second": _share(self.samples, seconds),
+            "bytes_per_second": _share(self.nbytes, seconds),
+            "workers": self.workers,
+            "work_seconds": work_s,
+            "worker_busy_share": work_s and min(1.0, _share(work_s, self.workers * seconds)),
+            "queue_batches": self.queue_batches,
+            "holes": dict(self.holes),
+            "sources": dict(self.sources),
+            "costs": dict(self.costs),
+            "padding": dict(self.padding),
+            "padding_share": {
+                name: _share(padded, self.costs[name]) for name, padded in self.padding.items()
+            },
+            "step_costs": dict(self.step_costs),
+            "imbalance": self.imbalance,
+            "mean_imbalance": {
+                kind: {name: total / self._planned_steps for name, total in sums.items()}
+                for kind, sums in self._imbalances.items()
+                if sums
+            },
+        }
+
+    @property
+    def queue_batches(self) -> int | None:
+        """Batches that are made and not handed out, None where nobody knows."""
+        if self.ready is not None:
+            return self.ready
+        return None if self._work is None else max(0, self._done - self._handed_out)
+
+    @property
+    def _done(self) -> int:
+        return 0 if self._work is None else sum(self._work[1::2])
+
+    def _end_wait(self) -> float:
+        """Return the exposed seconds of the wait that ends now."""
+        now = self._clock()
+        waited = 0.0 if self._asked is None else now - self._asked
+        is_first, self._returned, self._asked = self._returned is None, now, None
+        if is_first:
+            self.start_s += waited
+            return 0.0
+        self.wait_s += waited
+        if now > self._saved + SAVE_S:
+            self.save()
+        return waited
+
+    def _count(self, batch: Any, samples: int) -> None:
+        self.batches += 1
+        self._handed_out += 1
+        self.samples += samples
+        self.nbytes += sample_nbytes(batch)
+
+
+def rank_costs(plan: Any, holes: Iterable[int]) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return what a step's ranks cost (ranks, resources): by the plan, and without holes."""
+    ranks = plan.batch.ranks
+    counts = [sum(len(each.ordinals) for each in rank) for rank in ranks]
+    ordinals = chain.from_iterable(each.ordinals for rank in ranks for each in rank)
+    rows = np.fromiter(ordinals, np.int64, sum(counts)) - plan.start
+    owners, costs = np.repeat(np.arange(len(ranks)), counts), plan.costs[rows]
+    forecast = np.zeros((len(ranks), costs.shape[1]), np.int64)
+    np.add.at(forecast, owners, costs)
+    is_hole = np.isin(rows, np.array(list(holes), np.int64) - plan.start)
+    if not is_hole.any():
+        return forecast, forecast
+    delivered = forecast.copy()
+    np.subtract.at(delivered, owners[is_hole], costs[is_hole])
+    return forecast, delivered
+
+
+def imbalance_of(costs: np.ndarray[Any, Any]) -> list[float]:
+    """Return for each resource the most of a rank over the mean of all; 1 where none has any.
+
+    >>> imbalance_of(np.array([[3, 0], [1, 0]]))
+    [1.5, 1.0]
+    """
+    means = costs.mean(axis=0)
+    return [
+        float(most / mean) if mean else 1.0
+        for most, mean in zip(costs.max(axis=0), means, strict=True)
+    ]
+
+
+def flattened(summary: Mapping[str, Any], name: str = "loader") -> dict[str, float]:
+    """Return the numbers of a summary by one name each, as loggers of scalars take them.
+
+    >>> flattened({"steps": 2, "holes": {"OSError": 1}, "work_seconds": None})
+    {'loader/steps': 2, 'loader/holes/OSError': 1}
+    """
+    found: dict[str, float] = {}
+    for key, value in summary.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{name}/{key}")
+        elif value is not None:
+            found[f"{name}/{key}"] = value
+    return found
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,117 @@
+"""Jobs of one balancer see nothing of each other: tried with keys, names, tokens and addresses."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import zmq
+
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import (
+    JobList,
+    ListJobs,
+    PeerRejected,
+    RankHello,
+    WorkerHello,
+)
+from counterpoise.balancer.protocol.payload_messages import PulledPayloads, PullPayloads
+from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
+from counterpoise.balancer.server.jobs import JobRouter
+from counterpoise.balancer.server.loop import new_credentials
+from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair, peer_keys
+from counterpoise.balancer.transport.naming import peer_name
+from counterpoise.balancer.transport.sockets import connect, receive, send
+from counterpoise.workers.daemon.payloads import served_by
+from counterpoise.workers.serving.server import PullServer
+from tests.balancer.coordinator.cluster import JOB
+from tests.security.key_party import LIMIT_S, SAMPLES, Party, Peer, keygen, make
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bound(tmp_path_factory):
+    """A folder of keys, some of which are good for one job."""
+    folder = tmp_path_factory.mktemp("bound") / "keys"
+    for job in ("a", "b"):
+        keygen(folder, "--job", job)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(bound, root):
+    """A balancer with the jobs a and b, each with a worker that serves, and its batches."""
+    credentials = functools.partial(new_credentials, has_keys=True)
+    jobs = JobRouter(lambda: Coordinator(make_credentials=credentials))
+    party = Party(bound / "balancer", coordinator=jobs)
+    kept = [PullServer("tcp://127.0.0.1:*", 1 << 20, new_pair("worker")) for _ in "ab"]
+    loaders = {job: make(party.address, bound / f"trainer-{job}") for job in "ab"}
+    with ThreadPoolExecutor(2) as pool:
+        begun = {job: pool.submit(lambda it: [*it], loader) for job, loader in loaders.items()}
+        for job, server in zip("ab", kept, strict=True):
+            party.wait(lambda job=job: job in jobs.names(0.0))
+            carried = served_by(server, server.endpoint)
+            party.work(root, f"w{job}", bound / f"worker-{job}", job=job, payloads=carried)
+        found = {
+            job: [s for batch in each.result(LIMIT_S) for s in batch] for job, each in begun.items()
+        }
+    yield party, jobs, found
+    for loader in loaders.values():
+        loader.close()
+    party.close()
+    for server in kept:
+        server.close()
+
+
+def ask(served, bound, owner, role, job, message):
+    """Return what the balancer says to a message in a job's name, with a key of `owner`'s."""
+    keys = peer_keys(bound / f"{role}-{owner}", role)
+    with Peer(served[0].address, keys, peer_name(job, "asker"), message) as peer:
+        return peer.answer()
+
+
+def test_each_job_has_its_samples(served):
+    assert [len(found) for found in served[2].values()] == [SAMPLES, SAMPLES]
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("trainer", RankHello((0,), to_json(JOB))),
+        ("trainer", GetStatus()),
+        ("worker", WorkerHello("wa", 9, "host", 0)),
+        ("worker", ListJobs()),
+    ],
+)
+def test_a_key_speaks_only_in_its_job_s_name(served, bound, role, message):
+    refused = ask(served, bound, "b", role, "a", message)
+    assert isinstance(refused, PeerRejected)
+    assert "this key is for job b only" in refused.reason
+
+
+def test_a_job_s_key_is_told_of_no_other_job(served, bound):
+    assert ask(served, bound, "b", "worker", "b", ListJobs()) == JobList(("b",))
+    assert isinstance(ask(served, bound, "b", "worker", "", ListJobs()), PeerRejected)
+    status = ask(served, bound, "b", "trainer", "b", GetStatus())
+    assert isinstance(status, StatusReport)
+    assert [note.name for note in status.worker_statuses] == ["wb"]
+
+
+def pull(server, pair, token):
+    """Return what a worker answers a rank that connects with this pair, None if nothing."""
+    keys = PeerKeys(KeyPair("trainer", pair.public, pair.secret), server.key)
+    with zmq.Context() as context, connect(context, server.address, b"thief", keys) as socket:
+        send(socket, PullPayloads(1, token, (1,)))
+        wait_ms = 1000 * LIMIT_S if pair is server else 500
+        received = receive(socket) if socket.poll(wait_ms) else None
+        return None if received is None else received[0]
+
+
+def test_a_job_s_credentials_open_no_other_job_s_worker(served):
+    jobs = served[1]._jobs
+    a, b = (next(iter(jobs[job].coordinator.workers.values())).serves for job in "ab")
+    assert a.address != b.address
+    assert (a.public, a.secret) != (b.public, b.secret)
+    assert isinstance(pull(a, a, a.token), PulledPayloads)
+    assert pull(a, b, a.token) is None

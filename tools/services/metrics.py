@@ -1,0 +1,215 @@
+"""Metrics of a balancer and of a worker for Prometheus: `--metrics PORT`.
+
+A scrape is answered in a thread of its own, and a coordinator is for one thread: so the balancer's
+loop makes the status report, the one that `counterpoise doctor` shows, when it is asked next, which
+is after every message and once a second. Nothing is counted for it.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from ...balancer.protocol.status_messages import StatusReport
+from ...loader.metrics.families import Family, Point, prometheus_families
+from ...workers.daemon.source_handler import SourceHandler
+from ..doctor.figures import busy_share, decode_rate
+
+logger = logging.getLogger("counterpoise")
+
+# A loop that does not turn for so long is not running: the scrape fails.
+ANSWER_S = 5.0
+JOB = "training_job"
+
+
+# Name, kind, what it says, and what gives its value, of the report or of one of its peers.
+Row = tuple[str, Literal["counter", "gauge"], str, Callable[[Any], float | None]]
+
+
+def _families(rows: tuple[Row, ...], *labels: str) -> dict[Family, Callable[[Any], float | None]]:
+    return {
+        Family(f"counterpoise_balancer_{name}", kind, about, (JOB, *labels)): value
+        for name, kind, about, value in rows
+    }
+
+
+_OF_JOB = _families((
+    ("workers", "gauge", "Workers that are connected.", lambda s: s.workers),
+    ("trainers", "gauge", "Trainer processes that are connected.", lambda s: s.trainers),
+    ("epoch", "gauge", "Epoch of the run, -1 for none.", lambda s: s.epoch),
+    ("step", "gauge", "Earliest step that some rank lacks a part of, -1.", lambda s: s.front),
+    ("buffer_bytes", "gauge", "Decoded samples held for ranks.", lambda s: s.held_bytes),
+    ("buffer_limit_bytes", "gauge", "The most of them: buffer_bytes.", lambda s: s.budget_bytes),
+    ("leases", "gauge", "Leases that workers have now.", lambda s: s.leases),
+    ("holes", "gauge", "Samples of this run that could not be used.", lambda s: s.holes),
+    ("leases_expired_total", "counter", "Leases not answered in time.", lambda s: s.expired),
+    ("workers_lost_total", "counter", "Workers that died or fell silent.", lambda s: s.lost),
+    ("workers_rejected_total", "counter", "Workers turned away.", lambda s: s.turned_away),
+    ("messages_refused_total", "counter", "Messages and peers refused.", lambda s: s.refused),
+    ("messages_dropped_total", "counter", "Messages late or repeated.", lambda s: s.dropped),
+    ("failed", "gauge", "Whether the run has ended with an error.", lambda s: bool(s.trouble)),
+))  # fmt: skip
+_OF_WORKER = _families((
+    ("worker_probed_samples_total", "counter", "Samples it has measured.", lambda w: w.probed),
+    ("worker_decoded_samples_total", "counter", "Samples it has decoded.", lambda w: w.decoded),
+    ("worker_failed_samples_total", "counter", "Samples it could not use.", lambda w: w.failed),
+    ("worker_payload_bytes_total", "counter", "Bytes that it has decoded.", lambda w: w.nbytes),
+    ("worker_leases", "gauge", "Leases that it has now.", lambda w: w.leases),
+    ("worker_busy_ratio", "gauge", "Share of the last 30 s at work.", busy_share),
+    ("worker_decode_rate", "gauge", "Samples decoded in a second of work, of the last 30 s.",
+     lambda w: decode_rate(w) or None),
+    ("worker_silence_seconds", "gauge", "Time since its last message.",
+     lambda w: w.last_message_ms / 1000),
+), "worker")  # fmt: skip
+_OF_RANKS = _families((
+    ("rank_waiting", "gauge", "Whether it has waited for a second.", lambda r: r.is_waiting),
+    ("rank_blocked_seconds_total", "counter", "Exposed waits for microbatches.",
+     lambda r: r.waited_ms / 1000),
+    ("rank_request_age_seconds", "gauge", "Age of its oldest open request.",
+     lambda r: r.oldest_request_ms / 1000 if r.oldest_request_ms >= 0 else None),
+), "ranks")  # fmt: skip
+BALANCER_FAMILIES: tuple[Family, ...] = (*_OF_JOB, *_OF_WORKER, *_OF_RANKS)
+
+
+def balancer_points(reports: Mapping[str, StatusReport]) -> dict[str, list[Point]]:
+    """Return the values of status reports, by job, by the names of their metrics."""
+    found: dict[str, list[Point]] = {each.name: [] for each in BALANCER_FAMILIES}
+    for job, report in reports.items():
+        peers: list[tuple[tuple[str, ...], Any, Any]] = [((job,), _OF_JOB, report)]
+        peers += [((job, each.name), _OF_WORKER, each) for each in report.worker_statuses]
+        peers += [((job, each.ranks), _OF_RANKS, each) for each in report.trainer_statuses]
+        for labels, families, told in peers:
+            for family, value_of in families.items():
+                if (value := value_of(told)) is not None:
+                    found[family.name].append((labels, float(value)))
+    return found
+
+
+class ReportOnRequest:
+    """Status reports that another thread asks for, and the loop's makes.
+
+    make: returns them by job; it is called by the thread that calls `stop`.
+    """
+
+    def __init__(self, make: Callable[[], Mapping[str, StatusReport]]) -> None:
+        self._make = make
+        self._asked, self._made = threading.Event(), threading.Condition()
+        self._reports: Mapping[str, StatusReport] | None = None
+
+    def watch(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """Return `stop` for the loop, which also makes the reports that are asked for."""
+
+        def stop_or_report() -> bool:
+            if self._asked.is_set():
+                self._asked.clear()
+                with self._made:
+                    self._reports = self._make()
+                    self._made.notify_all()
+            return stop()
+
+        return stop_or_report
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is is known when it is collected."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield prometheus_client's families; TimeoutError where the loop does not turn."""
+        with self._made:
+            self._reports = None
+            self._asked.set()
+            if not self._made.wait_for(lambda: self._reports is not None, ANSWER_S):
+                raise TimeoutError(f"the balancer's loop has not turned for {ANSWER_S:g} s")
+            points = balancer_points(self._reports or {})
+        yield from prometheus_families(BALANCER_FAMILIES, points, {})
+
+
+def _worker(name: str, about: str, *labels: str) -> Family:
+    return Family(f"counterpoise_worker_{name}", "counter", about, (JOB, *labels))
+
+
+PROBED, DECODED = "probe", "decode"
+WORKER_SAMPLES = _worker("samples_total", "Samples that were measured or decoded.", "work")
+WORKER_SECONDS = _worker("work_seconds_total", "Time at this work, of all threads.", "work")
+WORKER_FAILED = _worker("failed_samples_total", "Samples that could not be used.", "work")
+WORKER_BYTES = _worker("payload_bytes_total", "Bytes of the samples that were decoded.")
+WORKER_FAMILIES = (WORKER_SAMPLES, WORKER_SECONDS, WORKER_FAILED, WORKER_BYTES)
+
+
+class WorkCounts:
+    """What a worker has done for each of its jobs, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+
+    def handler(self, job: str, *given: Any, **named: Any) -> SourceHandler:
+        """Return a job's handler, whose work is counted."""
+        made = CountingHandler(*given, **named)
+        made.counts, made.job = self.counts, job
+        return made
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is is known when it is collected."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield prometheus_client's families."""
+        points: dict[str, list[Point]] = {each.name: [] for each in WORKER_FAMILIES}
+        for (name, labels), count in list(self.counts.items()):
+            points[name].append((labels, count))
+        return prometheus_families(WORKER_FAMILIES, points, {})
+
+
+class CountingHandler(SourceHandler):
+    """A worker's handler that counts what it does."""
+
+    counts: defaultdict[tuple[str, tuple[str, ...]], float]
+    job: str
+
+    def probe(self, ref: Any, epoch: int) -> Any:
+        """Measure a sample."""
+        return self._counted(PROBED, super().probe, ref, epoch)
+
+    def decode(self, ref: Any, epoch: int) -> Any:
+        """Decode a sample."""
+        found = self._counted(DECODED, super().decode, ref, epoch)
+        nbytes = sum(memoryview(each).nbytes for each in found.buffers)
+        self.counts[WORKER_BYTES.name, (self.job,)] += nbytes
+        return found
+
+    def _counted(self, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
+        since, labels = time.monotonic(), (self.job, kind)
+        try:
+            found = work(ref, epoch)
+        except Exception:
+            self.counts[WORKER_FAILED.name, labels] += 1
+            raise
+        # What a thread has loaded ahead took longer than it was waited for.
+        seconds = max(time.monotonic() - since, getattr(found, "load_s", 0.0))
+        self.counts[WORKER_SAMPLES.name, labels] += 1
+        self.counts[WORKER_SECONDS.name, labels] += seconds
+        return found
+
+
+def serve_metrics(where: str, collector: Any) -> None:
+    """Serve a collector, and what prometheus_client says of this process, over HTTP.
+
+    where: PORT (on all interfaces), or HOST:PORT. Raises ValueError for anything else, and where
+    prometheus_client is missing; OSError where the port is taken.
+    """
+    host, _, port = where.rpartition(":")
+    if not port.isdecimal() or int(port) >= 1 << 16:
+        raise ValueError(f"--metrics {where}: give a PORT, or HOST:PORT")
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ValueError(
+            "--metrics needs prometheus_client: pip install counterpoise[metrics]"
+        ) from error
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
+    registry.register(collector)
+    server, _ = prometheus_client.start_http_server(int(port), host or "0.0.0.0", registry)
+    logger.info("metrics at http://%s:%d/metrics", host or "0.0.0.0", server.server_port)

@@ -1,0 +1,1 @@
+"""The command `counterpoise top`: a running job, live."""

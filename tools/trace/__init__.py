@@ -1,0 +1,1 @@
+"""The command `counterpoise trace`: what each party of a job did when, for a few seconds."""

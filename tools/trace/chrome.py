@@ -1,0 +1,77 @@
+"""Makes Chrome's trace-event JSON, which Perfetto opens, of what a balancer reports: pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from ...balancer.protocol.trace_messages import PartySpans, Span, TraceReport
+from ...workers.sources.visible_text import visible
+
+# A sample's way: where an arrow begins, and where it ends.
+FROM, TO = ("probe", "decode"), ("carry, until asked for",)
+Json = dict[str, Any]
+
+
+def trace_events(report: TraceReport) -> Json:
+    """Return the trace: a process for each party, a row for each kind of span, arrows of samples.
+
+    All times are the balancer's, in microseconds since the trace began.
+    """
+    events: list[Json] = []
+    for number, party in enumerate(report.parties):
+        events += _party_events(number, party, report.begin_us)
+    return {"traceEvents": [*events, *_arrows(events)], "displayTimeUnit": "ms"}
+
+
+def _party_events(number: int, party: PartySpans, begin_us: int) -> Iterator[Json]:
+    clock = f"clock {party.ahead_us / 1000:+.2f} ms, within {party.error_us / 1000:.2f} ms"
+    name = visible(party.name) + (f" ({clock})" if number and party.error_us >= 0 else "")
+    yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+    rows: dict[tuple[str, int], int] = {}
+    for span, row in _in_rows(party.spans):
+        if (span.kind, row) not in rows:
+            rows[span.kind, row] = len(rows)
+            named = {"name": visible(span.kind)}
+            yield {
+                "ph": "M", "name": "thread_name", "pid": number, "tid": rows[span.kind, row],
+                "args": named,
+            }  # fmt: skip
+        args: Json = {"samples": list(span.ordinals)}
+        if len(span.place) == 3:
+            args |= dict(zip(("rank", "step", "microbatch"), span.place, strict=True))
+        yield {
+            "ph": "X", "name": visible(span.kind), "cat": "counterpoise", "pid": number,
+            "tid": rows[span.kind, row], "ts": span.begin_us - party.ahead_us - begin_us,
+            "dur": max(0, span.end_us - span.begin_us), "args": args,
+        }  # fmt: skip
+
+
+def _in_rows(spans: tuple[Span, ...]) -> Iterator[tuple[Span, int]]:
+    """Yield spans with the first row of their kind in which they overlap no other."""
+    ends: defaultdict[str, list[int]] = defaultdict(list)
+    for span in sorted(spans, key=lambda each: each.begin_us):
+        own = ends[span.kind]
+        free = (row for row, end in enumerate(own) if end <= span.begin_us)
+        row = next(free, len(own))
+        own[row:] = [span.end_us, *own[row + 1 :]]
+        yield span, row
+
+
+def _arrows(events: list[Json]) -> Iterator[Json]:
+    """Yield an arrow for each sample, from where it was decoded last to the rank that got it."""
+    decoded: dict[int, Json] = {}
+    spans = sorted((each for each in events if each["ph"] == "X"), key=lambda each: each["ts"])
+    for event in spans:
+        if event["name"] in FROM:
+            decoded |= dict.fromkeys(event["args"]["samples"], event)
+    for event in spans:
+        for ordinal in event["args"]["samples"] if event["name"] in TO else ():
+            if (begin := decoded.get(ordinal)) is None:
+                continue
+            same = {"name": "sample", "cat": "sample", "id": ordinal}
+            end_us = begin["ts"] + begin["dur"]
+            yield {"ph": "s", **same, "pid": begin["pid"], "tid": begin["tid"], "ts": end_us}
+            yield {
+                "ph": "f", "bp": "e", **same, "pid": event["pid"], "tid": event["tid"],
+                "ts": max(end_us, event["ts"]),
+            }  # fmt: skip

@@ -1,0 +1,109 @@
+"""Keeps a fleet: asks the balancer how the job goes, and has the engine start or drain workers."""
+
+import logging
+import time
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from ...balancer.protocol.status_messages import GetStatus, StatusReport
+from ...balancer.transport.finding import find_address
+from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.naming import peer_name
+from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
+from .engine import Engine
+from .scaling import FleetSize, Look, next_scale
+
+logger = logging.getLogger(__name__)
+LOOK_S, SILENT_LOOKS = 1.0, 10
+# Workers that have not come are named this long after they were asked for, and again.
+SAY_S = 30.0
+# A request that is younger than this may be answered in a moment.
+PROMPT_MS = 200
+
+
+class FleetControl:
+    """Workers of an engine, as many as the job needs: at least bounds[0], at most bounds[1].
+
+    trainers: how many trainer processes the balancer had when it was asked last.
+    """
+
+    def __init__(self, engine: Engine, bounds: tuple[int, int], keys: PeerKeys | None) -> None:
+        """keys: a trainer's, where the balancer wants them."""
+        self.engine, self.bounds = engine, bounds
+        self.trainers = 0
+        self._keys = keys
+        self.resize(bounds[0])
+        self._say_at = time.monotonic() + SAY_S
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers now, within the bounds; the job's needs decide from then on."""
+        smallest, largest = self.bounds
+        now = time.monotonic()
+        self._scale = FleetSize(min(max(workers, smallest), largest), now, quiet_since=now)
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Keep the fleet until `stop` returns true, then end it."""
+        try:
+            while not stop():
+                if address := find_address(self.engine.address()):
+                    self._follow(address, stop)
+                else:
+                    self.turn(None, time.monotonic())
+                    time.sleep(LOOK_S)
+        finally:
+            self.engine.stop()
+
+    def _follow(self, address: str, stop: Callable[[], bool]) -> None:
+        """Follow the balancer at an address, as long as it answers: it may be elsewhere then."""
+        name, silent = peer_name("", "fleet"), 0
+        with zmq.Context() as context, connect(context, address, name, self._keys) as peer:
+            while not stop() and silent < SILENT_LOOKS:
+                report = _ask(peer)
+                silent = 0 if report is not None else silent + 1
+                self.turn(report, time.monotonic())
+
+    def turn(self, report: StatusReport | None, now: float) -> None:
+        """Start or drain workers after a report; None where the balancer gave none."""
+        before = self._scale.workers
+        if report is not None:
+            self.trainers = report.trainers
+            self._scale = next_scale(self._scale, look_at(report), self.bounds, now)
+            self._say(report.workers, now)
+        workers = self._scale.workers
+        if workers != before:
+            logger.info("%d workers in place of %d", workers, before)
+        self.engine.start(workers)
+        self.engine.drain(workers)
+
+    def _say(self, here: int, now: float) -> None:
+        """Log from time to time how many workers have not come; they come where trainers are."""
+        missing = self._scale.workers - here
+        if missing <= 0 or not self.trainers:
+            self._say_at = now + SAY_S
+        elif now >= self._say_at:
+            self._say_at = now + SAY_S
+            of = self._scale.workers
+            logger.warning("%d of %d workers have not come: %s", missing, of, self.engine.hint)
+
+
+def look_at(report: StatusReport) -> Look:
+    """Return what a report says of who waits, and who works."""
+    trainers, workers = report.trainer_statuses, report.worker_statuses
+    behind = [each.is_waiting or each.oldest_request_ms > PROMPT_MS for each in trainers]
+    busy = [
+        min(1.0, (each.recent_probe_ms + each.recent_decode_ms) / each.recent_ms)
+        for each in workers
+        if each.recent_ms > 0
+    ]
+    return Look(report.workers, fmean(behind or [False]), fmean(busy or [0.0]))
+
+
+def _ask(peer: Any) -> StatusReport | None:
+    """Return a balancer's report, after LOOK_S; None without an answer in that time."""
+    send(peer, GetStatus())
+    found, until = None, time.monotonic() + LOOK_S
+    while (left := until - time.monotonic()) > 0:
+        if peer.poll(int(1000 * left) + 1) and (received := receive(peer)) is not None:
+            found = received[0]
+    return found if isinstance(found, StatusReport) else None
