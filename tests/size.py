@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 87_680,
-    WHEEL: 88_090,
-    PLAIN: 6_230,
-    BALANCED: 19_140,
-    REMOTE: 6_500,
+    PRODUCT: 96_150,
+    WHEEL: 96_560,
+    PLAIN: 6_380,
+    BALANCED: 19_360,
+    REMOTE: 6_580,
 }
 
 _LOOP = """

@@ -73,7 +73,9 @@ def job_command(
         task = progress.add_task("plan", total=None, live="")
 
         def look(continued: int, evaluated: int) -> None:
-            progress.update(task, live=f"{continued:,} beginnings, {evaluated:,} steps simulated")
+            progress.update(
+                task, live=f"{continued:,} partial plans, {evaluated:,} steps simulated"
+            )
 
         job = Job(
             found, given, gpus, memory_limit(memory_gb, given), batch, samples.amounts,
