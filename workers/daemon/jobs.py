@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # A balancer is asked this often which jobs it has; one is closed that has not been for so long.
 ASK_S, ABSENT_S = 0.5, 10.0
+# A worker that is to end waits no longer for a balancer that has been silent so long.
+GONE_S = 4.0
 # Of a balancer that is silent the log says so, first after the one time, then after the other.
 SAY_S, SAY_AGAIN_S = 5.0, 30.0
 
@@ -180,13 +182,17 @@ class JobsWorker:
 
     def _may_end(self, drain_s: float) -> bool:
         """Return whether to end without the balancers' Bye, which heartbeats ask for."""
-        now = time.monotonic()
-        workers = [each.worker for each in self._sessions.values()]
+        now, sessions = time.monotonic(), self._sessions.values()
         if math.isinf(self._leave_at):
             self._leave_at = now + drain_s
-            for each in workers:
-                each.activity.leaving = True
-        return now >= self._leave_at or all(each.session.state != SERVING for each in workers)
+            for each in sessions:
+                each.worker.activity.leaving = True
+        # A balancer that has gone will not say that nothing is needed.
+        needed = (
+            each.worker.session.state == SERVING and now < each.finder.heard_at + GONE_S
+            for each in sessions
+        )
+        return now >= self._leave_at or not any(needed)
 
     def _turn(self, until_lost_s: float | None) -> str | None:
         """Do what is due, and a piece of work; return why this worker is to end, None if not."""
