@@ -22,7 +22,7 @@ from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.registry import open_source
 
-LIMIT_S = 20
+LIMIT_S = 120
 SAMPLES = 12
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 
