@@ -17,8 +17,7 @@ NEW = {
     "growing_data", "fields", "transport", "decode_threads", "worker_restarts",
     "balance", "rank", "ranks", "virtual_ranks", "process_group", "topology", "name", "cost",
     "key", "balancer", "keys", "on_error", "dead_letter", "max_errors", "buffer_bytes",
-    "skip_keys",
-    "job",
+    "skip_keys", "job", "fleet", "keep_stats",
 }  # fmt: skip
 
 

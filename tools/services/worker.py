@@ -14,6 +14,7 @@ import click
 import torch
 
 from ...balancer.server.malloc import keep_freed_memory
+from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...balancer.transport.naming import checked_job, peer_name
@@ -185,7 +186,8 @@ def command(
     with own_generators(), stop_on_signal() as stop:
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
-            raise RefusedWorkerError(reason)
+            # a job may be the first to say that a key is allowed no more
+            raise ValueError(reason) if NOT_ALLOWED in reason else RefusedWorkerError(reason)
     logger.info("ends: what was done has been sent", extra={"event": "drain", "worker": name})
 
 
