@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -66,6 +67,9 @@ def _remove_if_dead(address: Path) -> None:
     """
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         found = address.stat()
+        # At a folder, such as one of keys, nobody listens either.
+        if not stat.S_ISSOCK(found.st_mode):
+            return
         if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW_S:
             return
         probe.setblocking(False)

@@ -51,15 +51,19 @@ def test_the_next_start_removes_those_of_processes_that_were_killed(
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
         monkeypatch.setattr(tempfile, "tempdir", root)
-        made = {name: Path(make_socket_directory()) for name in ("dead", "alive", "new", "empty")}
+        made = {
+            name: Path(make_socket_directory())
+            for name in ("dead", "alive", "new", "empty", "keys")
+        }
         with listen_in(str(made["dead"])), listen_in(str(made["new"])):
             pass  # closed: nobody listens there any more
+        (made["keys"] / "balancer").mkdir()
         with listen_in(str(made["alive"])):
-            for name in ("dead", "alive"):
+            for name in ("dead", "alive", "keys"):
                 os.utime(made[name] / "balancer", (0, 0))
             make_socket_directory()
             left = {name for name, each in made.items() if each.exists()}
-    assert left == {"alive", "new", "empty"}
+    assert left == {"alive", "new", "empty", "keys"}
 
 
 def test_another_directory_is_left_alone(tmp_path: Path) -> None:
