@@ -7,6 +7,7 @@ connects under another peer's name would get what is sent to that one.
 
 import os
 import re
+import sys
 
 # The job of those that name none, where nothing started them that gives runs a name.
 DEFAULT_JOB = "default"
@@ -15,6 +16,8 @@ _SEPARATOR = "|"
 _JOB = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_JOB - 1}}}")
 # The names of runs of torchrun (without --rdzv-id "none"), Slurm and Ray.
 _RUN_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "RAY_JOB_ID")
+# What RAY_JOB_ID is in the processes of Ray's workers, whatever job they are of.
+_NO_RAY_JOB = "ffffffff"
 # Characters of the readable part of a name: a ROUTER takes 255 in all.
 _READABLE = 120
 
@@ -37,6 +40,8 @@ def default_job() -> str:
     """Return the job's name where none is given: the run id of torchrun, Slurm or Ray."""
     found = (os.environ.get(name, "") for name in _RUN_IDS)
     given = next((each for each in found if each not in ("", "none")), DEFAULT_JOB)
+    if given == _NO_RAY_JOB and (ray := sys.modules.get("ray")) is not None:
+        given = ray.get_runtime_context().get_job_id()
     return re.sub(r"[^A-Za-z0-9._-]", "-", given).lstrip("._-")[:MAX_JOB] or DEFAULT_JOB
 
 

@@ -1,6 +1,8 @@
 """The jobs of one balancer: who is heard by whom, how long a job stays, and what the log says."""
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +152,16 @@ def test_the_default_job_is_the_run_s_id(monkeypatch, variables, name):
         monkeypatch.setenv(each, value)
     assert default_job() == checked_job(name) == name
     assert job_of(peer_name(name, "rank-0")) == name
+
+
+def test_in_a_process_of_ray_the_job_is_that_of_rays_context(monkeypatch):
+    for each in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv("RAY_JOB_ID", "ffffffff")
+    context = SimpleNamespace(get_job_id=lambda: "03000000")
+    ray = SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert default_job() == "03000000"
 
 
 def test_a_peer_s_name_fits_and_cannot_be_guessed():
