@@ -1,6 +1,7 @@
 """What every test shares: a clean import path, the real data when present, fixed randomness."""
 
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -71,6 +72,18 @@ def _no_process_group_left() -> Iterator[None]:
     yield
     distributed = sys.modules.get("torch.distributed")
     assert distributed is None or not distributed.is_initialized()
+
+
+@pytest.fixture(autouse=True)
+def _no_log_left() -> Iterator[None]:
+    """Take back what a service's command, run in this process, has set up: it logs to this test."""
+    # pytest's own handlers come and go around a test's phases.
+    level, before = logging.root.level, {*logging.root.handlers}
+    yield
+    for handler in {*logging.root.handlers} - before:
+        if type(handler) is logging.StreamHandler:
+            logging.root.removeHandler(handler)
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
