@@ -77,12 +77,11 @@ def _no_process_group_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_log_left() -> Iterator[None]:
     """Take back what a service's command, run in this process, has set up: it logs to this test."""
-    # pytest's own handlers come and go around a test's phases.
-    level, before = logging.root.level, {*logging.root.handlers}
+    level = logging.root.level
     yield
-    for handler in {*logging.root.handlers} - before:
-        if type(handler) is logging.StreamHandler:
-            logging.root.removeHandler(handler)
+    # pytest's own handlers are of classes of its own.
+    for handler in [each for each in logging.root.handlers if type(each) is logging.StreamHandler]:
+        logging.root.removeHandler(handler)
     logging.root.setLevel(level)
 
 
