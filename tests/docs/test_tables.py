@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Balance
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from counterpoise.sched.runtime import families
@@ -51,6 +52,17 @@ def test_the_tables_of_arguments_are_the_constructors() -> None:
         assert value == parameters[name], name
 
 
+def test_the_options_of_balance_are_told_with_their_defaults() -> None:
+    told = {
+        name: eval(value)
+        for cells in rows("balance", "option")
+        for name, value in zip(cells[0].split(", "), cells[1].split("`, `"), strict=True)
+        for name, value in [(name.strip("`"), value.strip("`"))]
+    }
+    defaults = inspect.signature(Balance).parameters
+    assert told == {name: each.default for name, each in defaults.items()}
+
+
 def test_what_only_balanced_loaders_take_is_marked() -> None:
     for name, _, where, _ in rows("arguments", "argument")[17:]:
         if where == "balanced":
@@ -61,7 +73,7 @@ def test_what_only_balanced_loaders_take_is_marked() -> None:
 @pytest.mark.parametrize(("column", "collate"), [(1, collate_padded), (2, collate_packed)])
 def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: object) -> None:
     batch = collate(SAMPLES)  # type: ignore[operator]
-    fields = rows("batches", "field")[len(SAMPLES[0]) :]  # after the table of a sample's
+    fields = rows("batch-fields", "field")[len(SAMPLES[0]) :]  # after the table of a sample's
     told = {row[0].strip("`"): row for row in fields}
     assert {name for name, row in told.items() if row[column] != "-"} == set(batch)
     for name, row in told.items():
@@ -79,7 +91,7 @@ def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: obje
 def test_the_rules_of_both_layouts_are_told() -> None:
     told = {
         name: re.findall(r'"(.*)"', row[1])[0]
-        for row in rows("batches", "fields")
+        for row in rows("batch-fields", "fields")
         for name in re.findall(r"`(\w+)`", row[0])
     }
     for base, rules in RULES.items():
@@ -89,7 +101,7 @@ def test_the_rules_of_both_layouts_are_told() -> None:
 
 def test_the_fields_of_a_stepinfo_are_told() -> None:
     told = {
-        name for row in rows("batches", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
+        name for row in rows("batch-fields", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
     }
     properties = {name for name, each in vars(StepInfo).items() if isinstance(each, property)}
     assert told | {"last"} == {*StepInfo.__dataclass_fields__} | properties

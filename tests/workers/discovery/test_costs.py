@@ -1,4 +1,4 @@
-"""Costs are found in every kind of samples as data.md has them, and measured in others."""
+"""Costs are found in every kind of samples as found-costs.md has them, and measured in others."""
 
 import dataclasses
 import json
@@ -20,8 +20,7 @@ _ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 
 
 def _documented() -> dict[str, str]:
-    section = page_named("data").read_text().split("## Costs that are found")[1]
-    rows = dict(_ROW.findall(section.split("\n## ")[0]))
+    rows = dict(_ROW.findall(page_named("found-costs").read_text()))
     return {kind: costs.replace("`", "") for kind, costs in rows.items() if kind in KINDS}
 
 
