@@ -101,7 +101,9 @@ def test_the_rules_of_both_layouts_are_told() -> None:
 
 def test_the_fields_of_a_stepinfo_are_told() -> None:
     told = {
-        name for row in rows("batch-fields", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
+        name
+        for row in rows("batch-fields", "`StepInfo`")
+        for name in re.findall(r"`(\w+)`", row[0])
     }
     properties = {name for name, each in vars(StepInfo).items() if isinstance(each, property)}
     assert told | {"last"} == {*StepInfo.__dataclass_fields__} | properties

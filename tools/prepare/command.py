@@ -262,7 +262,8 @@ def _check_transform(path: str) -> None:
     if missing:
         raise ValueError(
             f"{path} has no {' and no '.join(missing)}: probe(raw) says what a sample costs, "
-            "undecoded, and fingerprint() under which name to keep that; see docs/guides/transforms.md"
+            "undecoded, and fingerprint() under which name to keep it: see "
+            "docs/guides/transforms.md"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a reader of broken-samples.md has: data of which one sample is damaged, and lines of text."""
+"""What a reader of broken-samples.md has: data with a damaged sample, and lines of text."""
 
 from pathlib import Path
 from typing import Any
