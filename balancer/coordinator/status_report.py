@@ -216,6 +216,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_decode_ms=recent["decode_ms"],
         ahead_us=worker.clock.ahead_us,
         transport=cut(f"inline: {why}" if why else worker.hello.transport),
+        recent_cpu_ms=recent["cpu_ms"],
     )
 
 

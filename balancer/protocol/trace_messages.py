@@ -41,12 +41,13 @@ class TraceSpans(ArrayRecord, frozen=True):
 
 
 class PartySpans(ArrayRecord, frozen=True):
-    """The spans of one party. ahead_us: its clock less the balancer's, within error_us."""
+    """The spans of one party in a job. ahead_us: its clock less the balancer's, within error_us."""
 
     name: str
     ahead_us: Integer
     error_us: Integer
     spans: tuple[Span, ...]
+    job: str = ""
 
 
 class TraceReport(ArrayRecord, frozen=True):

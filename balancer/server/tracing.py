@@ -82,7 +82,7 @@ class Tracer:
         self._asked[peer] += 1
         if peer not in self._parties:
             name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
-            self._parties[peer] = PartySpans(name[:MAX_NAME], 0, -1, ())
+            self._parties[peer] = PartySpans(name[:MAX_NAME], 0, -1, (), job_of(peer))
             self._missing.add(peer)
         return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
 

@@ -68,10 +68,8 @@ class MeasuredLoader:
 
     def _timed(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Return a plain loop's iterator, timed if that is asked for."""
-        return iterator if self._stats is None else _timed(iterator, self, self._stats)
+        if self._stats is None:
+            return iterator
+        from .plain import TimedIterator
 
-
-def _timed(iterator: Iterator[Any], loader: Any, stats: "LoopStats") -> Iterator[Any]:
-    from .plain import TimedIterator
-
-    return TimedIterator(iterator, loader, stats)
+        return TimedIterator(iterator, self, self._stats)

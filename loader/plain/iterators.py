@@ -152,6 +152,8 @@ def refuse_restarts(worker_restarts: int, why_inline: str) -> None:
 class _Counting:
     """Counts for an Iteration, which the loader holds: the count outlives the iterator."""
 
+    # Samples of the batch that was handed out last; None where nobody has said.
+    samples: int | None = None
     _iteration: Iteration
     _state: PlainState
 
@@ -174,6 +176,7 @@ class _Counting:
         if type(data) is not Envelope:
             current.done(self._consumed())
             return True, data
+        self.samples = data.samples
         if self._state.left_out is not None:
             self._state.left_out.take(tuple(data.holes))
         if current.stream:

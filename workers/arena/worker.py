@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration as StreamEnd
 
+from ..batches.envelope import Envelope
 from .layout import LEAST_IN_SLOT
 from .malloc import keep_freed_memory
 from .packing import is_ordinary
@@ -22,8 +24,8 @@ from .sender import Sender
 class Worker:
     """This process as a worker; wrapper: torch's class for an exception that is sent.
 
-    work: where each worker adds up nanoseconds at work, and tasks that are done of this epoch: two
-    numbers in memory that the trainer sees, too; None: nobody asks.
+    work: where each worker adds up nanoseconds at work, and batches that it has made of this epoch:
+    two numbers in memory that the trainer sees, too; None: nobody asks.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Worker:
         place = 2 * self._number
         if self.work is not None and type(result) is tuple and type(result[0]) is int:
             self.work[place] += time.monotonic_ns() - self._began
-            self.work[place + 1] += 1
+            data = result[1]
+            has_batch = not (data.empty if type(data) is Envelope else type(data) is StreamEnd)
+            self.work[place + 1] += has_batch
         elif self.work is not None:
             self.work[place + 1] = 0
 
