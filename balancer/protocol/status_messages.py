@@ -84,9 +84,9 @@ class WorkerStatus(ArrayRecord, frozen=True):
     recent_bytes: Integer
     recent_probe_ms: Integer
     recent_decode_ms: Integer
+    recent_cpu_ms: Integer
     ahead_us: Integer
     transport: str
-    recent_cpu_ms: Integer = 0
 
 
 class TrainerStatus(ArrayRecord, frozen=True):

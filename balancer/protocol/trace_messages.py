@@ -41,13 +41,16 @@ class TraceSpans(ArrayRecord, frozen=True):
 
 
 class PartySpans(ArrayRecord, frozen=True):
-    """The spans of one party in a job. ahead_us: its clock less the balancer's, within error_us."""
+    """The spans of one party, of a job or ("") of all.
+
+    ahead_us: its clock less the balancer's, within error_us.
+    """
 
     name: str
+    job: str
     ahead_us: Integer
     error_us: Integer
     spans: tuple[Span, ...]
-    job: str = ""
 
 
 class TraceReport(ArrayRecord, frozen=True):

@@ -1,9 +1,12 @@
 """A root, what lies outside of it, and a watch on what the interpreter opens and executes."""
 
+import contextlib
+import functools
 import io
 import os
 import sys
 import tarfile
+import tempfile
 import threading
 from pathlib import Path
 
@@ -59,6 +62,7 @@ WATCH = Watch()
 @pytest.fixture
 def root(tmp_path):
     """A root with a shard, a link that leaves it, and a shard and a secret beside it."""
+    open_once()
     folder = tmp_path / "root"
     for name in ("root", "outside"):
         (tmp_path / name).mkdir()
@@ -67,6 +71,21 @@ def root(tmp_path):
     (folder / "link").symlink_to(tmp_path / "outside")
     (folder / "passwd.tar").symlink_to("/etc/passwd")
     return folder
+
+
+@functools.cache
+def open_once():
+    """Open some data: modules, and what is installed, are read once in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_shard(root / "a.tar", {"0.txt": b"hello"})
+        (root / "a.jsonl").write_text('{"text": "a"}')
+        for source in ("tar", "jsonl"):
+            served = handler(root)
+            served.open(job(source=source, pattern=[f"a.{source}"]))
+            served.source.load(0)
+        with contextlib.suppress(ValueError):
+            handler(root).open(job(pattern=["http://127.0.0.1:1/a.tar"]))
 
 
 def write_shard(path, members):

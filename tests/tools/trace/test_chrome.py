@@ -9,7 +9,7 @@ from counterpoise.balancer.protocol.trace_messages import PartySpans, Span, Trac
 from counterpoise.tools.trace.chrome import trace_events
 
 WORKER = PartySpans(
-    "w", 5000, 10,
+    "w", "", 5000, 10,
     (
         Span("decode", 16_000, 17_000, (), (3,)),
         Span("decode", 17_000, 18_000, (), (4,)),
@@ -17,9 +17,9 @@ WORKER = PartySpans(
     ),
 )  # fmt: skip
 RANK = PartySpans(
-    "r", -2000, 10, (Span("carry, until asked for", 12_000, 13_000, (0, 1, 2), (3, 5)),)
+    "r", "", -2000, 10, (Span("carry, until asked for", 12_000, 13_000, (0, 1, 2), (3, 5)),)
 )
-REPORT = TraceReport(10_000, (PartySpans("balancer", 0, 0, ()), WORKER, RANK))
+REPORT = TraceReport(10_000, (PartySpans("balancer", "", 0, 0, ()), WORKER, RANK))
 
 
 def events(kind, report=REPORT):
