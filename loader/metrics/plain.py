@@ -20,7 +20,7 @@ class TimedIterator(Iterator[Any]):
         if is_torchs and hasattr(loader.dataset, "__len__"):
             self._size = batches.batch_size
             done = loader._plain.current.start_batches * self._size
-            self._left = len(batches.sampler) - done  # type: ignore[arg-type]
+            self._left = len(batches.sampler) - done
         self._has_batches = batches is not None
 
     def __next__(self) -> Any:

@@ -1,6 +1,7 @@
 """What a loop over a stream counts: against what it hands out, plain and in packs."""
 
 import json
+from typing import Any
 
 import pytest
 from torch.utils.data import datapipes
@@ -11,7 +12,7 @@ from tests.loader.streams import stream_data
 
 
 def plain(stream, **changes):
-    given = {"batch_size": 8, "collate_fn": list, "keep_stats": True}
+    given: dict[str, Any] = {"batch_size": 8, "collate_fn": list, "keep_stats": True}
     return cp.DataLoader(stream, **(given | changes))
 
 

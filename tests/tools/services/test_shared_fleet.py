@@ -89,6 +89,7 @@ class Order:
     """The jobs of the samples that the fleet has decoded, in order."""
 
     def __init__(self, pipe):
+        self.pipe = str(pipe)
         self._descriptor = os.open(pipe, os.O_RDWR)  # also for writing: it never ends
         self._read = b""
 
@@ -131,7 +132,6 @@ def order(tmp_path_factory):
     pipe = tmp_path_factory.mktemp("order") / "pipe"
     os.mkfifo(pipe)
     made = Order(pipe)
-    made.pipe = str(pipe)
     yield made
     made.close()
 

@@ -1,7 +1,7 @@
 """A trace as Chrome's events: on one clock, rows without overlaps, arrows from worker to rank."""
 
 from collections import defaultdict
-from numbers import Integral, Real
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,9 +33,9 @@ def check_trace(trace):
     has; times of 0 or later; spans of a row that lie apart or in each other; arrows that begin and
     end once, within a span each, the end no earlier; names of processes and rows before their use.
     """
-    named, rows, arrows = set(), defaultdict(list), defaultdict(dict)
+    named, rows, arrows = set(), defaultdict(list), defaultdict[Any, dict](dict)
     for event in trace["traceEvents"]:
-        assert isinstance(event["pid"], Integral)
+        assert isinstance(event["pid"], int)
         assert isinstance(event["name"], str)
         assert event["name"]
         if event["ph"] == "M":
@@ -45,7 +45,7 @@ def check_trace(trace):
             continue
         row = event["pid"], event["tid"]
         assert {row, (event["pid"], None)} <= named
-        assert isinstance(event["ts"], Real)
+        assert isinstance(event["ts"], int | float)
         assert event["ts"] >= 0
         if event["ph"] == "X":
             assert event["dur"] >= 0
