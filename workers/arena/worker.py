@@ -14,7 +14,6 @@ import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration as StreamEnd
 
-from ..batches.envelope import Envelope
 from .layout import LEAST_IN_SLOT
 from .malloc import keep_freed_memory
 from .packing import is_ordinary
@@ -48,9 +47,12 @@ class Worker:
         place = 2 * self._number
         if self.work is not None and type(result) is tuple and type(result[0]) is int:
             self.work[place] += time.monotonic_ns() - self._began
+            # The end of a stream, or an envelope without a batch, is never handed out.
             data = result[1]
-            has_batch = not (data.empty if type(data) is Envelope else type(data) is StreamEnd)
-            self.work[place + 1] += has_batch
+            is_none = type(data) is StreamEnd or (
+                isinstance(data, tuple) and getattr(data, "empty", False) is True
+            )
+            self.work[place + 1] += not is_none
         elif self.work is not None:
             self.work[place + 1] = 0
 
