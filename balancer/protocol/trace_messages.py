@@ -41,10 +41,7 @@ class TraceSpans(ArrayRecord, frozen=True):
 
 
 class PartySpans(ArrayRecord, frozen=True):
-    """The spans of one party, of a job or ("") of all.
-
-    ahead_us: its clock less the balancer's, within error_us.
-    """
+    """The spans of a party of a job ("": of all). ahead_us: its clock less ours, to error_us."""
 
     name: str
     job: str

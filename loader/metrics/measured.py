@@ -38,8 +38,7 @@ class MeasuredLoader:
     def stats(self, flat: bool = False) -> dict[str, Any]:
         """Return what this loop has delivered and waited for so far; metrics.md explains it.
 
-        flat: numbers by one name each, as TensorBoard, W&B and Lightning's log_dict take them.
-        ValueError without keep_stats.
+        flat: by one name each, for TensorBoard, W&B and log_dict. ValueError without keep_stats.
         """
         from .stats import flattened
 
@@ -53,8 +52,7 @@ class MeasuredLoader:
     def metrics(self) -> "LoaderCollector":
         """Return the same for Prometheus: prometheus_client.REGISTRY.register(loader.metrics()).
 
-        ValueError without keep_stats, ImportError without prometheus_client (counterpoise[metrics])
-        when they are collected.
+        ValueError without keep_stats, ImportError (when collected) without counterpoise[metrics].
         """
         from .families import LoaderCollector
 

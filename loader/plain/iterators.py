@@ -152,8 +152,7 @@ def refuse_restarts(worker_restarts: int, why_inline: str) -> None:
 class _Counting:
     """Counts for an Iteration, which the loader holds: the count outlives the iterator."""
 
-    # Samples of the batch that was handed out last; None where nobody has said.
-    samples: int | None = None
+    samples: int | None = None  # of the batch handed out last, where an envelope has said
     _iteration: Iteration
     _state: PlainState
 

@@ -10,14 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...balancer.protocol.status_messages import StatusReport, TrainerStatus
-from ..doctor.figures import (
-    per_second,
-    percent,
-    printable,
-    report_fields,
-    seconds,
-    worker_cells,
-)
+from ..doctor.figures import per_second, percent, printable, report_fields, seconds, worker_cells
 
 # Shares of time are of the last seconds, at most.
 WINDOW_S = 10.0

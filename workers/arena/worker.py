@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
-from torch.utils.data._utils.worker import _IterableDatasetStopIteration as StreamEnd
 
 from .layout import LEAST_IN_SLOT
 from .malloc import keep_freed_memory
@@ -47,12 +46,7 @@ class Worker:
         place = 2 * self._number
         if self.work is not None and type(result) is tuple and type(result[0]) is int:
             self.work[place] += time.monotonic_ns() - self._began
-            # The end of a stream, or an envelope without a batch, is never handed out.
-            data = result[1]
-            is_none = type(data) is StreamEnd or (
-                isinstance(data, tuple) and getattr(data, "empty", False) is True
-            )
-            self.work[place + 1] += not is_none
+            self.work[place + 1] += getattr(result[1], "empty", False) is not True  # an envelope
         elif self.work is not None:
             self.work[place + 1] = 0
 

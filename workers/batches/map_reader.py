@@ -103,10 +103,8 @@ class MapReader(Dataset[Any]):
         self._expect(asked)
         if self._on_error == "raise":
             if self._loads_together:
-                loaded = self._watched_together(indices)
-            else:
-                loaded = [self._watched(index) for index in indices]
-            return LoadedBatch(number, loaded, samples=len(indices))
+                return LoadedBatch(number, self._watched_together(indices), samples=len(indices))
+            return LoadedBatch(number, [self._watched(i) for i in indices], samples=len(indices))
         found = self._together(indices)
         samples = [each for each in found if not isinstance(each, SkippedSample)]
         holes = tuple(each for each in found if isinstance(each, SkippedSample))
@@ -133,10 +131,8 @@ class MapReader(Dataset[Any]):
         """Return the envelope of a batch."""
         batch = None if loaded.empty else self._collate_fn(loaded.found)
         position = self.position().pack() if self._carries else None
-        return Envelope(
-            batch, loaded.number, reader_number(), loaded.holes, loaded.empty, position,
-            loaded.samples,
-        )  # fmt: skip
+        rest = loaded.holes, loaded.empty, position, loaded.samples
+        return Envelope(batch, loaded.number, reader_number(), *rest)
 
     def position(self) -> ReaderPosition:
         """Return the state of the dataset."""

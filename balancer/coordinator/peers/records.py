@@ -22,8 +22,6 @@ from ..run.leases import LEASES_PER_WORKER
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
 MARK_S = 2.0
-# What a worker reports of itself.
-WORK = "probe_ms", "decode_ms", "cpu_ms"
 # The part that the last samples have in how long one takes.
 WEIGHT = 0.5
 
@@ -46,7 +44,7 @@ class WorkerStats(msgspec.Struct):
     # Milliseconds for one sample lately, by kind of lease, where that is known.
     ms_each: dict[str, float] = msgspec.field(default_factory=dict)
     done: Counter[str] = msgspec.field(default_factory=Counter)
-    _before: tuple[int, ...] = ()
+    _before: dict[str, int] = msgspec.field(default_factory=dict)
     _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
 
     def add(self, now: float, **counts: int) -> None:
@@ -60,10 +58,10 @@ class WorkerStats(msgspec.Struct):
         The time that it reports first is left out: it may have worked for another balancer.
         """
         self._mark(now)
-        told = probe_ms, decode_ms, cpu_ms
+        told = {"probe_ms": probe_ms, "decode_ms": decode_ms, "cpu_ms": cpu_ms}
         self._before = self._before or told
-        for name, total, before in zip(WORK, told, self._before, strict=True):
-            self.done[name] = total - before
+        for name, total in told.items():
+            self.done[name] = total - self._before[name]
 
     def note_time(self, kind: str, each_us: int) -> None:
         """Note how long one sample takes; a negative time says that it is not known."""
