@@ -66,6 +66,9 @@ def job_command(
     Example: counterpoise plan job --config internvit-6b+internlm2-20b --gpus 16 --data costs.npz
     --global-batch 64 --out job.json
     """
+    for path in (out, html):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
     found, given = read_model(model), read_device(device)
     began = time.perf_counter()
     with live_progress() as progress:
@@ -84,7 +87,8 @@ def job_command(
         answer = plan_job(job, look=look)
         progress.update(task, total=1, completed=1)
     report = job_report(job, answer, time.perf_counter() - began)
-    write_plan(out, _file(job, answer.best, out))
+    if out is not None:
+        write_plan(out, _file(job, answer.best, out))
     if html is not None:
         html.write_text(render_job(report, answer), "utf-8")
     emit(report, as_json, *_tables(report))
@@ -92,11 +96,11 @@ def job_command(
         click.echo("\n".join(report["arguments"]))
 
 
-def _file(job: Job, best: PricedPlan, out: Path | None) -> Json:
+def _file(job: Job, best: PricedPlan, out: Path) -> Json:
     pricer = Pricer(job)
     loads = pricer.loads(best.plan.unit.dp, best.plan.batch)
     stages = len(best.timeline.placement)
-    balance = balance_of(best.plan, job, loads.most, stages, out or Path("job.json"))
+    balance = balance_of(best.plan, job, loads.most, stages, out)
     return dump_job(job_file(pricer, best, json.loads(balance.to_json())))
 
 
