@@ -40,7 +40,10 @@ Json = dict[str, Any]
 @click.option("--cp", type=_COUNT, default=1, show_default=True, help="Context-parallel GPUs.")
 @click.option("--tp", default="1,2,4,8", show_default=True, help="Sizes of TP to try.")
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@click.option("--seed", default=0, show_default=True, help="Of the samples drawn from --data.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0),
+    help="Of the samples drawn from --data.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here (job.json).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -67,8 +70,8 @@ def job_command(
     --global-batch 64 --out job.json
     """
     for path in (out, html):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"{path} cannot be written: name a file in a folder that there is")
     found, given = read_model(model), read_device(device)
     began = time.perf_counter()
     with live_progress() as progress:

@@ -113,7 +113,8 @@ def read_samples(
             f"{data} has a sample of {largest:,} tokens or units, and {MOST_MODELLED:,} are the "
             "most that is planned; leave it out"
         )
-    real = int(drawn[:, 0].sum())
+    if not (real := int(drawn[:, 0].sum())):
+        raise ValueError(f"{data}: none of {batch} samples has any tokens; give data with some")
     if cp > 1:
         drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
     none = dict.fromkeys((*names, PAIRS), 0)
