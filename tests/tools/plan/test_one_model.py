@@ -182,8 +182,9 @@ def test_random_layouts_are_priced_alike() -> None:
         if layout.sequence_parallel and layout.cp == 1:
             modules_cost_what_shapes_say(SMALL, device, layout, amounts)
         if layout.schedule == "1f1b" and amounts["tiles"]:
-            plain = "all" if layout.recompute == "all" else "none"
-            equal = replace(layout, pp=seed % 2 * 3 + 2, stages=(), recompute=plain)
+            equal = replace(layout, pp=seed % 2 * 3 + 2, stages=(), recompute="none")
+            if layout.recompute == "all":
+                equal = replace(equal, recompute="all")
             filling_costs_what_shapes_say(SMALL, device, equal, amounts)
         analysis_costs_what_shapes_say(layout, amounts)
         stages = time(SMALL, device, layout, amounts).stages

@@ -193,8 +193,7 @@ def filled(pricer: Pricer) -> Iterator[JobPlan]:
                     chosen = replace(plan, recompute=(again,) * len(stages))
                     if max(pricer.memory(chosen)) > job.memory_bytes:
                         continue
-                    policy = "all" if again else "none"
-                    layout = replace(plan.layout(), recompute=policy)
+                    layout = replace(plan.layout(), recompute="all" if again else "none")
                     setup = model_setup(job.model, job.device, layout, mean)
                     setup = replace(setup, memory_bytes=job.memory_bytes)
                     best = scan(with_encoder_collectives(setup, job.device)).chosen[:1]
