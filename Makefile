@@ -13,7 +13,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Pages written by hand; api.md and protocol.md are written by `make docs`, papers.md by its bench.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
-	$(filter-out docs/api.md docs/protocol.md docs/papers.md,$(wildcard docs/*.md docs/adr/*.md))
+	$(filter-out docs/reference/api.md docs/internals/protocol.md docs/benchmarks/papers.md, \
+	$(wildcard docs/*.md docs/*/*.md))
 
 .PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs clean
 demo: $(KERNELS)

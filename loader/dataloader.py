@@ -81,7 +81,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False keeps the data's order. Streams: docs/batches.md
+                   shuffle must be given; False keeps the data's order. Streams: batches.md
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
@@ -282,7 +282,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]
 
     def follow_costs(self, pipe: "MeasuredCosts") -> None:
-        """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""
+        """Order microbatches by what a pipeline with `replan` measures: see planning.md."""
         self._refuse_plain("follow_costs()")
         self._late.follow_costs(pipe)  # type: ignore[union-attr]
 

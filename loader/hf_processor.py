@@ -21,7 +21,7 @@ class HFProcessor(RecordProcessor):
 
     Called with one record it returns the sample: token ids, labels, and everything the processor
     returns, as arrays without a batch axis; labels are -100 but for what the assistant says. Called
-    with a list of records it returns their batch in layout "padded". docs/data.md has the forms of
+    with a list of records it returns their batch in layout "padded". data.md has the forms of
     records, and of the images, videos and sounds in them.
 
     processor         an AutoProcessor, or a tokenizer with a chat template; or the folder or name

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import counterpoise
+from tests.docs.pages import all_pages
 from tests.imports import ROOT, modules, tree_of
 
 HEAVY = ("torch", "zmq", "numpy")
@@ -22,7 +23,7 @@ SHORT = re.compile(r"\bcp\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 def _texts() -> Iterator[tuple[str, str]]:
     """Yield each text that tells people what to import, with its name."""
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in all_pages():
         yield str(path.relative_to(ROOT)), path.read_text()
     for path in sorted((ROOT / "examples").glob("*.py")):
         yield str(path.relative_to(ROOT)), path.read_text()

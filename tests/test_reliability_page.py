@@ -1,15 +1,17 @@
-"""docs/reliability.md names the tests that show what it promises: they must exist."""
+"""docs/guides/reliability.md names the tests that show what it promises: they must exist."""
 
 import re
 
 import pytest
+
+from tests.docs.pages import page_named
 
 NAMED = re.compile(r"`(test_\w+\.py)(?:::(test_\w+))?`")
 
 
 @pytest.fixture(scope="module")
 def page(root):
-    return (root / "docs" / "reliability.md").read_text()
+    return page_named("reliability").read_text()
 
 
 def test_each_test_that_is_named_exists(page, root):

@@ -2,7 +2,7 @@
 
 A row is looked up by (state, event) and names an action. The action's handler returns an outcome,
 and the row maps it to the next state; nothing else changes a state. The coordinator and the two
-sessions only walk these tables, and `docs/protocol.md` is generated from them. A message for which
+sessions only walk these tables, and `protocol.md` is generated from them. A message for which
 there is no row is dropped and counted.
 
 An event is the class name of a message, or one of the party's own events in small letters.

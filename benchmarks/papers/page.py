@@ -1,4 +1,4 @@
-"""docs/papers.md: the rows of the bench as a page."""
+"""docs/benchmarks/papers.md: the rows of the bench as a page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,10 +7,11 @@ from .listed import Figure, Listed, Paper
 
 HEAD = """# The papers' figures, and ours
 
-Written by `make bench NAME=papers ARGS="--data $DATA --markdown docs/papers.md"`, which takes about
-a minute; do not edit. Every numbered table and figure of the four papers that counterpoise builds
-on: the printed figures, and what our planners and simulators compute for the same job. Nothing of
-ours was measured on a GPU; GPU days and MFU are simulated steps. A ratio is ours over theirs, over
+Written by `make bench NAME=papers ARGS="--data $DATA --markdown docs/benchmarks/papers.md"`, which
+takes about a minute; do not edit. Every numbered table and figure of the four papers that
+counterpoise builds on: the printed figures, and what our planners and simulators compute for the
+same job. Nothing of ours was measured on a GPU; GPU days and MFU are simulated steps. A
+ratio is ours over theirs, over
 the nearer end of a printed range; {near} of {all} are within a tenth. Where one is not, the line
 below the table says why. Years are those of the conferences.
 """

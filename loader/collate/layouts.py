@@ -320,7 +320,7 @@ def collate_packed(
 
     align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
     on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
-    begins: docs/batches.md says which kernels take which.
+    begins: docs/guides/batches.md says which kernels take which.
 
     length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
     missing is one more sequence of pad tokens, as Megatron's dummy sequence is, and pad_sequences

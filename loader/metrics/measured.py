@@ -36,7 +36,7 @@ class MeasuredLoader:
             self.name = name
 
     def stats(self, flat: bool = False) -> dict[str, Any]:
-        """Return what this loop has delivered and waited for so far; docs/metrics.md explains it.
+        """Return what this loop has delivered and waited for so far; metrics.md explains it.
 
         flat: numbers by one name each, as TensorBoard, W&B and Lightning's log_dict take them.
         ValueError without keep_stats.

@@ -8,7 +8,7 @@ luck of its group. The one right mean divides the sum over everything by the cou
 Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP and FSDP average
 them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
 
-What a framework divides by itself is in a table, for code and docs/loss.md; each rule was read in
+What a framework divides by itself is in a table, for code and loss.md; each rule was read in
 the version that it names. What a training step hands to the framework is right when, after all that
 the framework does to it, gradients are those of the mean over the global batch.
 """
@@ -46,7 +46,7 @@ def scale_loss(
     sample without label tokens), and the mean is over all samples of the step.
     reduction: how gradients are combined over ranks: "mean" (DDP, FSDP) or "sum".
     divided_by: the number that a framework divides each microbatch's loss by before the backward
-    pass, such as its accumulation steps; docs/loss.md has them.
+    pass, such as its accumulation steps; docs/guides/loss.md has them.
 
     A microbatch with nothing to learn gives exactly 0, still connected to the graph, so that
     every rank runs the same collectives. Raises ValueError for an unknown per or reduction, a

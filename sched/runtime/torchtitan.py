@@ -2,7 +2,7 @@
 
 torchtitan's trainer calls nothing but `step` of the schedule, and its validator `eval`, with the
 microbatches of a rank: inputs on ranks with the first stage, labels on those with the last one,
-keyword arguments everywhere. Checked against torchtitan 0.3.0; see docs/other-frameworks.md.
+keyword arguments everywhere. Checked against torchtitan 0.3.0; see other-frameworks.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -15,6 +15,7 @@ from benchmarks.papers.command import MAKERS, ratio, table_rows
 from benchmarks.papers.listed import TEXTS, Figure, Listed, Paper, captions, read_papers
 from benchmarks.papers.page import markdown
 from counterpoise.tools.cli import group
+from tests.docs.pages import page_named
 
 PAPERS = read_papers()
 A_ROWS: dict[str, Figure] = {"fast": 2.0, "slow": (1.0, 3.0), "other": 5.0}
@@ -72,7 +73,7 @@ def test_without_the_data_folder_its_rows_say_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_committed_page_has_every_row_and_names_what_is_off(root: Path) -> None:
-    page = (root / "docs" / "papers.md").read_text()
+    page = page_named("papers").read_text()
     for paper in PAPERS.values():
         part = page.split(f"## {paper.title} (")[1].split("\n## ")[0]
         for table in paper.tables:

@@ -4,9 +4,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.imports import ROOT
 
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 PROGRAMS = ("counterpoise", "make", "pip", "python", "torchrun")
 # In these every line is a command; in a block without a language only those that look like one.
@@ -23,9 +25,20 @@ class Block:
     text: str
 
 
+def all_pages() -> list[Path]:
+    """Return README.md and every page below docs/."""
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def page_named(name: str) -> Path:
+    """Return the page with this file name, in whatever section of docs/ it stands."""
+    (found,) = DOCS.rglob(f"{name}.md")
+    return found
+
+
 def blocks(*languages: str) -> Iterator[Block]:
     """Yield the blocks in these languages, page by page."""
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in all_pages():
         page = path.read_text()
         for found in BLOCK.finditer(page):
             if found[1] in languages:

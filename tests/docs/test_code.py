@@ -24,7 +24,7 @@ from PIL import Image
 from benchmarks.__main__ import group as benches
 from counterpoise.tools.cli import group, main
 from counterpoise.workers.stores.options import VARIABLE, StoreOptions
-from tests.docs.pages import Block, blocks, commands
+from tests.docs.pages import Block, all_pages, blocks, commands
 from tests.forking.popen import run
 from tests.imports import ROOT, imported
 
@@ -219,7 +219,7 @@ NAMED = re.compile(
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))],
+    [str(path.relative_to(ROOT)) for path in all_pages()],
 )
 def test_the_benches_that_a_page_names_are_there(page: str, root: Path) -> None:
     users = group.get_command(click.Context(group), "bench")

@@ -1,17 +1,16 @@
 """The generated pages are made from code, and committed as made."""
 
-from pathlib import Path
-
 import pytest
 
 from counterpoise.balancer.protocol.messages import KINDS
 from tests.docs.generate.api import PACKAGES, api_page
 from tests.docs.generate.protocol import protocol_page
+from tests.docs.pages import page_named
 
 
 @pytest.mark.parametrize(("name", "page"), [("api", api_page), ("protocol", protocol_page)])
-def test_the_committed_page_is_current(name: str, page, root: Path) -> None:
-    assert (root / "docs" / f"{name}.md").read_text() == page(), "run `make docs`"
+def test_the_committed_page_is_current(name: str, page) -> None:
+    assert page_named(name).read_text() == page(), "run `make docs`"
 
 
 def test_every_kind_of_message_is_on_the_page() -> None:

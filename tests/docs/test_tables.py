@@ -12,6 +12,7 @@ import pytest
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from counterpoise.sched.runtime import families
+from tests.docs.pages import all_pages, page_named
 from tests.imports import FOLDERS, ROOT
 
 ROW = re.compile(r"^\| (.*) \|$", re.M)
@@ -29,7 +30,7 @@ SAMPLES = [
 def rows(page: str, heading: str) -> list[list[str]]:
     """Return the cells of the table whose first head is `heading`, without its two head rows."""
     found, is_ours = [], False
-    for line in (ROOT / "docs" / page).read_text().splitlines():
+    for line in page_named(page).read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
         is_ours = bool(cells) and (is_ours or cells[0] == heading)
         if is_ours and cells[0] not in (heading, "--"):
@@ -42,7 +43,7 @@ def test_the_tables_of_arguments_are_the_constructors() -> None:
         name: "required" if each.default is each.empty else each.default
         for name, each in inspect.signature(DataLoader).parameters.items()
     }
-    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments.md", "argument")}
+    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments", "argument")}
     assert [*told] == [*parameters]
     for name, text in told.items():
         # names and numbers as Python has them: None, "raise", 2**30
@@ -51,7 +52,7 @@ def test_the_tables_of_arguments_are_the_constructors() -> None:
 
 
 def test_what_only_balanced_loaders_take_is_marked() -> None:
-    for name, _, where, _ in rows("arguments.md", "argument")[17:]:
+    for name, _, where, _ in rows("arguments", "argument")[17:]:
         if where == "balanced":
             with pytest.raises(ValueError, match="needs a balanced loader"):
                 DataLoader([1], **dict[str, Any]({name.strip("`"): 2}))
@@ -60,7 +61,7 @@ def test_what_only_balanced_loaders_take_is_marked() -> None:
 @pytest.mark.parametrize(("column", "collate"), [(1, collate_padded), (2, collate_packed)])
 def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: object) -> None:
     batch = collate(SAMPLES)  # type: ignore[operator]
-    fields = rows("batches.md", "field")[len(SAMPLES[0]) :]  # after the table of a sample's
+    fields = rows("batches", "field")[len(SAMPLES[0]) :]  # after the table of a sample's
     told = {row[0].strip("`"): row for row in fields}
     assert {name for name, row in told.items() if row[column] != "-"} == set(batch)
     for name, row in told.items():
@@ -78,7 +79,7 @@ def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: obje
 def test_the_rules_of_both_layouts_are_told() -> None:
     told = {
         name: re.findall(r'"(.*)"', row[1])[0]
-        for row in rows("batches.md", "fields")
+        for row in rows("batches", "fields")
         for name in re.findall(r"`(\w+)`", row[0])
     }
     for base, rules in RULES.items():
@@ -88,7 +89,7 @@ def test_the_rules_of_both_layouts_are_told() -> None:
 
 def test_the_fields_of_a_stepinfo_are_told() -> None:
     told = {
-        name for row in rows("batches.md", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
+        name for row in rows("batches", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
     }
     properties = {name for name, each in vars(StepInfo).items() if isinstance(each, property)}
     assert told | {"last"} == {*StepInfo.__dataclass_fields__} | properties
@@ -115,7 +116,7 @@ def sources() -> str:
 
 
 def test_each_message_of_troubleshooting_is_in_the_sources(sources: str) -> None:
-    messages = [row[0].strip("`") for row in rows("troubleshooting.md", "message")]
+    messages = [row[0].strip("`") for row in rows("troubleshooting", "message")]
     assert len(messages) > 30
     spaced = re.sub(r"%[\d.]*[a-z]", "...", sources)
     for message in messages:
@@ -123,11 +124,9 @@ def test_each_message_of_troubleshooting_is_in_the_sources(sources: str) -> None
         assert re.search(r"[^\n]*".join(parts), spaced), message
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
-)
+@pytest.mark.parametrize("page", [str(path.relative_to(ROOT)) for path in all_pages()])
 def test_links_lead_somewhere(page: str) -> None:
-    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    path = ROOT / page
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if "://" in target:
             continue
@@ -141,5 +140,5 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_families_of_models_in_pipelines_are_those_that_are_known() -> None:
-    told = [re.findall(r"`(\w+)`", cells[1]) for cells in rows("hf-pipeline.md", "family")]
+    told = [re.findall(r"`(\w+)`", cells[1]) for cells in rows("hf-pipeline", "family")]
     assert sorted(kind for kinds in told for kind in kinds) == sorted(families())

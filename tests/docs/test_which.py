@@ -3,9 +3,10 @@
 import re
 
 import counterpoise as cp
+from tests.docs.pages import page_named
 from tests.imports import ROOT
 
-PAGE = (ROOT / "docs" / "which.md").read_text()
+PAGE = page_named("which").read_text()
 # Scripts that show one thing of a page, which names them itself.
 SHOWN_ELSEWHERE = {"examples/own_schedule.py", "examples/plain_dropin.py", "examples/recompute.py"}
 
@@ -29,4 +30,4 @@ def test_readers_are_led_to_it_first() -> None:
     start = re.search(r"^- Start: \[.*?\]\((.*?)\)", (ROOT / "README.md").read_text(), re.M)
     assert start is not None
     assert start[1] == "docs/which.md"
-    assert "(which.md)" in (ROOT / "docs" / "first-hour.md").read_text()
+    assert "(which.md)" in page_named("first-hour").read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import page_named
 from tests.docs.test_tables import rows
 from tests.imports import ROOT
 
@@ -47,13 +48,13 @@ def test_the_oldest_that_is_tried_is_the_oldest_that_is_declared(
 
 @pytest.mark.parametrize("name", ["oldest", "newest"])
 def test_the_docs_tell_what_is_tried(root: Path, name: str) -> None:
-    page = (root / "docs" / "drop-in.md").read_text()
+    page = page_named("drop-in").read_text()
     row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
     assert all(version in row for version in pins(root, name).values())
 
 
 def test_the_docs_tell_which_frameworks_are_tried() -> None:
-    told = " ".join(cells[1] for cells in rows("frameworks.md", "framework"))
+    told = " ".join(cells[1] for cells in rows("frameworks", "framework"))
     oldest, newest = pins(ROOT, "oldest-adapters"), newest_adapted(ROOT)
     for package, version in [*oldest.items(), *newest.items()]:
         assert version in told or package == "datasets"

@@ -13,7 +13,7 @@ from .recompute import recompute_command
 def command() -> None:
     """Plan parallelism: GPUs of each module, layers of each stage, what to recompute.
 
-    Times and memory come from model shapes, or from a file with measured ones; docs/parallelism.md
+    Times and memory come from model shapes, or from a file with measured ones; parallelism.md
     says what is assumed.
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b

@@ -262,7 +262,7 @@ def _check_transform(path: str) -> None:
     if missing:
         raise ValueError(
             f"{path} has no {' and no '.join(missing)}: probe(raw) says what a sample costs, "
-            "undecoded, and fingerprint() under which name to keep that; see docs/data.md"
+            "undecoded, and fingerprint() under which name to keep that; see docs/guides/data.md"
         )
 
 

@@ -61,7 +61,7 @@ def command(
     """Fit a cost profile to measured steps, and print how well it fits.
 
     With --run the steps are those of a job that trains a counterpoise Pipeline: it is started, and
-    ended after N steps. Without, they are JSON files (docs/schedules-cli.md), or folders that a
+    ended after N steps. Without, they are JSON files (schedules-cli.md), or folders that a
     Pipeline has written (timelines=).
 
     Example: counterpoise profile --run 12 --out profile.json -- torchrun train.py

@@ -2,7 +2,7 @@
 
 A row group is the least that parquet can be read by. Samples of a shuffled epoch lie anywhere, so a
 row costs its whole group unless that is still held: who writes the files decides, by the size of
-row groups, what a sample takes (docs/source-parquet.md). Files are opened where they are first read
+row groups, what a sample takes (source-parquet.md). Files are opened where they are first read
 from, after a fork, and by one thread: pyarrow's own threads do not live on in a forked process.
 """
 

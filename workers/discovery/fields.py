@@ -150,7 +150,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _WHOLE: Mapping[Kind, str] = {
     "numbers": "elements", "text": "text", "bytes": "bytes", "image": "pixels", "tiles": "tiles",
 }  # fmt: skip
-# Stacks of tiles by the name that they have in docs/batches.md.
+# Stacks of tiles by the name that they have in docs/guides/batches.md.
 TILES = "pixel_values"
 
 

@@ -34,7 +34,7 @@ class TarDataset(RecordDataset):
     """Samples of tar shards, in order of shards and members; a torch dataset and a source.
 
     `pattern` is a path, a folder, a glob, a brace pattern, a URL of one of these in a store
-    (docs/object-stores.md), or a list of them; with `root` every
+    (docs/guides/object-stores.md), or a list of them; with `root` every
     file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
     extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
     epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come

@@ -15,8 +15,8 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 def main(arguments: list[str]) -> None:
     """Write all pages into the folder named, by default the checkout's docs/."""
     folder = Path(arguments[0]) if arguments else DOCS
-    (folder / "api.md").write_text(api_page(), encoding="utf-8")
-    (folder / "protocol.md").write_text(protocol_page(), encoding="utf-8")
+    (folder / "reference" / "api.md").write_text(api_page(), encoding="utf-8")
+    (folder / "internals" / "protocol.md").write_text(protocol_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a reader of docs/data.md has: a data set, its lengths, tokenizer and processor."""
+"""What a reader of docs/guides/data.md has: a data set, its lengths, tokenizer and processor."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,3 +1,3 @@
-"""What a reader of docs/drop-in.md has: a data set."""
+"""What a reader of docs/from/drop-in.md has: a data set."""
 
 dataset = list(range(64))

@@ -1,4 +1,4 @@
-"""What a reader of docs/frameworks.md has: data, a model, a language model."""
+"""What a reader of docs/guides/frameworks.md has: data, a model, a language model."""
 
 from typing import Any
 

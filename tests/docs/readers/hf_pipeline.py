@@ -1,4 +1,4 @@
-"""What the reader of docs/hf-pipeline.md has: a config, a mesh's sizes, and a loader of steps."""
+"""What the reader of hf-pipeline.md has: a config, a mesh's sizes, and a loader of steps."""
 
 import tempfile
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a reader of docs/object-stores.md has: a bucket with shards, and credentials for it."""
+"""What a reader of object-stores.md has: a bucket with shards, and credentials for it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a reader of docs/planning.md has: a data set and its costs, conversations and a model."""
+"""What a reader of planning.md has: a data set and its costs, conversations and a model."""
 
 from typing import Any
 

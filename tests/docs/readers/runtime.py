@@ -1,4 +1,4 @@
-"""What the reader of docs/runtime.md has: a mesh's sizes, stages, and a loader of steps."""
+"""What the reader of runtime.md has: a mesh's sizes, stages, and a loader of steps."""
 
 import tempfile
 from pathlib import Path

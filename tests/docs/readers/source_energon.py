@@ -1,4 +1,4 @@
-"""What a reader of docs/source-energon.md has: prepared folders, and a metadataset."""
+"""What a reader of docs/guides/source-energon.md has: prepared folders, and a metadataset."""
 
 import io
 import json

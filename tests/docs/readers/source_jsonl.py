@@ -1,4 +1,4 @@
-"""What a reader of docs/source-jsonl.md has: LLaVA's form, a JSON array and a folder of images."""
+"""What a reader of source-jsonl.md has: LLaVA's form, a JSON array and a folder of images."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a reader of docs/source-mds.md has: an MDS folder."""
+"""What a reader of docs/guides/source-mds.md has: an MDS folder."""
 
 import io
 import json

@@ -107,7 +107,7 @@ def test_attention_by_document_ids_is_that_of_each_sample_alone(length: int | No
     batch = collate_packed(texts([5, 11, 1, 8]), align=8, length=length)
     real, begins = batch["cu_seq_lens"].diff(), batch["cu_seq_lens_padded"]
     total = batch["input_ids"].shape[1]
-    # FlexAttention's document ids, as docs/batches.md makes them
+    # FlexAttention's document ids, as docs/guides/batches.md makes them
     ids = torch.bucketize(torch.arange(total), begins[1:], right=True)
     seen = (ids[:, None] == ids[None, :]) & torch.ones(total, total, dtype=torch.bool).tril()
     q, k, v = heads(total)

@@ -1,4 +1,4 @@
-"""The table of families in docs/frameworks.md, made by running each of them.
+"""The table of families in docs/guides/frameworks.md, made by running each of them.
 
 python -m tests.loader.models.table    writes it anew
 """
@@ -6,17 +6,17 @@ python -m tests.loader.models.table    writes it anew
 import re
 from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from counterpoise.loader.models.kwargs import hf_kwargs
 from counterpoise.loader.models.proof import Proof, prove_packing
+from tests.docs.pages import page_named
 
 from .families import build, families
 
-PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
+PAGE = page_named("frameworks")
 BEGIN = "<!-- of transformers {}, by tests/loader/models/table.py -->"
 END = "<!-- end of families -->"
 KERNELS = "can't keep packed sequences apart without"

@@ -8,6 +8,7 @@ import pytest
 from counterpoise.sched import check, parse_program, schedules
 from counterpoise.sched.ir.torch_csv import read_csv
 from counterpoise.tools.cli import main
+from tests.docs.pages import page_named
 
 Said = tuple[int, str, str]
 COMMANDS = ("list", "show", "check", "simulate", "compare", "export")
@@ -293,7 +294,7 @@ def test_every_command_of_the_docs_runs(
     monkeypatch.chdir(tmp_path)
     stages = {"ranks": 4, "placement": [0, 1, 2, 3]}
     Path("profile.json").write_text(json.dumps(PROFILE | stages | {"passes": PASSES}))
-    lines = (root / "docs" / "schedules-cli.md").read_text().splitlines()
+    lines = page_named("schedules-cli").read_text().splitlines()
     words = [line.split()[2:] for line in lines if line.startswith("counterpoise schedule ")]
     assert len(words) >= 10
     for one in words:
@@ -302,7 +303,7 @@ def test_every_command_of_the_docs_runs(
 
 def test_the_drawing_in_the_docs_is_what_is_drawn(run, root: Path) -> None:
     _, out, _ = run("show", "1f1b", "--stages", "4", "--microbatches", "6")
-    assert out.strip() in (root / "docs" / "schedules-cli.md").read_text()
+    assert out.strip() in page_named("schedules-cli").read_text()
 
 
 def test_what_others_have_as_passes_the_plain_schedule_has_on_its_last_stage(run) -> None:

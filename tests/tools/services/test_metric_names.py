@@ -13,6 +13,7 @@ from counterpoise.tools.services.metrics import (
     WORKER_FAMILIES,
     balancer_points,
 )
+from tests.docs.pages import page_named
 from tests.imports import ROOT
 from tests.tools.doctor.test_status import JOB, crew
 
@@ -56,7 +57,7 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_exist():
 
 
 def test_the_page_names_each_metric_and_no_other():
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = page_named("metrics").read_text()
     assert {*NAME.findall(text)} == {each.name for each in FAMILIES}
 
 

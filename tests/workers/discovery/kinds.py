@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 (all kinds are made of two numbers, of which many need one)
-"""Twenty kinds of samples, by the words that docs/data.md has for each: `samples_of(words)`."""
+"""Twenty kinds of samples, by the words that data.md has for each: `samples_of(words)`."""
 
 from collections import namedtuple
 from collections.abc import Callable

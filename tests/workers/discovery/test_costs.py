@@ -1,4 +1,4 @@
-"""Costs are found in every kind of samples as docs/data.md has them, and measured in others."""
+"""Costs are found in every kind of samples as data.md has them, and measured in others."""
 
 import dataclasses
 import json
@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from counterpoise.workers.discovery import FoundCosts, find_costs
-from tests.imports import ROOT
+from tests.docs.pages import page_named
 from tests.workers.discovery.kinds import KINDS, samples_of
 
 _ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 
 
 def _documented() -> dict[str, str]:
-    section = (ROOT / "docs/data.md").read_text().split("## Costs that are found")[1]
+    section = page_named("data").read_text().split("## Costs that are found")[1]
     rows = dict(_ROW.findall(section.split("\n## ")[0]))
     return {kind: costs.replace("`", "") for kind, costs in rows.items() if kind in KINDS}
 
