@@ -5,7 +5,7 @@ slowest replica's, times the steps. The paper does not print all of its job. Ass
 microbatches a step and replica (the commands' default; 512 samples where a microbatch has 4), no
 sequence parallelism, DeepSpeed's own split by parameters and recomputation of everything before
 balancing; and InternViT's layers at 70 % of the language model's FLOP/s, EVA-CLIP's at 100 %, as
-the stages that the paper measured as best say (Table 9; docs/benchmarks/benchmarks.md).
+the stages that the paper measured as best say (Table 9; docs/benchmarks/bench-layouts.md).
 """
 
 from collections.abc import Iterator, Mapping

@@ -154,5 +154,5 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_families_of_models_in_pipelines_are_those_that_are_known() -> None:
-    told = [re.findall(r"`(\w+)`", cells[1]) for cells in rows("hf-pipeline", "family")]
+    told = [re.findall(r"`(\w+)`", cells[1]) for cells in rows("pipeline-families", "family")]
     assert sorted(kind for kinds in told for kind in kinds) == sorted(families())

@@ -294,7 +294,8 @@ def test_every_command_of_the_docs_runs(
     monkeypatch.chdir(tmp_path)
     stages = {"ranks": 4, "placement": [0, 1, 2, 3]}
     Path("profile.json").write_text(json.dumps(PROFILE | stages | {"passes": PASSES}))
-    lines = page_named("schedules-cli").read_text().splitlines()
+    pages = [page_named(name).read_text() for name in ("schedules-cli", "schedule-files")]
+    lines = "".join(pages).splitlines()
     words = [line.split()[2:] for line in lines if line.startswith("counterpoise schedule ")]
     assert len(words) >= 10
     for one in words:
