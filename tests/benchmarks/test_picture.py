@@ -66,6 +66,19 @@ def test_bars_are_as_long_as_what_they_stand_for() -> None:
     )
 
 
+@pytest.mark.long
+def test_the_readme_shows_what_the_command_draws(root: Path, data: Path, tmp_path: Path) -> None:
+    if not (data / "shards").is_dir():
+        pytest.skip("no shards here")
+    out = tmp_path / "step.svg"
+    asked = ["--data", str(data / "shards" / "*.tar"), "--out", str(out), "--json"]
+    done = CliRunner().invoke(picture.command, asked, catch_exceptions=False)
+    assert out.read_text() == (root / "docs" / "images" / "step.svg").read_text()
+    readme = (root / "README.md").read_text()
+    for way in json.loads(done.stdout.splitlines()[-1])["ways"].values():
+        assert f"{way['step_tokens']:,.0f}" in readme
+
+
 def test_too_few_samples_for_a_step_are_refused(tmp_path: Path) -> None:
     asked = ["--data", texts(tmp_path, 40)]
     with pytest.raises(ValueError, match="40 samples are less than a step of 256"):
