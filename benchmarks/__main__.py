@@ -33,6 +33,10 @@ BENCHES = {
         "Samples onto ranks: how far the heaviest is above the mean.",
     ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
+    "picture": (
+        "planning.picture",
+        "A step of 8 ranks, random and balanced, drawn for the README.",
+    ),
     "published": ("planning.published", "Epochs of published samplers' plans, beside ours."),
     "row_groups": ("loading.row_groups", "Samples of parquet files, by the size of row groups."),
     "runtime": (

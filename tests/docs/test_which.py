@@ -27,7 +27,9 @@ def test_its_names_are_the_packages() -> None:
 
 
 def test_readers_are_led_to_it_first() -> None:
-    start = re.search(r"^- Start: \[.*?\]\((.*?)\)", (ROOT / "README.md").read_text(), re.M)
+    readme = (ROOT / "README.md").read_text()
+    start = re.search(r"^- Start: \[.*?\]\((.*?)\) · \[.*?\]\((.*?)\)", readme, re.M)
     assert start is not None
-    assert start[1] == "docs/which.md"
-    assert "(which.md)" in page_named("first-hour").read_text()
+    assert start.groups() == ("docs/start.md", "docs/which.md")
+    for page in ("start", "index", "loop-pictures"):
+        assert "which.md)" in page_named(page).read_text(), page

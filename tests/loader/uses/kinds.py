@@ -18,7 +18,7 @@ USES: dict[str, Use] = {}
 
 
 def use(name: str) -> Callable[[Use], Use]:
-    """Register a use under the first column of the table in docs/from/drop-in.md."""
+    """Register a use under the first column of the table in docs/reference/uses.md."""
 
     def register(function: Use) -> Use:
         assert name not in USES

@@ -1,11 +1,11 @@
-"""Reads the table of uses in docs/from/drop-in.md, which says what to expect of each."""
+"""Reads the table of uses in docs/reference/uses.md, which says what to expect of each."""
 
 from dataclasses import dataclass
 
 from tests.docs.pages import page_named
 from tests.loader.uses.kinds import Outcome
 
-PAGE = page_named("drop-in")
+PAGE = page_named("uses")
 HEADER = ["use", "torch", "plain", "balanced"]
 
 

@@ -1,4 +1,4 @@
-"""Each row of the table in drop-in.md: the use is tried with torch's loader and with ours."""
+"""Each row of the table in uses.md: the use is tried with torch's loader and with ours."""
 
 import pytest
 

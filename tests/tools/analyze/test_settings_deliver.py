@@ -1,4 +1,4 @@
-"""What README shows and what `analyze` prints to paste plan as even as is said of them."""
+"""What which.md shows and what `analyze` prints to paste plan as even as is said of them."""
 
 import ast
 import json
@@ -24,9 +24,9 @@ RESOURCES = ("tiles", "tokens", "label_tokens")
 TILE_TOKENS = 307
 
 
-def readme_balance(root: Path) -> Balance:
-    """The Balance of README's example, word for word."""
-    text = (root / "README.md").read_text()
+def shown_balance(root: Path) -> Balance:
+    """The Balance of which.md's example, word for word."""
+    text = (root / "docs/which.md").read_text()
     (code,) = re.findall(
         r"^balance = (cp\.Balance\(.*?\))(?:  #.*)?\n(?=loader)", text, re.M | re.S
     )
@@ -58,7 +58,7 @@ def waiting(table: CostTable, config: PlanConfig) -> float:
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(8, 0.01), (32, 0.03)])
-def test_readmes_example_waits_no_more_than_planning_md_says(
+def test_the_example_waits_no_more_than_planning_md_says(
     root: Path, data: Path, ranks: int, most: float
 ) -> None:
     path = data / "metadata" / "calibrated_1200k.npz"
@@ -68,7 +68,7 @@ def test_readmes_example_waits_no_more_than_planning_md_says(
         costs = np.stack([arrays["tiles"], arrays["tokens"]], axis=1).astype(np.int64)
     some = costs[permutation(len(costs), 0, 0)[:20_000]]
     table = CostTable(RESOURCES, labelled(some), np.zeros(len(some), np.int64))
-    assert waiting(table, as_the_loader_plans(readme_balance(root), ranks)) <= most
+    assert waiting(table, as_the_loader_plans(shown_balance(root), ranks)) <= most
 
 
 def make_rows() -> Rows:
