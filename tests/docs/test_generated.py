@@ -53,6 +53,7 @@ def _commands(command: click.Command, context: click.Context) -> list[tuple[str,
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
+            assert inner is not None
             found += _commands(inner, click.Context(inner, context, info_name=name))
     return found
 

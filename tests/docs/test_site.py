@@ -1,4 +1,4 @@
-"""The site: built strictly, complete, fetching nothing from the net, and whole on narrow screens."""
+"""The site is built strictly, is complete, fetches nothing, and is whole on narrow screens."""
 
 import os
 import re

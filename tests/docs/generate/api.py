@@ -64,11 +64,8 @@ class Entry:
     def source(self) -> str:
         """The path of its source from the checkout's root."""
         if not hasattr(self.thing, "__module__"):
-            return (
-                f"{self.package.replace('counterpoise', '').replace('.', '')}/__init__.py".lstrip(
-                    "/"
-                )
-            )
+            folder = self.package.removeprefix("counterpoise").lstrip(".")
+            return str(Path(folder, "__init__.py"))
         path = inspect.getsourcefile(inspect.unwrap(self.thing)) or ""
         return str(Path(path).resolve().relative_to(ROOT))
 
@@ -185,15 +182,11 @@ def _signature(thing: Any, is_member: bool = False) -> str:
     )
     if len(str(shown)) <= _WIDTH:
         return str(shown)
-    lines, is_keyword_only, is_positional_only = [], False, False
+    lines, is_keyword_only = [], False
     for each in plain:
         if each.kind is each.KEYWORD_ONLY and not is_keyword_only:
             lines.append("*")
-            is_keyword_only = True
-        if is_positional_only and each.kind is not each.POSITIONAL_ONLY:
-            lines.append("/")
-        is_positional_only = each.kind is each.POSITIONAL_ONLY
-        is_keyword_only |= each.kind is each.VAR_POSITIONAL
+        is_keyword_only |= each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
         lines.append(str(each))
     arrow = f" -> {result}" if is_told else ""
     return "(\n" + "".join(f"    {line},\n" for line in lines) + f"){arrow}"

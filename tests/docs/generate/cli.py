@@ -1,6 +1,7 @@
 """A page for each command of `counterpoise`, from its click objects: what `--help` says.
 
-The site is built with these pages; in the repository only their index is kept. Options are a table, so that a narrow screen breaks the lines, and not the help's own columns.
+The site is built with these pages; in the repository only their index is kept. Options are a
+table, so that a narrow screen breaks lines, and not the columns of a help.
 """
 
 import inspect

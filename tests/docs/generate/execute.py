@@ -1,7 +1,7 @@
 """Run the notebooks and keep their outputs: `python -P -m tests.docs.generate.execute [NAME ...]`.
 
-A notebook prints the same on every machine; its pictures change with what draws them. `make test-all`
-runs the notebooks and compares what they print.
+A notebook prints the same on every machine; its pictures change with what draws them. `make
+test-all` runs the notebooks and compares what they print.
 """
 
 import os
@@ -31,6 +31,7 @@ def executed(notebook: Path) -> Any:
                 timeout=200,
                 kernel_name="python3",
                 record_timing=False,
+                coalesce_streams=True,
                 resources={"metadata": {"path": folder}},
             )
             client.execute()

@@ -20,9 +20,8 @@ def index(pages: Sequence["Page"], config: "MkDocsConfig") -> str:
         if _section(page) != section:
             section = _section(page)
             lines += ["", f"## {section}", ""]
-        lines.append(
-            f"- [{page.title}]({page.file.dest_uri}): {first_sentence(page.markdown or '')}"
-        )
+        told = first_sentence(page.markdown or "")
+        lines.append(f"- [{page.title}]({page.file.dest_uri}): {told}")
     return "\n".join(lines) + "\n"
 
 
@@ -41,10 +40,11 @@ def first_sentence(markdown: str) -> str:
     text = re.sub(r"^```.*?^```", "", markdown, flags=re.S | re.M)
     paragraphs = (part.strip() for part in re.split(r"\n\s*\n", text))
     first = next((part for part in paragraphs if part[:1] not in ("", "#", "|", "<", "!", "`")), "")
-    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).replace("\n", " ")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).strip("*").replace("\n", " ")
     return re.sub(r":$", ".", re.split(r"(?<=[.!?:])\s", plain)[0])
 
 
 def _section(page: "Page") -> str:
     """Return the title of the part of the navigation that a page is in."""
-    return page.ancestors[-1].title if page.ancestors else "Start"
+    outermost = [*page.ancestors][-1:]
+    return str(outermost[0].title) if outermost else "Start"

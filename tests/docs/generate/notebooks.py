@@ -37,4 +37,5 @@ def _output(output: dict[str, Any]) -> Iterator[str]:
 
 
 def _picture(source: str) -> str:
-    return f'<div class="output"><img alt="The picture that the code above draws" src="{source}"></div>'
+    image = f'<img alt="The picture that the code above draws" src="{source}">'
+    return f'<div class="output">{image}</div>'
