@@ -40,6 +40,11 @@ def test_every_public_name_has_a_page() -> None:
         assert heading in api.pages()[entry.page]
 
 
+def test_pages_that_docstrings_name_are_links() -> None:
+    assert "Streams: [batches](../../guides/batches.md)" in api.pages()["DataLoader"]
+    assert not [name for name, page in api.pages().items() if api.MENTION.search(page)]
+
+
 def test_tables_of_arguments_are_tables() -> None:
     assert "| `decode_threads` | threads that decode" in api.pages()["DataLoader"]
     assert "| `rank`, `ranks` | this process" in api.pages()["DataLoader"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.generate.docstrings import escaped, to_markdown
+from tests.docs.pages import DOCS, page_named
 from tests.imports import ROOT
 
 # Packages in the order of the pages, with what each is for.
@@ -32,6 +33,8 @@ INTRODUCTION = """# API reference
 
 Find every public class and function here. Everything else may change without notice.
 """
+# A page as docstrings name it: "planning.md", "docs/guides/object-stores.md"
+MENTION = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+)\.md\b")
 _MEMBERS = (staticmethod, classmethod, property)
 _WIDTH = 88
 
@@ -57,8 +60,8 @@ class Entry:
     @property
     def summary(self) -> str:
         """The first sentence of its docstring."""
-        first = (_docstring(self.thing) or "A constant.").split("\n\n")[0].replace("\n", " ")
-        return re.split(r"(?<=[.;])\s", first)[0].rstrip(";:")
+        first = (_docstring(self.thing) or "A constant").split("\n\n")[0].replace("\n", " ")
+        return re.split(r"(?<=[.;])\s", first)[0].rstrip(".;:")
 
     @property
     def source(self) -> str:
@@ -110,6 +113,7 @@ def groups() -> dict[str, list[str]]:
     return found
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """Return the page of every class and of every package's functions, by name."""
     found: dict[str, list[str]] = {}
@@ -120,7 +124,13 @@ def pages() -> dict[str, str]:
             heading = [f"# Functions of {entry.package}"]
             section = [f"## `{entry.name}`", *_described(entry, "###")]
             found.setdefault(entry.page, heading).extend(section)
-    return {name: "\n\n".join(parts) + "\n" for name, parts in found.items()}
+    return {name: MENTION.sub(_link, "\n\n".join(parts)) + "\n" for name, parts in found.items()}
+
+
+def _link(mention: re.Match[str]) -> str:
+    """Return a page's name in a docstring as a link to the page."""
+    page = page_named(Path(mention[1]).name).relative_to(DOCS)
+    return f"[{page.stem}](../../{page})"
 
 
 def _described(entry: Entry, heading: str) -> Iterator[str]:

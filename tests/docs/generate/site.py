@@ -34,7 +34,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         ((title, path),) = entry.items()
         if path in INDEXED:
             folder, module = INDEXED[path]
-            inner: list[Any] = [{f"All of the {title}": path}]
+            inner: list[Any] = [{"Overview": path}]
             for group, names in module.groups().items():
                 found = [{name: f"reference/{folder}/{name}.md"} for name in names]
                 inner += [{group: found}] if group else found
