@@ -3,7 +3,6 @@
 import pytest
 
 from tests.docs import words
-from tests.docs.pages import DOCS
 
 
 @pytest.mark.parametrize("guide", words.guides(), ids=lambda guide: guide.page.stem)
@@ -19,7 +18,6 @@ def test_only_guides_that_are_there_wait() -> None:
     assert {guide.page.stem for guide in words.guides()} >= words.NOT_YET
 
 
-@pytest.mark.skipif(not (DOCS / "start.md").exists(), reason="the pages for beginners come later")
 def test_what_one_reads_to_adopt_is_short() -> None:
     assert words.to_adopt() <= words.MOST_TO_ADOPT
 

@@ -90,29 +90,27 @@ def guides() -> list[Measure]:
 
 
 def to_adopt() -> int:
-    """Return the words that a reader needs whose guide is the longest one."""
+    """Return the words that a reader needs whose guide is the longest one that is rewritten."""
     own = sum(measure(page).words for page in ADOPT if page.exists())
-    return own + max(each.words for each in guides())
+    return own + max(each.words for each in guides() if each.page.stem not in NOT_YET)
 
 
 def main() -> int:
     """Print a table of all pages; return 1 where a guide is over a limit and not listed."""
-    wrong = [
-        each for each in guides() if not each.is_within and each.page.stem not in NOT_YET
-    ]  # fmt: skip
+    wrong = [each for each in guides() if not each.is_within and each.page.stem not in NOT_YET]
     print(f"{'page':50} {'words':>6} {'Flesch':>7}")
     for page in all_pages():
         if "adr" not in page.parts:
             each = measure(page)
             print(f"{page.relative_to(ROOT)!s:50} {each.words:6,} {each.ease:7.1f}")
-    print(f"to adopt: {to_adopt():,} words (README, start, which, the longest guide)")
+    print(f"to adopt: {to_adopt():,} words of {MOST_TO_ADOPT:,} (README, start, which, a guide)")
     for each in wrong:
         print(
             f"{each.page.name}: {each.words} words, Flesch {each.ease:.1f}; a guide has"
             f" {MOST_WORDS} words at most, and {LEAST_EASE:g} at least",
             file=sys.stderr,
         )
-    return bool(wrong)
+    return int(bool(wrong) or to_adopt() > MOST_TO_ADOPT)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ PACKAGES = {
     "counterpoise.balancer": "Planning, without torch.",
     "counterpoise.sched": "Pipeline schedules, without torch.",
 }
+TITLE = "All names"
 INTRODUCTION = """# API reference
 
 Find every public class and function here. Everything else may change without notice.
@@ -103,13 +104,12 @@ def index_page(is_site: bool = False) -> str:
     return "\n".join(parts)
 
 
-def groups() -> dict[str, list[str]]:
-    """Return the names of the pages of each package, in order."""
-    found: dict[str, list[str]] = {}
-    for entry in entries():
-        names = found.setdefault(entry.package, [])
-        if entry.page not in names:
-            names.append(entry.page)
+def groups() -> dict[str, dict[str, str]]:
+    """Return the pages of each package by their titles; that of its functions comes last."""
+    found: dict[str, dict[str, str]] = {package: {} for package in PACKAGES}
+    for entry in sorted(entries(), key=lambda entry: not entry.is_class):
+        title = entry.name if entry.is_class else "Functions"
+        found[entry.package][title] = entry.page
     return found
 
 

@@ -13,6 +13,7 @@ import click
 from counterpoise.tools.cli import COMMANDS, group
 from tests.docs.generate.docstrings import escaped
 
+TITLE = "All commands"
 INTRODUCTION = """# Command line
 
 Find the command for a task, and its options. `counterpoise COMMAND --help` prints the same.
@@ -29,9 +30,9 @@ def index_page(is_site: bool = False) -> str:
     return "\n".join([INTRODUCTION, "| command | what it does |", "| -- | -- |", *rows, ""])
 
 
-def groups() -> dict[str, list[str]]:
-    """Return the names of all pages, in one group without a title."""
-    return {"": sorted(COMMANDS)}
+def groups() -> dict[str, dict[str, str]]:
+    """Return all pages by their titles, in one group without a title."""
+    return {"": {name: name for name in sorted(COMMANDS)}}
 
 
 def pages() -> dict[str, str]:

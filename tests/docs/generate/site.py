@@ -34,9 +34,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         ((title, path),) = entry.items()
         if path in INDEXED:
             folder, module = INDEXED[path]
-            inner: list[Any] = [{"Overview": path}]
-            for group, names in module.groups().items():
-                found = [{name: f"reference/{folder}/{name}.md"} for name in names]
+            inner: list[Any] = [{module.TITLE: path}]
+            for group, titles in module.groups().items():
+                found = [{each: f"reference/{folder}/{name}.md"} for each, name in titles.items()]
                 inner += [{group: found}] if group else found
             reference[at] = {title: inner}
     return config
