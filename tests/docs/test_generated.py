@@ -10,7 +10,6 @@ import pytest
 import counterpoise
 from counterpoise.balancer.protocol.messages import KINDS
 from counterpoise.tools.cli import group
-from tests.docs import words
 from tests.docs.generate import api, cli, docstrings, llms, notebooks
 from tests.docs.generate.protocol import protocol_page
 from tests.docs.pages import DOCS, page_named
@@ -74,7 +73,7 @@ def test_every_command_and_option_is_on_its_page() -> None:
         assert r"\b" not in section
 
 
-@pytest.mark.parametrize("module", [docstrings, llms, words])
+@pytest.mark.parametrize("module", [docstrings, llms])
 def test_the_examples_of_the_generators_are_true(module) -> None:
     done = doctest.testmod(module)
     assert (done.attempted > 0, done.failed) == (True, 0)

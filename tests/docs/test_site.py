@@ -14,7 +14,12 @@ from tests.browser import Browser, chromium  # noqa: F401
 from tests.docs.pages import DOCS
 from tests.imports import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.slow]
+# mkdocs imports torch and 150 pages wait for a core: on a loaded machine that takes minutes.
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+# of the extra `docs`, which environments of other tests do not have
+pytest.importorskip("mkdocs")
+nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
@@ -126,8 +131,6 @@ def test_no_page_is_wider_than_the_screen(site: Path, chromium: Browser, width: 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_a_notebook_runs_and_prints_what_it_kept(notebook: Path) -> None:
-    import nbformat
-
     from tests.docs.generate.execute import executed, texts
 
     kept = texts(nbformat.read(notebook, as_version=4))

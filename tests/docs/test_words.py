@@ -1,8 +1,12 @@
 """Guides are short and easy to read, and so is all that one reads to adopt the product."""
 
+import doctest
+
 import pytest
 
-from tests.docs import words
+pytest.importorskip("pyphen")  # of the extra `docs`, which environments of other tests do not have
+
+from tests.docs import words  # noqa: E402
 
 
 @pytest.mark.parametrize("guide", words.guides(), ids=lambda guide: guide.page.stem)
@@ -20,6 +24,10 @@ def test_only_guides_that_are_there_wait() -> None:
 
 def test_what_one_reads_to_adopt_is_short() -> None:
     assert words.to_adopt() <= words.MOST_TO_ADOPT
+
+
+def test_the_examples_are_true() -> None:
+    assert doctest.testmod(words).failed == 0
 
 
 def test_code_and_markup_are_no_words() -> None:

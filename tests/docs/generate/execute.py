@@ -28,7 +28,7 @@ def executed(notebook: Path) -> Any:
         with mock.patch.dict(os.environ, settings):
             client = NotebookClient(
                 content,
-                timeout=200,
+                timeout=600,
                 kernel_name="python3",
                 record_timing=False,
                 coalesce_streams=True,
