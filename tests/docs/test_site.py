@@ -14,7 +14,7 @@ from tests.browser import Browser, chromium  # noqa: F401
 from tests.docs.pages import DOCS
 from tests.imports import ROOT
 
-# mkdocs imports torch and 150 pages wait for a core: on a loaded machine that takes minutes.
+# The hook imports torch, and 150 pages are rendered: minutes on a loaded machine.
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # of the extra `docs`, which environments of other tests do not have

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyphen")  # of the extra `docs`, which environments of other tests do not have
 
-from tests.docs import words  # noqa: E402
+from tests.docs import words
 
 
 @pytest.mark.parametrize("guide", words.guides(), ids=lambda guide: guide.page.stem)
