@@ -11,12 +11,12 @@ PACKAGES := balancer loader sched tools workers
 # Bytecode is kept (empty means so): tests start hundreds of processes, and each would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Pages written by hand; api.md and protocol.md are written by `make docs`, papers.md by its bench.
+# Pages written by hand; those of `make docs` and of a bench are not.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
-	$(filter-out docs/reference/api.md docs/internals/protocol.md docs/benchmarks/papers.md, \
+	$(filter-out docs/reference/api.md docs/reference/cli.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs clean
+.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs notebooks clean
 demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
@@ -121,8 +121,15 @@ $(BENCH_PEERS)/.installed: tests/benchmarks/peers.txt pyproject.toml
 	mkdir -p $(@D)/typing && ln -sfn $(CURDIR)/benchmarks $(@D)/typing/benchmarks
 	touch $@
 
+# The generated pages, the site in build/site, and a table of each page's words and readability.
+# After a change that notebooks show: make notebooks, which runs them and keeps what they print.
 docs: $(STAMP)
 	PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.docs.generate
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m mkdocs -q build --strict
+	@PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.docs.words
+
+notebooks: $(KERNELS)
+	PYTHONPATH=$(CURDIR)/$(VENV)/typing $(BIN)/python -P -m tests.docs.generate.execute
 
 # torch first, by its exact version: a range would let pip take a build for another device. Named
 # again with the rest: where pip has to go back, it takes a newer torch than the one installed.

@@ -108,6 +108,10 @@ class Browser:
     def open(self, page: str) -> None:
         file = self.folder / "page.html"
         file.write_text(page, encoding="utf-8")
+        self.visit(file)
+
+    def visit(self, file: Path) -> None:
+        """Show a page that lies on the disk."""
         self.faults, self.loaded = [], False
         self.call("Page.navigate", url=file.as_uri())
         while not self.loaded:

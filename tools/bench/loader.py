@@ -38,12 +38,12 @@ def command(
     data: str | None, workers: tuple[int, ...], pairs: int, samples: int, cores: str | None,
     as_json: bool, **sizes: int,
 ) -> None:  # fmt: skip
-    r"""Compare samples per second with torch's DataLoader on the same cores.
+    """Compare samples per second with torch's DataLoader on the same cores.
 
     \b
     Example:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
-    """
+    """  # noqa: D301
     pattern, pinned = data or ensure_demo_data(), parse_cores(cores)
     with copied(pattern, samples, max(workers)) as folder:
         passes = {

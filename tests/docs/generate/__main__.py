@@ -1,21 +1,21 @@
-"""Write the generated pages: `python -P -m tests.docs.generate [FOLDER]`, by default docs/.
+"""Write the generated pages that are kept: `python -P -m tests.docs.generate [FOLDER]`.
 
-Tests hold the committed pages equal to what this writes.
+By default into docs/. Tests hold the committed pages equal to what this writes.
 """
 
 import sys
 from pathlib import Path
 
-from tests.docs.generate.api import api_page
+from tests.docs.generate import api, cli
 from tests.docs.generate.protocol import protocol_page
-
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+from tests.docs.pages import DOCS
 
 
 def main(arguments: list[str]) -> None:
     """Write all pages into the folder named, by default the checkout's docs/."""
     folder = Path(arguments[0]) if arguments else DOCS
-    (folder / "reference" / "api.md").write_text(api_page(), encoding="utf-8")
+    (folder / "reference" / "api.md").write_text(api.index_page(), encoding="utf-8")
+    (folder / "reference" / "cli.md").write_text(cli.index_page(), encoding="utf-8")
     (folder / "internals" / "protocol.md").write_text(protocol_page(), encoding="utf-8")
 
 
