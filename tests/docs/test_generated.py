@@ -40,7 +40,7 @@ def test_every_public_name_has_a_page() -> None:
 
 
 def test_pages_that_docstrings_name_are_links() -> None:
-    assert "Streams: [batches](../../guides/batches.md)" in api.pages()["DataLoader"]
+    assert "Streams: [streams](../../guides/streams.md)" in api.pages()["DataLoader"]
     assert not [name for name, page in api.pages().items() if api.MENTION.search(page)]
 
 
