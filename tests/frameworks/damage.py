@@ -7,7 +7,9 @@ import pytest
 from tests.docs.test_tables import rows
 from tests.frameworks.pool import Pool
 
-TABLE = {cells[0]: cells[1] for cells in rows("framework-calls", "what is done to a balanced loader")}
+TABLE = {
+    cells[0]: cells[1] for cells in rows("framework-calls", "what is done to a balanced loader")
+}
 
 
 def test_every_way_is_in_the_table(two: Pool) -> None:

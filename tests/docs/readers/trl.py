@@ -15,7 +15,10 @@ tokenizer = PreTrainedTokenizerFast(
 )
 model = LlamaForCausalLM(
     LlamaConfig(
-        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        vocab_size=16,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
         num_attention_heads=2,
     )  # fmt: skip
 )
