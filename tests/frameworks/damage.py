@@ -1,4 +1,4 @@
-"""Ways to damage a balanced loader: each row of the table in docs/reference/framework-calls.md is true."""
+"""Ways to damage a balanced loader: each row of framework-calls.md is true."""
 
 import re
 

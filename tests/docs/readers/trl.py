@@ -13,12 +13,7 @@ tokenizer = PreTrainedTokenizerFast(
     pad_token="w0",
     eos_token="w1",
 )
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=16,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )  # fmt: skip
+config = LlamaConfig(
+    vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
 )
+model = LlamaForCausalLM(config)
