@@ -2,7 +2,7 @@
 
 Run: torchrun --standalone --nproc-per-node 2 examples/hf/sft_loop.py --model NAME --data '*.tar'
 NAME is Qwen/Qwen2.5-VL-3B-Instruct, llava-hf/llava-1.5-7b-hf, or another that keeps packed samples
-apart (docs/guides/frameworks.md has the table), or a folder of save_pretrained.
+apart (docs/reference/packed-models.md has the table), or a folder of save_pretrained.
 """
 
 import argparse

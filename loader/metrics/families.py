@@ -1,7 +1,7 @@
 """The metrics of a loader by their names in Prometheus, and the collector that gives them.
 
-Names are in base units and counters end in _total, as Prometheus' conventions say. The table is the
-reference: the dashboard, the alerts and docs/guides/metrics.md are held against it by a test.
+Names are in base units and counters end in _total, as Prometheus' conventions say. A test holds
+the dashboard, the alerts and docs/reference/metric-names.md against this table.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -36,7 +36,7 @@ class MeasuredLoader:
             self.name = name
 
     def stats(self, flat: bool = False) -> dict[str, Any]:
-        """Return what this loop has delivered and waited for so far; metrics.md explains it.
+        """Return what this loop has delivered and waited for so far; metric-names.md explains it.
 
         flat: by one name each, for TensorBoard, W&B and log_dict. ValueError without keep_stats.
         """

@@ -129,8 +129,8 @@ def sources() -> str:
     return "\n".join(texts(path) for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
 
 
-def test_each_message_of_troubleshooting_is_in_the_sources(sources: str) -> None:
-    messages = [row[0].strip("`") for row in rows("troubleshooting", "message")]
+def test_each_message_is_in_the_sources(sources: str) -> None:
+    messages = [row[0].strip("`") for row in rows("messages", "message")]
     assert len(messages) > 30
     spaced = re.sub(r"%[\d.]*[a-z]", "...", sources)
     for message in messages:

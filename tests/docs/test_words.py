@@ -10,16 +10,9 @@ from tests.docs import words
 
 
 @pytest.mark.parametrize("guide", words.guides(), ids=lambda guide: guide.page.stem)
-def test_a_guide_is_within_the_limits_or_waits_to_be_rewritten(guide: words.Measure) -> None:
-    if guide.page.stem in words.NOT_YET:
-        assert not guide.is_within, f"take {guide.page.stem} out of tests/docs/words.py: NOT_YET"
-    else:
-        assert guide.words <= words.MOST_WORDS
-        assert guide.ease >= words.LEAST_EASE
-
-
-def test_only_guides_that_are_there_wait() -> None:
-    assert {guide.page.stem for guide in words.guides()} >= words.NOT_YET
+def test_a_guide_is_within_the_limits(guide: words.Measure) -> None:
+    assert guide.words <= words.MOST_WORDS
+    assert guide.ease >= words.LEAST_EASE
 
 
 def test_what_one_reads_to_adopt_is_short() -> None:

@@ -1,4 +1,4 @@
-"""Ways to damage a balanced loader: each row of the table in docs/guides/frameworks.md is true."""
+"""Ways to damage a balanced loader: each row of framework-calls.md is true."""
 
 import re
 
@@ -7,7 +7,9 @@ import pytest
 from tests.docs.test_tables import rows
 from tests.frameworks.pool import Pool
 
-TABLE = {cells[0]: cells[1] for cells in rows("frameworks", "what is done to a balanced loader")}
+TABLE = {
+    cells[0]: cells[1] for cells in rows("framework-calls", "what is done to a balanced loader")
+}
 
 
 def test_every_way_is_in_the_table(two: Pool) -> None:

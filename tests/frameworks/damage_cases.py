@@ -1,4 +1,4 @@
-"""Ways to damage a balanced loader, by the words of the table in docs/guides/frameworks.md.
+"""Ways to damage a balanced loader, by the words of the table in docs/reference/framework-calls.md.
 
 Each returns the error that is raised, in words, or "" where the loader hands out what it planned.
 """

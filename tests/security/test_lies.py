@@ -1,4 +1,4 @@
-"""What a lying worker gets in, beside an honest one, over tcp: the table of security.md.
+"""What a lying worker gets in, beside an honest one, over tcp: the table of threats.md.
 
 The liar opens the data first, so that it is leased samples; only lies about the data themselves are
 told to an honest worker that was first, and goes on when they were refused: without an honest

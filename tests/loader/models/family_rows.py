@@ -1,4 +1,4 @@
-"""The table of families in docs/guides/frameworks.md is what the models compute."""
+"""The table of families in docs/reference/packed-models.md is what the models compute."""
 
 from importlib.metadata import version
 

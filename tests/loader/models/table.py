@@ -1,4 +1,4 @@
-"""The table of families in docs/guides/frameworks.md, made by running each of them.
+"""The table of families in docs/reference/packed-models.md, made by running each of them.
 
 python -m tests.loader.models.table    writes it anew
 """
@@ -16,7 +16,7 @@ from tests.docs.pages import page_named
 
 from .families import build, families
 
-PAGE = page_named("frameworks")
+PAGE = page_named("packed-models")
 BEGIN = "<!-- of transformers {}, by tests/loader/models/table.py -->"
 END = "<!-- end of families -->"
 KERNELS = "can't keep packed sequences apart without"

@@ -168,7 +168,7 @@ def test_broken_samples_end_the_run_or_are_left_out(
 def test_what_cannot_be_prepared_is_named(
     fails: Any, tmp_path: Path, data_set: str, said: str
 ) -> None:
-    # 4 is a sample that cannot be used, 2 what was asked for (docs/guides/fleet.md)
+    # 4 is a sample that cannot be used, 2 what was asked for (docs/reference/exit-status.md)
     code = 4 if data_set == "Tuples" else 2
     assert said in fails(f"{HERE}:{data_set}", "--out", tmp_path, code=code)
 

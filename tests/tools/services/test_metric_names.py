@@ -57,7 +57,7 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_exist():
 
 
 def test_the_page_names_each_metric_and_no_other():
-    text = page_named("metrics").read_text()
+    text = page_named("metric-names").read_text()
     assert {*NAME.findall(text)} == {each.name for each in FAMILIES}
 
 

@@ -1,4 +1,4 @@
-"""docs/guides/reliability.md names the tests that show what it promises: they must exist."""
+"""docs/reference/failures.md names the tests that show what it promises: they must exist."""
 
 import re
 
@@ -11,7 +11,7 @@ NAMED = re.compile(r"`(test_\w+\.py)(?:::(test_\w+))?`")
 
 @pytest.fixture(scope="module")
 def page(root):
-    return page_named("reliability").read_text()
+    return page_named("failures").read_text()
 
 
 def test_each_test_that_is_named_exists(page, root):
