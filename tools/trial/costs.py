@@ -5,7 +5,7 @@ forecast is auto's own, from more than its 64 samples.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,34 +48,30 @@ class Found:
 
         padded: False as if batches that are padded were packed, random order's too.
         """
-        terms = replace(self.terms, balance=replace(self.terms.balance, **changed))
         if not (self.choice.varies and len(self.rows)):
             return None
+        terms = replace(self.terms, balance=replace(self.terms.balance, **changed))
         choice = self.choice if padded else replace(self.choice, padded=())
         return forecast(terms.plan(choice)[1], self.rows, terms.batch_size, STEPS)
 
-    def others(self) -> dict[str, Outlook]:
-        """Return the forecasts of other plans, over random order as it is, by their code."""
+    def other_plans(self) -> dict[str, float]:
+        """Return a step of other plans, over random order's as it is now, by their code."""
         accumulate = self.terms.balance.accumulate
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
         told = {f'cp.Balance("auto"{more}, counts="free")': self.foretell(counts="free")}
         if accumulate == 1:
             told['cp.Balance("auto", accumulate=4)'] = self.foretell(accumulate=4)
+        times = {code: each.time for code, each in told.items() if each is not None}
         now, packed = self.foretell(), self.foretell(padded=False)
         if self.choice.padded and now is not None and packed is not None:
             # random order's step without padding, over its step with it
             shorter = (1 - now.padding_random) * (1 - now.waited) / (1 - packed.waited)
-            time = packed.time * shorter
-            told[f'cp.Balance("auto"{more}, layout="packed")'] = replace(packed, time=time)
-        return {code: each for code, each in told.items() if each is not None}
-
-    def table(self) -> dict[str, Int64]:
-        """Return the costs as DataLoader(cost=...) takes them, for the measured samples alone."""
-        return {name: self.rows[:, k] for k, name in enumerate(self.choice.resources)}
+            times[f'cp.Balance("auto"{more}, layout="packed")'] = packed.time * shorter
+        return times
 
 
 class CostRows:
-    """A data set of costs, for torch's workers to measure: an array, or a SkippedSample."""
+    """A data set of costs, for torch's workers to measure: (index, costs), or a SkippedSample."""
 
     def __init__(self, source: Source, resources: tuple[str, ...]) -> None:
         self._source, self._resources = source, resources
@@ -99,51 +95,43 @@ def find_costs(
     told: called with the number of samples measured so far. Raises UnusableDataError where none of
     the first samples can be used.
     """
-    samples = subject.samples
-    source = as_source(samples)
+    samples, settings = subject.samples, subject.settings
+    source, collate = as_source(samples), settings.get("collate_fn")
     terms = PlanTerms(
-        Balance("auto", accumulate=accumulate), ranks, subject.batch_size, subject.drop_last,
-        subject.shuffle,
+        Balance("auto", accumulate=accumulate), ranks, subject.batch_size,
+        settings.get("drop_last", False), subject.shuffle,
     )  # fmt: skip
-    order = epoch_order(source, 0, 0, subject.shuffle)[: max(FIRST, MOST_SAMPLES)].tolist()
-    collate: Any = getattr(subject.collate, "collate_samples", subject.collate)
+    order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
     question = Question(
         source, samples, None, tuple(order[:FIRST]), says_costs(source),
-        collate or torch_data.default_collate, terms,
+        getattr(collate, "collate_samples", collate) or torch_data.default_collate, terms,
+    )  # fmt: skip
+    ways = {n: settings[n] for n in ("multiprocessing_context", "worker_init_fn") if n in settings}
+    start = WorkerStart(
+        subject.workers, context=ways.get("multiprocessing_context"),
+        begin=ways.get("worker_init_fn"),
     )  # fmt: skip
     try:
-        start = WorkerStart(subject.workers, False, subject.context, subject.begin)
         choice = ask_worker(question, start).choice
     except ValueError as error:
-        if "can be used" in str(error):
-            raise UnusableDataError(str(error)) from None
-        raise
-    known = source_of(choice, source, samples, None)
-    assert known is not None
-    loads = bool(getattr(known, "decode_first", False))
-    indexes, rows, broken = list[int](), list[list[int]](), list[SkippedSample]()
-    for row in _measured(subject, known, choice.resources, order, seconds) if choice.varies else ():
-        if isinstance(row, SkippedSample):
-            broken.append(row)
-        else:
-            indexes.append(row[0])
-            rows.append(row[1])
-        told(len(rows))
-    table = np.array(rows, np.int64).reshape(len(rows), len(choice.resources))
-    return Found(choice, terms, tuple(indexes), table, loads, tuple(broken))
-
-
-def _measured(
-    subject: Subject, source: Source, resources: tuple[str, ...], order: list[int], seconds: float
-) -> Iterator[Any]:
-    """Yield the costs of samples while there is time, at least those of a few batches."""
-    loader = torch_data.DataLoader(
-        CostRows(source, resources), AT_ONCE, sampler=order, collate_fn=list,  # type: ignore[arg-type]
-        num_workers=subject.workers, worker_init_fn=subject.begin,
-        multiprocessing_context=subject.context if subject.workers else None,
-    )  # fmt: skip
+        if "can be used" not in str(error):
+            raise
+        raise UnusableDataError(str(error)) from None
+    known: Any = source_of(choice, source, samples, None)
+    rows: Any = CostRows(known, choice.resources)
+    loader: Any = torch_data.DataLoader(
+        rows, AT_ONCE, sampler=order, num_workers=subject.workers, collate_fn=list, **ways
+    )
+    indexes, costs, broken = list[int](), list[list[int]](), list[SkippedSample]()
     ends = time.perf_counter() + seconds
-    for number, rows in enumerate(loader):
-        yield from rows
-        if time.perf_counter() > ends and AT_ONCE * number >= FIRST:
-            return
+    for some in loader if choice.varies else ():
+        broken += [each for each in some if isinstance(each, SkippedSample)]
+        for index, row in (each for each in some if not isinstance(each, SkippedSample)):
+            indexes.append(index)
+            costs.append(row)
+        told(len(costs))
+        if time.perf_counter() > ends and len(costs) >= FIRST:
+            break
+    table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
+    loads = bool(getattr(known, "decode_first", False))
+    return Found(choice, terms, tuple(indexes), table, loads, tuple(broken))

@@ -9,9 +9,9 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,16 @@ from ...workers.sources.registry import class_of, format_of, source_of
 from ...workers.vision_language.transform import VisionLanguage
 from ..analyze.scan.sources import find_dataset, import_object, is_import_path
 
-# Samples of files that are looked at, to see what makes training samples of them.
+# The arguments of a script's loader that are taken, with torch's defaults.
+TAKEN: dict[str, Any] = {
+    "drop_last": False, "worker_init_fn": None, "multiprocessing_context": None, "timeout": 0,
+    "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2,
+}  # fmt: skip
+# First samples that are looked at, to see what makes batches of them.
 LOOKED_AT = 4
-COLLATE_LINE = "from counterpoise.loader import collate_padded"
 # A data set that pickles to so many bytes without an error is taken for one that can be pickled.
 ENOUGH_BYTES = 64 << 20
+COLLATE_LINE = "from counterpoise.loader import collate_padded"
 
 
 class UnusableDataError(ValueError):
@@ -42,65 +47,55 @@ class UnusableDataError(ValueError):
 class Subject:
     """What is tried.
 
-    order: torch's arguments for it (shuffle, sampler or batch_sampler). ranks: those of a
-    DistributedSampler, 0 for none. more: other arguments of the script's loader. setup: lines of
-    code that make the data set, which they call `named`. notes: sentences about what the user did
-    not choose.
+    settings: torch's arguments for it. named: what the lines of `setup`, which make the data set,
+    call it. ranks: those of a DistributedSampler, 0 for none. notes: sentences about what the user
+    did not choose.
     """
 
     name: str
     dataset: Any
     named: str
     setup: tuple[str, ...]
-    collate: Callable[[list[Any]], Any] | None = None
-    batch_size: int = 8
-    workers: int = field(default_factory=lambda: min(4, len(os.sched_getaffinity(0))))
-    order: Mapping[str, Any] = field(default_factory=lambda: {"shuffle": True})
-    drop_last: bool = False
-    begin: Callable[[int], None] | None = None
-    context: Any = None
+    settings: Mapping[str, Any]
     ranks: int = 0
-    more: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def is_stream(self) -> bool:
         """True for samples that have no index: no step can be planned of them."""
-        return not hasattr(self.dataset, "__getitem__") or isinstance(
-            self.dataset, torch_data.IterableDataset
-        )
+        is_stream = isinstance(self.dataset, torch_data.IterableDataset)
+        return is_stream or not hasattr(self.dataset, "__getitem__")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+        return int(self.settings["batch_size"])
+
+    @property
+    def workers(self) -> int:
+        """Worker processes."""
+        return int(self.settings["num_workers"])
 
     @property
     def shuffle(self) -> bool:
         """True where the order is random, as far as is known."""
-        return bool(self.order.get("shuffle", True))
+        return bool(self.settings.get("shuffle", True))
 
     @property
     def samples(self) -> Any:
         """What balanced loops read: the data set, or what an HFProcessor makes of it."""
-        processor: Any = self.collate
+        processor: Any = self.settings.get("collate_fn")
         return rows_of(processor.over(self.dataset) if hasattr(processor, "over") else self.dataset)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments that all loaders share."""
-        sized = {} if "batch_sampler" in self.order else {"batch_size": self.batch_size}
-        return {
-            **self.order, **sized, "num_workers": self.workers, "collate_fn": self.collate,
-            "drop_last": self.drop_last and bool(sized), "worker_init_fn": self.begin,
-            "multiprocessing_context": self.context if self.workers else None, **self.more,
-        }  # fmt: skip
-
-    def line(self, *more: str, **changed: object) -> str:
+    def line(self, *more: str, **changed: Any) -> str:
         """Return the line that makes our loader, with more arguments behind those of all."""
-        shuffle = {name: each for name, each in self.order.items() if name == "shuffle"}
-        given = {"batch_size": self.batch_size, **shuffle, "num_workers": self.workers, **changed}
-        parts = [self.named, *(f"{name}={value!r}" for name, value in given.items())]
-        if self.collate is not None:
-            parts.append(f"collate_fn={getattr(self.collate, '__name__', 'collate_fn')}")
-        parts += ["drop_last=True"] if self.drop_last else []
-        parts += [f"{name}={value!r}" for name, value in self.more.items()]
-        return f"loader = cp.DataLoader({', '.join([*parts, *more])})"
+        plain = bool | int | float | str
+        shown = (
+            f"{name}={value!r}" if isinstance(value, plain) else
+            f"{name}={getattr(value, '__name__', name)}"
+            for name, value in {**self.settings, **changed}.items() if value is not None
+        )  # fmt: skip
+        return f"loader = cp.DataLoader({', '.join([self.named, *shown, *more])})"
 
 
 def open_subject(
@@ -112,58 +107,68 @@ def open_subject(
     """
     is_python = ".py:" in source or is_import_path(source)
     subject = _in_python(source) if is_python else _in_files(source, transform)
-    if batch_size is not None:
-        subject = replace(subject, batch_size=batch_size)
-    if workers is not None:
-        subject = replace(subject, workers=workers)
+    given = {"batch_size": batch_size, "num_workers": workers}
+    given = {name: value for name, value in given.items() if value is not None}
+    subject = _with(subject, **given)
     if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
         raise UnusableDataError(f"{source} is empty: give a data set with samples")
     if subject.is_stream:
-        return replace(
-            subject, order={}, collate=import_object(collate) if collate else subject.collate
-        )
+        settings = {n: value for n, value in subject.settings.items() if n != "shuffle"}
+        subject = replace(subject, settings=settings)
     if collate:
-        module, _, name = collate.partition(":")
-        setup = (*subject.setup, f"from {module} import {name}")
-        subject = replace(subject, collate=import_object(collate), setup=setup)
-    elif subject.collate is None:
-        subject = _with_collate(subject)
-    return subject
+        subject = _with(subject, collate_fn=import_object(collate))
+        return replace(subject, setup=(*subject.setup, _import_line(collate)))
+    is_found = "collate_fn" in subject.settings or subject.is_stream
+    return subject if is_found else _with_collate(subject)
+
+
+def _with(subject: Subject, **settings: Any) -> Subject:
+    return replace(subject, settings={**subject.settings, **settings})
+
+
+def _import_line(path: str) -> str:
+    module, _, name = path.rpartition(":")
+    return f"from {Path(module).stem if module.endswith('.py') else module} import {name}"
+
+
+def _default_settings() -> dict[str, Any]:
+    workers = min(4, len(os.sched_getaffinity(0)))
+    return {"batch_size": 8, "shuffle": True, "num_workers": workers}
 
 
 def _in_python(source: str) -> Subject:
     path, _, name = source.rpartition(":")
-    is_script = path.endswith(".py")
-    found = _object_in_script(Path(path), name) if is_script else import_object(source)
-    is_data = hasattr(found, "__getitem__") or hasattr(found, "__iter__")
-    is_called = isinstance(found, type) or not is_data
-    if is_called:
-        if not callable(found):
-            raise ValueError(
-                f"{source} is a {type(found).__name__}: name a data set, a DataLoader, or a "
-                "function that makes one"
-            )
+    found = _in_script(Path(path), name) if path.endswith(".py") else import_object(source)
+    named, setup = name, [_import_line(source)]
+    if isinstance(found, type) or not (hasattr(found, "__getitem__") or hasattr(found, "__iter__")):
         try:
             found = found()
         except TypeError as error:
             raise ValueError(
-                f"{source} cannot be called without arguments ({error}): name a function that "
-                "needs none"
+                f"{source} cannot be called without arguments ({error}): name a data set, a "
+                "DataLoader, or a function that makes one and needs no argument"
             ) from None
-    module = Path(path).stem if is_script else path
-    if isinstance(found, torch_data.DataLoader):
-        return _of_loader(source, found)
-    setup = [f"from {module} import {name}"] + ([f"dataset = {name}()"] if is_called else [])
-    return Subject(source, found, "dataset" if is_called else name, tuple(setup))
+        named, setup = "dataset", [*setup, f"dataset = {name}()"]
+    if not isinstance(found, torch_data.DataLoader):
+        return Subject(source, found, named, tuple(setup), _default_settings())
+    order, ranks = _order_of(found)
+    size = found.batch_size or getattr(found.batch_sampler, "batch_size", None) or 1
+    settings = {"batch_size": size, **order, "num_workers": found.num_workers}
+    if found.collate_fn is not torch_data.default_collate:
+        settings["collate_fn"] = found.collate_fn
+    taken = {name: getattr(found, name) for name in TAKEN}
+    settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
+    place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
+    return Subject(source, found.dataset, "dataset", place, settings, ranks)
 
 
-def _object_in_script(path: Path, name: str) -> Any:
+def _in_script(path: Path, name: str) -> Any:
     """Return an object of a script, whose __name__ is its file's, so that no main part runs."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give FILE.py:NAME or package.module:NAME")
     sys.path.insert(0, str(path.resolve().parent))
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    # Workers that are started clean, and pickle, look for it by its name.
+    # Pickle looks for what is in it by its name.
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     try:
@@ -172,115 +177,79 @@ def _object_in_script(path: Path, name: str) -> Any:
         raise ValueError(f"{path} has no {name!r}; check the name") from None
 
 
-def _of_loader(source: str, loader: Any) -> Subject:
-    """Return what a script's loader is made of."""
-    given: dict[str, Any] = {}
-    sampler = loader.sampler
-    batches = loader.batch_sampler
+def _order_of(loader: Any) -> tuple[dict[str, Any], int]:
+    """Return torch's arguments for the order of a loader, and the ranks that its sampler knows."""
+    sampler, batches = loader.sampler, loader.batch_sampler
     if isinstance(sampler, torch_data.DistributedSampler):
-        given = {"order": {"shuffle": sampler.shuffle}, "ranks": sampler.num_replicas}
-    elif type(batches) not in (torch_data.BatchSampler, type(None)):
-        given = {"order": {"batch_sampler": batches}}
-    elif type(sampler) in (torch_data.SequentialSampler, torch_data.RandomSampler):
-        given = {"order": {"shuffle": type(sampler) is torch_data.RandomSampler}}
-    elif not isinstance(loader.dataset, torch_data.IterableDataset):
-        given = {"order": {"sampler": sampler}}
-    else:
-        given = {"order": {}}
-    place = f"# in {source.replace(':', ', ')}, in place of DataLoader"
-    own = loader.collate_fn is not torch_data.default_collate
-    size = loader.batch_size or getattr(batches, "batch_size", None) or 1
-    return Subject(
-        source, loader.dataset, "dataset", (place,),
-        loader.collate_fn if own else None, size, loader.num_workers,
-        drop_last=loader.drop_last, begin=loader.worker_init_fn,
-        context=loader.multiprocessing_context, more=_of_workers(loader), **given,
-    )  # fmt: skip
-
-
-def _of_workers(loader: Any) -> dict[str, Any]:
-    """Return what a loader says about its workers, and torch would not by itself."""
-    defaults = {"persistent_workers": False, "pin_memory": False, "prefetch_factor": 2}
-    given = {name: getattr(loader, name) for name in defaults} if loader.num_workers else {}
-    return {name: value for name, value in given.items() if value != defaults[name]}
+        return {"shuffle": sampler.shuffle}, sampler.num_replicas
+    if type(batches) not in (torch_data.BatchSampler, type(None)):
+        return {"batch_sampler": batches}, 0
+    if isinstance(sampler, torch_data.SequentialSampler | torch_data.RandomSampler):
+        return {"shuffle": isinstance(sampler, torch_data.RandomSampler)}, 0
+    return {"sampler": sampler}, 0
 
 
 def _in_files(source: str, transform: str) -> Subject:
     """Return the samples of files, by the transform that is named, or by one that fits them."""
+    settings, lines = _default_settings(), tuple[str, ...]()
     if is_recipe(source):
-        return Subject(
-            source,
-            find_dataset(source),
-            "dataset",
-            (f"dataset = cp.Mixture.from_file({source!r})",),
-        )
-    kind = class_of(source).__name__
+        lines = (f"dataset = cp.Mixture.from_file({source!r})",)
+        return Subject(source, find_dataset(source), "dataset", lines, settings)
+    opens = f"dataset = cp.{class_of(source).__name__}({source!r}"
     if transform:
-        module, _, name = transform.partition(":")
         found = import_object(transform)
-        found = found() if isinstance(found, type) else found
-        made = f"{name}()" if isinstance(import_object(transform), type) else name
-        lines = (f"from {module} import {name}", f"dataset = cp.{kind}({source!r}, {made})")
-        return Subject(source, source_of(source, found), "dataset", lines)
-    raw = source_of(source)
-    if not len(raw):
-        raise UnusableDataError(f"{source} is empty: give files with samples")
+        made = transform.partition(":")[2] + ("()" if isinstance(found, type) else "")
+        data = source_of(source, found() if isinstance(found, type) else found)
+        lines = (_import_line(transform), f"{opens}, {made})")
+        return Subject(source, data, "dataset", lines, settings)
     if format_of(source) == "hf" and (found := _tokenized(source)) is not None:
         lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
-        return Subject(source, found, "dataset", lines)
+        return Subject(source, found, "dataset", lines, settings)
     ready = source_of(source, VisionLanguage(image_token_id=0))
     if _first_samples(ready):
-        note = (
-            "A byte counts as a token, and images are cut into tiles of 448 pixels: give "
-            "--transform MODULE:NAME for what your loop does"
-        )
-        lines = (
-            COLLATE_LINE,
-            f"dataset = cp.{kind}({source!r}, cp.VisionLanguage(image_token_id=0))",
-        )
-        return Subject(source, ready, "dataset", lines, collate_padded, notes=(note,))
-    note = "The records are used as they are: give --transform MODULE:NAME for what your loop does"
-    return Subject(source, raw, "dataset", (f"dataset = cp.{kind}({source!r})",), notes=(note,))
+        note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
+        lines = (COLLATE_LINE, f"{opens}, cp.VisionLanguage(image_token_id=0))")
+        settings["collate_fn"] = collate_padded
+    else:
+        ready, lines, note = source_of(source), (f"{opens})",), "The records are used as they are"
+    note += ": give --transform MODULE:NAME for what your loop does."
+    return Subject(source, ready, "dataset", lines, settings, notes=(note,))
 
 
 def _tokenized(folder: str) -> Any:
     """Return a Hugging Face folder as its users open it, if it has token ids; else None."""
-    try:
+    with suppress(ImportError):
         import datasets
-    except ImportError:
-        return None
-    found = datasets.load_from_disk(folder)
-    return found if "input_ids" in found.column_names else None
+
+        found = datasets.load_from_disk(folder)
+        return found if "input_ids" in found.column_names else None
+    return None
 
 
 def _first_samples(dataset: Any) -> list[Any]:
     """Return those of the first samples that load."""
     found = []
     for index in range(min(len(dataset), LOOKED_AT)):
-        with suppress(Exception):  # which it is, the trial says
+        with suppress(Exception):  # the trial says what is broken
             found.append(dataset[index])
     return found
 
 
 def _with_collate(subject: Subject) -> Subject:
-    """Return the subject with what makes batches of its samples where nobody has said it."""
+    """Return the subject with what makes batches of its samples, where nobody has said it."""
     samples = _first_samples(subject.dataset)
-    tried = (None, collate_padded)
-    for collate in tried if len(samples) > 1 else ():
-        try:
-            (collate or torch_data.default_collate)(samples)
-        except Exception:
-            continue
-        if collate is None:
-            return subject
-        return replace(subject, collate=collate, setup=(*subject.setup, COLLATE_LINE))
-    if len(samples) < 2:
+    with suppress(Exception):
+        torch_data.default_collate(samples)
         return subject
+    with suppress(Exception):
+        collate_padded(samples)
+        subject = replace(subject, setup=(*subject.setup, COLLATE_LINE))
+        return _with(subject, collate_fn=collate_padded)
     note = (
-        "Samples cannot be stacked into a batch, so that batches were lists of samples: give "
-        "--collate MODULE:NAME, the collate_fn of your loop"
+        "Samples do not stack into a batch, so that batches were lists of samples: give "
+        "--collate MODULE:NAME, the collate_fn of your loop."
     )
-    return replace(subject, collate=list, notes=(*subject.notes, note))
+    return _with(replace(subject, notes=(*subject.notes, note)), collate_fn=list)
 
 
 class _Sink(io.RawIOBase):
@@ -297,9 +266,9 @@ class _Sink(io.RawIOBase):
 
 def why_unpicklable(subject: Subject) -> str:
     """Return why the data set, or what makes its batches, cannot be pickled; "" where it can."""
-    for thing in (subject.dataset, subject.collate, subject.begin):
+    for thing in (subject.dataset, subject.settings.get("collate_fn")):
         try:
-            pickle.Pickler(_Sink(), pickle.HIGHEST_PROTOCOL).dump(thing)  # type: ignore[arg-type]
+            pickle.Pickler(_Sink(), pickle.HIGHEST_PROTOCOL).dump(thing)
         except StopIteration:
             continue
         except Exception as error:

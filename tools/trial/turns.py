@@ -52,7 +52,7 @@ class Contender:
 
     def median(self, part: str) -> float:
         """Return the median of the turns' `part`."""
-        return statistics.median(getattr(turn, part) for turn in self.turns)
+        return float(statistics.median(getattr(turn, part) for turn in self.turns))
 
 
 def take_turns(
