@@ -24,7 +24,7 @@ from ..console.reporting import PLAIN, emit, live_progress, make_table
 from .advice import Json, advise, foretell_step
 from .costs import Found, find_costs
 from .page import render_page
-from .subject import Subject, UnusableDataError, open_subject, why_unpicklable
+from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
 from .turns import SAME, TORCH, Contender, compare, figures, take_turns
 
 COUNT = click.IntRange(min=1)
@@ -70,7 +70,7 @@ def command(
       counterpoise try train.py:make_loader --html try.html
       counterpoise try 'shards/*.tar' --seconds 30 --json
     """  # noqa: D301
-    with live_progress() as progress, _quiet():
+    with live_progress(2) as progress, _quiet():
         bar = progress.add_task("open", total=None, live=source)
         subject = open_subject(source, batch_size, workers, collate, transform)
         given = {
@@ -116,15 +116,17 @@ def _contenders(subject: Subject, found: Found | None, letters: Path) -> list[Co
         errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
         return DataLoader(**{"dataset": subject.dataset, **subject.settings, **errors, **more})
 
-    torchs: Any = torch_data.DataLoader
-    made = [
-        Contender(TORCH, lambda _: torchs(subject.dataset, **subject.settings)),
-        Contender("ours", ours),
-    ]
+    def torchs(skip: bool) -> Any:
+        data: Any = Unbroken(subject.dataset) if skip else subject.dataset
+        return torch_data.DataLoader(data, **subject.settings)
+
+    broken = found is not None and bool(found.broken)
+    made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
     if found is None or not found.choice.varies:
         return made
     auto = found.terms.balance
-    made.append(Contender("auto", lambda skip: ours(skip, balance=auto), is_first_epoch=True))
+    made.append(Contender("auto", lambda skip: ours(skip, balance=auto), skips=broken))
+    made[-1].is_first_epoch = True
     if found.loads:
         # the samples whose costs are known by now, as all are in a later epoch
         known: Any = torch_data.Subset(subject.samples, found.indexes)

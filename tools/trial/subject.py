@@ -252,6 +252,26 @@ def _with_collate(subject: Subject) -> Subject:
     return _with(replace(subject, notes=(*subject.notes, note)), collate_fn=list)
 
 
+class Unbroken:
+    """A data set whose broken samples are the next one that is not, for a loader that has no skip.
+
+    >>> Unbroken(["a", "b"])[-3]
+    'b'
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        for place in range(index, index + len(self)):
+            with suppress(Exception):
+                return self.dataset[place % len(self)]
+        raise ValueError("no sample can be used")
+
+
 class _Sink(io.RawIOBase):
     """Takes bytes and keeps none, up to ENOUGH_BYTES of them."""
 

@@ -18,8 +18,6 @@ from ..console.reporting import spread
 ROUNDS, LEAST_ROUNDS = 6, 3
 # Ratios this near to 1 are no difference, whatever their range.
 LEAST_DIFFERENCE = 0.05
-# So many errors one after the other, and a loader is given up.
-MOST_ERRORS = 20
 TORCH, SAME = "torch", "no difference"
 Clock = Callable[[], float]
 
@@ -37,8 +35,8 @@ class Turn:
 class Contender:
     """A loader that is measured.
 
-    make: returns a new one; its argument says whether it is to leave out broken samples. stops: the
-    first error that would have ended training; failed: why nothing could be measured.
+    make: returns a new one; its argument, `skips`, says whether broken samples are left out. stops:
+    the first error that would have ended training; failed: why nothing could be measured.
     is_first_epoch: whether turns end with the epoch, as others are not like it.
     """
 
@@ -72,7 +70,7 @@ def take_turns(
 
 
 def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, clock: Clock) -> None:
-    """Add a turn, or why there is none; ours is tried again with on_error="skip"."""
+    """Add a turn, or why there is none; broken samples are left out from where they end it."""
     loader: Any = None
     error = ""
     try:
@@ -85,10 +83,10 @@ def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, cl
             loader.close()
         loader = None
         gc.collect()  # an iterator that is left would end its workers in those of the next turn
-    if error and not (one.skips or one.name == TORCH):
-        one.stops, one.skips = one.stops or error, True
+    if error and not one.skips:
+        one.stops, one.skips = error, True
         _take_turn(one, batch_size, workers, seconds, clock)
-    elif error:
+    else:
         one.failed = error
 
 
@@ -118,28 +116,14 @@ def _measured(
     return Turn(counted * batch_size / max(taken, 1e-9), first_s, cpu / counted)
 
 
-def _batches(one: Contender, loader: Any) -> Iterator[None]:
-    """Yield once for each batch, of one epoch after the other.
-
-    torch's iterator goes on behind an error, where training ends.
-    """
-    errors, is_empty = 0, False
-    while not is_empty:
-        is_empty, batches = True, iter(loader)
-        while True:
-            try:
-                next(batches)
-            except StopIteration:
-                break
-            except Exception as error:
-                errors += 1
-                one.stops = one.stops or last_line(error)
-                if one.name != TORCH or errors > MOST_ERRORS:
-                    raise
-                continue
-            errors, is_empty = 0, False
-            yield
-        if one.is_first_epoch:
+def _batches(one: Contender, loader: Any) -> Iterator[Any]:
+    """Yield batches, of one epoch after the other; nothing of an empty one."""
+    while True:
+        is_empty = True
+        for batch in loader:
+            is_empty = False
+            yield batch
+        if is_empty or one.is_first_epoch:
             return
 
 
