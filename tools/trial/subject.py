@@ -20,6 +20,7 @@ import torch.utils.data as torch_data
 from ...loader import collate_padded
 from ...workers.mixture.order import rows_of
 from ...workers.mixture.recipe_files import is_recipe
+from ...workers.processes.start_method import start_method
 from ...workers.sources.failures import describe_error
 from ...workers.sources.registry import class_of, format_of, source_of
 from ...workers.vision_language.transform import VisionLanguage
@@ -112,6 +113,13 @@ def open_subject(
     subject = _with(subject, **given)
     if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
         raise UnusableDataError(f"{source} is empty: give a data set with samples")
+    method = start_method(subject.settings.get("multiprocessing_context"))
+    if subject.workers and method != "fork" and (why := why_unpicklable(subject)):
+        raise UnusableDataError(
+            f"{source} cannot be pickled ({why}), and torch's workers and ours would start clean "
+            f"({method}): open files and locks when a sample is first read, or give "
+            "multiprocessing_context='fork'"
+        )
     if subject.is_stream:
         settings = {n: value for n, value in subject.settings.items() if n != "shuffle"}
         subject = replace(subject, settings=settings)
