@@ -34,10 +34,11 @@ class Odd(Texts):
         return {"words": ["w"] * self.length(index), "thing": object()}
 
 
-long = Texts(1024)
-texts, equal, locked, broken, useless, empty, odd = (
-    Texts(COUNT), Texts(COUNT, equal=True), Locked(COUNT), SomeBroken(COUNT), Broken(COUNT),
-    Texts(0), Odd(COUNT),
+long: Any = Texts(1024)
+texts: Any = Texts(COUNT)
+locked: Any = Locked(COUNT)
+equal, broken, useless, empty, odd = (
+    Texts(COUNT, equal=True), SomeBroken(COUNT), Broken(COUNT), Texts(0), Odd(COUNT),
 )  # fmt: skip
 
 
