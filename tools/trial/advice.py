@@ -44,6 +44,9 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
     said, options = _verdict(report)
     workers = _enough_workers(report)
     better = [] if workers is None else [_row(f"num_workers={workers}", _cores(report, workers))]
+    if report["is_stream"]:
+        why = "packs of a stream's samples, if the model takes packed sequences"
+        better.append(_row('balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")', why))
     if options and report["costs"]["only_loading_shows"]:
         why = "only loading shows what samples cost: the first epoch loads each of them twice"
         better.append(_row('a length column, cost={"tokens": lengths}, or probe(index)', why))

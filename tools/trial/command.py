@@ -22,7 +22,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.failures import read_letters
 from ..console.reporting import PLAIN, emit, live_progress, make_table
 from .advice import Json, advise, foretell_step
-from .costs import Found, find_costs
+from .costs import TrialCosts, find_costs
 from .page import render_page
 from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
 from .turns import SAME, TORCH, Contender, compare, figures, take_turns
@@ -111,7 +111,7 @@ def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, b
     return _report(subject, found, contenders, given, named)
 
 
-def _contenders(subject: Subject, found: Found | None, letters: Path) -> list[Contender]:
+def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> list[Contender]:
     def ours(skip: bool, **more: Any) -> Any:
         errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
         return DataLoader(**{"dataset": subject.dataset, **subject.settings, **errors, **more})
@@ -137,7 +137,7 @@ def _contenders(subject: Subject, found: Found | None, letters: Path) -> list[Co
 
 
 def _report(
-    subject: Subject, found: Found | None, contenders: list[Contender], given: Json,
+    subject: Subject, found: TrialCosts | None, contenders: list[Contender], given: Json,
     broken: dict[str, str],
 ) -> Json:  # fmt: skip
     told = None if found is None else found.foretell()
@@ -233,6 +233,7 @@ def _steps(report: Json) -> Table:
         "padding",
     )
     table = make_table(None, *columns, **PLAIN)
+    table.title = ""  # a line between
     for name, step in report["steps"].items():
         padding = told.get("padding" if name in PLANNED else "padding_random")
         shares = (step["ranks"] if told else None, step["data"], padding)

@@ -30,7 +30,7 @@ STEPS, AT_ONCE = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TrialCosts:
     """What was found: auto's choice, and the costs (n, resources) of the samples `indexes`.
 
     loads: only loading shows what a sample costs. broken: samples that could not be used.
@@ -89,7 +89,7 @@ class CostRows:
 
 def find_costs(
     subject: Subject, ranks: int, accumulate: int, seconds: float, told: Callable[[int], None]
-) -> Found:
+) -> TrialCosts:
     """Return what samples cost, as auto finds it; at most some seconds are spent on measuring them.
 
     told: called with the number of samples measured so far. Raises UnusableDataError where none of
@@ -134,4 +134,4 @@ def find_costs(
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     loads = bool(getattr(known, "decode_first", False))
-    return Found(choice, terms, tuple(indexes), table, loads, tuple(broken))
+    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken))

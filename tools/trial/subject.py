@@ -32,7 +32,7 @@ TAKEN: dict[str, Any] = {
     "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2,
 }  # fmt: skip
 # First samples that are looked at, to see what makes batches of them.
-LOOKED_AT = 4
+LOOKED_AT = 8
 # A data set that pickles to so many bytes without an error is taken for one that can be pickled.
 ENOUGH_BYTES = 64 << 20
 COLLATE_LINE = "from counterpoise.loader import collate_padded"
@@ -121,8 +121,8 @@ def open_subject(
             "multiprocessing_context='fork'"
         )
     if subject.is_stream:
-        settings = {n: value for n, value in subject.settings.items() if n != "shuffle"}
-        subject = replace(subject, settings=settings)
+        left = {n: v for n, v in subject.settings.items() if n not in ("shuffle", "sampler")}
+        subject = replace(subject, settings=left)
     if collate:
         subject = _with(subject, collate_fn=import_object(collate))
         return replace(subject, setup=(*subject.setup, _import_line(collate)))

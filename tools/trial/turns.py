@@ -23,7 +23,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoaderTurn:
     """One turn: samples a second, seconds to the first batch, the trainer's CPU seconds a batch."""
 
     rate: float
@@ -42,7 +42,7 @@ class Contender:
 
     name: str
     make: Callable[[bool], Any]
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[LoaderTurn] = field(default_factory=list)
     stops: str = ""
     failed: str = ""
     skips: bool = False
@@ -92,7 +92,7 @@ def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, cl
 
 def _measured(
     one: Contender, loader: Any, batch_size: int, workers: int, seconds: float, clock: Clock
-) -> Turn:
+) -> LoaderTurn:
     began, began_cpu = clock(), time.process_time()
     batches = _batches(one, loader)
     try:
@@ -113,7 +113,7 @@ def _measured(
     if not counted:  # an epoch without more batches than workers
         since, since_cpu, counted = began, began_cpu, 1 + workers - warming
     taken, cpu = clock() - since, time.process_time() - since_cpu
-    return Turn(counted * batch_size / max(taken, 1e-9), first_s, cpu / counted)
+    return LoaderTurn(counted * batch_size / max(taken, 1e-9), first_s, cpu / counted)
 
 
 def _batches(one: Contender, loader: Any) -> Iterator[Any]:

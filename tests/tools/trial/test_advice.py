@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from counterpoise.tools.trial.advice import advise, foretell_step
-from counterpoise.tools.trial.turns import SAME, TORCH, Contender, Turn, compare, take_turns
+from counterpoise.tools.trial.turns import SAME, TORCH, Contender, LoaderTurn, compare, take_turns
 
 FREE = 'cp.Balance("auto", counts="free")'
 
@@ -98,7 +98,7 @@ def test_our_loader_alone_is_recommended_only_where_it_is_faster() -> None:
 
 
 def of_rates(name: str, *rates: float) -> Contender:
-    return Contender(name, lambda _: None, [Turn(rate, 0.1, 0.001) for rate in rates])
+    return Contender(name, lambda _: None, [LoaderTurn(rate, 0.1, 0.001) for rate in rates])
 
 
 @pytest.mark.parametrize(
