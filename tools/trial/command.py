@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch.utils.data as torch_data
 from rich.console import Console
 from rich.progress import Progress
@@ -35,9 +36,9 @@ LABELS = {
     TORCH: "torch's DataLoader",
     "ours": "cp.DataLoader",
     "auto": '  balance="auto"',
-    "later": "  from epoch 2 on",
 }
-PLANNED = ("auto", "later")
+# Samples whose costs are known: as many as the data set has, up to so many.
+MOST_KNOWN = 200_000
 
 
 @click.command("try")
@@ -124,16 +125,20 @@ def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> li
     made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
     if found is None or not found.choice.varies:
         return made
-    auto = found.terms.balance
-    made.append(Contender("auto", lambda skip: ours(skip, balance=auto), skips=broken))
-    made[-1].is_first_epoch = True
+    auto = Contender("auto", lambda skip: ours(skip, balance=found.terms.balance), skips=broken)
     if found.loads:
-        # the samples whose costs are known by now, as all are in a later epoch
-        known: Any = torch_data.Subset(subject.samples, found.indexes)
-        costs = {name: found.rows[:, k] for k, name in enumerate(found.choice.resources)}
-        more = {"dataset": known, "cost": costs, "balance": auto}
-        made.append(Contender("later", lambda skip: ours(skip, **more)))
-    return made
+        # As in a later epoch, samples whose costs are known, in an epoch that is as long.
+        auto.start, more = auto.make, _with_known_costs(subject, found)
+        auto.make = lambda skip: ours(skip, balance=found.terms.balance, **more)
+    return [*made, auto]
+
+
+def _with_known_costs(subject: Subject, found: TrialCosts) -> dict[str, Any]:
+    count = min(len(subject.samples), MOST_KNOWN)
+    places = np.resize(np.arange(len(found.indexes)), count)
+    known: Any = torch_data.Subset(subject.samples, np.array(found.indexes)[places].tolist())
+    names = found.choice.resources
+    return {"dataset": known, "cost": {name: found.rows[places, k] for k, name in enumerate(names)}}
 
 
 def _report(
@@ -151,7 +156,7 @@ def _report(
     steps = {}
     for name, rate in rates.items():
         share, waiting = (1.0, told.waited if told else 0.0)
-        if told and name in PLANNED:
+        if told and name == "auto":
             share, waiting = told.time, told.waiting
         steps[name] = foretell_step(given["step_ms"] * share, waiting, samples, rate)
     report: Json = {
@@ -235,7 +240,7 @@ def _steps(report: Json) -> Table:
     table = make_table(None, *columns, **PLAIN)
     table.title = ""  # a line between
     for name, step in report["steps"].items():
-        padding = told.get("padding" if name in PLANNED else "padding_random")
+        padding = told.get("padding" if name == "auto" else "padding_random")
         shares = (step["ranks"] if told else None, step["data"], padding)
         words = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
         table.add_row(LABELS[name], f"{step['ms']:,.0f} ms", *words)

@@ -78,13 +78,12 @@ def test_a_slower_balanced_loader_takes_its_gain_away() -> None:
     given = report(0.8)
     given["rates"]["auto"], given["steps"]["auto"] = 79.0, foretell_step(80, 0.2, 8, 79.0)
     assert advised(given)[0].startswith("Loading is the limit")
-    # where the costs are known it is fast: that is what counts, and the first epoch is named
-    given["rates"]["later"], given["steps"]["later"] = 500.0, foretell_step(80, 0.2, 8, 500.0)
-    given["costs"]["only_loading_shows"] = True
-    said, line, better = advised(given)
-    assert "20 % shorter" in said
-    assert line == 'loader, balance="auto"'
-    assert better[0].startswith("a length column")
+
+
+def test_costs_that_only_loading_shows_are_said_where_balance_is_recommended() -> None:
+    costs = {"vary": True, "found": "tokens", "only_loading_shows": True}
+    assert advised(report(0.8, costs=costs))[2][0].startswith("a length column")
+    assert advised(report(0.99, costs=costs))[2] == []
 
 
 def test_our_loader_alone_is_recommended_only_where_it_is_faster() -> None:
