@@ -57,15 +57,19 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
     if report["broken"]["count"]:
         options = [*options, 'on_error="skip"']
     is_faster = report["against_torch"].get("ours", {}).get("says") == "faster"
+    is_faster |= bool(report["systems"]["torch"]["failed"])
     more = {} if workers is None else {"num_workers": workers}
     lines = ["import counterpoise as cp", *setup, line(*options, **more)]
     if any("free" in option for option in options):
         lines.insert(-1, FREE_LOOP)
     if not (options or is_faster):
-        lines = [
-            f"# in your DataLoader: num_workers={workers}" if workers else
-            "# nothing to paste: your DataLoader does as well"
-        ]  # fmt: skip
+        why = "your DataLoader does as well"
+        if report["systems"].get("auto", {}).get("failed"):
+            why = 'balance="auto" cannot run as it is'
+        does = (
+            f"in your DataLoader: num_workers={workers}" if workers else f"nothing to paste: {why}"
+        )
+        lines = [f"# {does}"]
     return {"verdict": said, "better": better, "paste": lines}
 
 
@@ -79,9 +83,11 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
         return f"A stream's samples come as they come: no step is planned. {_speed(report)}", []
     if not costs["vary"]:
         return f"Balance cannot gain: {costs['found']}. {_speed(report)}", []
-    if "auto" in failed or "torch" in failed:
-        name = next(name for name in ("torch", "auto") if name in failed)
-        return f"{name} cannot run: {failed[name]}.", []
+    if "torch" in failed:
+        return f"torch's DataLoader cannot run: {failed['torch']}", []
+    if "auto" in failed:
+        gain = 100 * (1 - told["time"])
+        return f'balance="auto" cannot run as it is; a step would be {gain:.0f} % shorter.', []
     size, accumulate = (report["settings"][name] for name in ("batch_size", "accumulate"))
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     if (gain := 1 - then / now) >= LEAST_GAIN:

@@ -74,8 +74,9 @@ def command(
     with live_progress(2) as progress, _quiet():
         bar = progress.add_task("open", total=None, live=source)
         subject = open_subject(source, batch_size, workers, collate, transform)
+        taken = subject.settings
         given = {
-            "batch_size": subject.batch_size, "workers": subject.workers, "step_ms": step_ms,
+            "batch_size": taken["batch_size"], "workers": taken["num_workers"], "step_ms": step_ms,
             "ranks": ranks or subject.ranks or 8, "accumulate": accumulate,
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
@@ -102,7 +103,7 @@ def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, b
         contenders = _contenders(subject, found, letters)
         progress.update(bar, description="turns")
         take_turns(
-            contenders, subject.batch_size, subject.workers, max(1.0, ends - time.perf_counter()),
+            contenders, given["batch_size"], given["workers"], max(1.0, ends - time.perf_counter()),
             lambda name: progress.update(bar, live=LABELS[name].strip()),
         )  # fmt: skip
         broken = [] if found is None else list(found.broken)
@@ -115,11 +116,11 @@ def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, b
 def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> list[Contender]:
     def ours(skip: bool, **more: Any) -> Any:
         errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
-        return DataLoader(**{"dataset": subject.dataset, **subject.settings, **errors, **more})
+        return DataLoader(**{"dataset": subject.dataset, **subject.arguments, **errors, **more})
 
     def torchs(skip: bool) -> Any:
         data: Any = Unbroken(subject.dataset) if skip else subject.dataset
-        return torch_data.DataLoader(data, **subject.settings)
+        return torch_data.DataLoader(data, **subject.arguments)
 
     broken = found is not None and bool(found.broken)
     made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]

@@ -98,7 +98,7 @@ def find_costs(
     samples, settings = subject.samples, subject.settings
     source, collate = as_source(samples), settings.get("collate_fn")
     terms = PlanTerms(
-        Balance("auto", accumulate=accumulate), ranks, subject.batch_size,
+        Balance("auto", accumulate=accumulate), ranks, settings["batch_size"],
         settings.get("drop_last", False), subject.shuffle,
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
@@ -108,7 +108,7 @@ def find_costs(
     )  # fmt: skip
     ways = {n: settings[n] for n in ("multiprocessing_context", "worker_init_fn") if n in settings}
     start = WorkerStart(
-        subject.workers, context=ways.get("multiprocessing_context"),
+        settings["num_workers"], context=ways.get("multiprocessing_context"),
         begin=ways.get("worker_init_fn"),
     )  # fmt: skip
     try:
@@ -119,9 +119,8 @@ def find_costs(
         raise UnusableDataError(str(error)) from None
     known: Any = source_of(choice, source, samples, None)
     rows: Any = CostRows(known, choice.resources)
-    loader: Any = torch_data.DataLoader(
-        rows, AT_ONCE, sampler=order, num_workers=subject.workers, collate_fn=list, **ways
-    )
+    ways["num_workers"] = settings["num_workers"]
+    loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
     indexes, costs, broken = list[int](), list[list[int]](), list[SkippedSample]()
     ends = time.perf_counter() + seconds
     for some in loader if choice.varies else ():

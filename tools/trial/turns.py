@@ -145,7 +145,8 @@ def last_line(error: Exception) -> str:
     """Return what an error says in one line: a worker's has the traceback before it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_workers = "Traceback (most recent call last)" in str(error)
-    return lines[-1] if is_workers else " ".join(describe_error(error).split())
+    said = str(error) if isinstance(error, ValueError) else describe_error(error)
+    return lines[-1] if is_workers else " ".join(said.split())
 
 
 def compare(one: Contender, other: Contender) -> dict[str, Any]:
