@@ -193,8 +193,8 @@ def test_the_demo_waits_as_long_as_analyze_says(
     report = report_of(
         capfd, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
     )
-    for name in ("random", "balanced"):
-        assert report["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)
+    for name, run in (("random", "torch"), ("balanced", "balanced")):
+        assert report["waiting"][name] == pytest.approx(trained[run]["waiting"], abs=0.02)
 
 
 class Uncosted:
