@@ -21,6 +21,7 @@ from counterpoise.tools.demo.train import (
 
 SHAPE = DemoModelShape(vocabulary=20, image_token=19, tile=8, patch=4, tokens_per_tile=4, width=16)
 Sample = dict[str, Any]
+Ranks = Sequence[Sequence[Sample]]
 
 
 def make_sample(length: int, tiles: int = 0, seed: int = 0) -> Sample:
@@ -34,9 +35,7 @@ def make_sample(length: int, tiles: int = 0, seed: int = 0) -> Sample:
     }
 
 
-def make_step(
-    ranks: Sequence[Sequence[Sample]], layout: Any, step: int = 0
-) -> Iterator[Microbatch]:
+def make_step(ranks: Ranks, layout: Any, step: int = 0) -> Iterator[Microbatch]:
     """One microbatch a rank."""
     for rank, samples in enumerate(ranks):
         batch = collate_samples(samples, layout)
