@@ -63,7 +63,8 @@ class MeasuredLoader:
         foretold = None if forecast is None else read_forecast(Path(forecast))
         lines = report_lines(self.stats(), foretold)
         if html is not None:
-            Path(html).write_text(report_page(lines, stats), encoding="utf-8")
+            page = report_page(lines, stats.rank_work, stats.step_times)
+            Path(html).write_text(page, encoding="utf-8")
         return "\n".join(lines)
 
     def metrics(self) -> "LoaderCollector":

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .stats import DELIVERED, FORECAST, RANDOM, LoopStats
+from .families import DELIVERED, FORECAST, RANDOM
 
 # Ranks that the picture has room for.
 MOST_RANKS = 64
@@ -96,28 +96,28 @@ b {{ color: var(--ours); }} i {{ color: var(--other); font-style: normal; font-w
 """
 
 
-def report_page(lines: Sequence[str], stats: LoopStats) -> str:
+def report_page(
+    lines: Sequence[str], rank_work: Mapping[str, Any], times: Sequence[Mapping[str, float]]
+) -> str:
     """Return the lines as an HTML page; of a loop whose ranks are known, with their picture.
 
-    Each rank's work in the last step, and the times of the last steps, beside those of random
-    order.
+    rank_work: the work of each rank in the last step; times: those of the last steps, both by kind.
     """
     facts = "".join(
         f"<dt>{name}</dt><dd>{html.escape(said)}</dd>"
         for name, said in (line.split(maxsplit=1) for line in lines)
     )
-    return _PAGE.format(facts=facts, picture=_picture(stats) if stats.step_times else "")
+    return _PAGE.format(facts=facts, picture=_picture(rank_work, times) if times else "")
 
 
-def _picture(stats: LoopStats) -> str:
-    both = [stats.rank_work[kind][:MOST_RANKS].tolist() for kind in (DELIVERED, RANDOM)]
+def _picture(rank_work: Mapping[str, Any], times: Sequence[Mapping[str, float]]) -> str:
+    both = [rank_work[kind][:MOST_RANKS].tolist() for kind in (DELIVERED, RANDOM)]
     most = max(1, *chain(*both))
     bars = "".join(
         f'<div class="rank"><div class="bar" style="width:{100 * ours / most:.1f}%"></div>'
         f'<div class="bar other" style="width:{100 * other / most:.1f}%"></div></div>'
         for ours, other in zip(*both, strict=True)
     )
-    times = stats.step_times
     top = max(chain(*(each.values() for each in times)))
     lines = ""
     for kind, name in ((RANDOM, "line"), (DELIVERED, "")):

@@ -21,6 +21,8 @@ import numpy as np
 from ...workers.processes.start_method import shared_numbers
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.costs import sample_nbytes
+from .families import DELIVERED, FORECAST, RANDOM
+from .report import report_lines
 
 logger = logging.getLogger(__name__)
 # A file of a run that goes on is at most this old.
@@ -28,7 +30,6 @@ SAVE_S = 60.0
 # Reasons of holes that are counted apart, and characters of one; others count together.
 MOST_REASONS, REASON_CHARACTERS = 32, 60
 OTHER_REASONS = "other reasons"
-FORECAST, DELIVERED, RANDOM = "forecast", "delivered", "random"
 # Steps whose times are kept for a report's picture: the last ones.
 KEPT_STEPS = 200
 
@@ -162,8 +163,6 @@ class LoopStats:
         self._asked = self._returned = None
         self.save()
         if self.reports and not self.rank:
-            from .report import report_lines
-
             sys.stderr.write("\n".join(report_lines(self.summary())) + "\n")
 
     def save(self) -> None:

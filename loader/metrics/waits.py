@@ -7,6 +7,7 @@ order in which they came: as many of them to each microbatch.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import ENCODER
 from ...balancer.planning.problem.work import padded_loads, resource_times
-from .stats import DELIVERED, FORECAST, RANDOM
+from .families import DELIVERED, FORECAST, RANDOM
 
 
-class StepTime(NamedTuple):
+class StepWork(NamedTuple):
     """A step's time in a unit of its own: until its slowest ranks are done, and a rank's work.
 
     by_rank (ranks,): the work of each; the mean of it is `work`.
@@ -30,7 +31,13 @@ class StepTime(NamedTuple):
     by_rank: Int64
 
 
-def step_times(plan: Any, holes: Iterable[int], config: PlanConfig) -> dict[str, StepTime]:
+@lru_cache(maxsize=8)
+def _work_of(config: PlanConfig) -> PlanConfig:
+    """Return the configuration with the resources that are work; each is checked as it is made."""
+    return config.only(config.balanced_columns)
+
+
+def step_times(plan: Any, holes: Iterable[int], config: PlanConfig) -> dict[str, StepWork]:
     """Return a step's times by kind, in one unit: a PlannedStep, and the ordinals of its holes.
 
     A step holds nothing in its holes but for FORECAST. What buckets add is not in it.
@@ -41,10 +48,9 @@ def step_times(plan: Any, holes: Iterable[int], config: PlanConfig) -> dict[str,
     sizes = [len(ordinals) for ordinals in cells]
     ordinals = np.fromiter(chain.from_iterable(cells), np.int64, sum(sizes))
     planned = np.repeat(np.arange(len(cells)), sizes)
-    columns = config.balanced_columns
-    costs = config.sizing.rounded(plan.costs[ordinals - plan.start])[:, columns]
-    only = config.only(columns)
-    times = resource_times(only, costs)
+    only = _work_of(config)
+    costs = config.sizing.rounded(plan.costs[ordinals - plan.start])
+    times = resource_times(only, costs[:, config.balanced_columns])
     is_hole = np.isin(ordinals, np.array(list(holes), np.int64))
     dealt = np.full(len(ordinals), -1)
     came = np.argsort(ordinals)
@@ -59,5 +65,5 @@ def step_times(plan: Any, holes: Iterable[int], config: PlanConfig) -> dict[str,
         by_rank = (parts[0] + parts[1]).sum(axis=0)
         slowest = by_rank[None] if config.waits == "step" else np.concatenate(parts)
         time = int(slowest.max(axis=1).sum())
-        found[kind] = StepTime(time, float(by_rank.mean()), by_rank)
+        found[kind] = StepWork(time, float(by_rank.mean()), by_rank)
     return found

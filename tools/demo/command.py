@@ -5,7 +5,7 @@ With --pipeline it is the flagship example instead, in a small form (`pipeline.p
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from ..console.reporting import PLAIN, emit, live_progress, make_table, progress
 from .data import cache_folder, ensure_demo_data
 from .model import DemoModelShape
 from .pipeline import show_pipeline, with_pipeline_options
-from .train import Microbatch, StepRecord, summarize, timed, train
+from .train import DemoMicrobatch, StepRecord, summarize, timed, train
 from .transform import VIRTUAL_RANKS, ClippedBytes, DemoSettings, make_transform
 
 # The most that a balanced microbatch may hold: well above a rank's average.
@@ -121,7 +121,7 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
 
 def microbatches(
     name: str, settings: DemoSettings, progress: Progress | None = None
-) -> Iterator[Microbatch]:
+) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
     dataset = source_of(settings.data, make_transform(settings))
     if name == "balanced":
@@ -139,7 +139,7 @@ def microbatches(
         )
         with closing(loader):
             for wait_s, (batch, info) in timed(loader.with_info()):
-                yield Microbatch(info.step, info.rank, batch, wait_s, info.empty)
+                yield DemoMicrobatch(info.step, info.rank, batch, wait_s, info.empty)
         return
     kind = TorchDataLoader if name == "torch" else DataLoader
     # The balanced run's shuffle: its steps have the same samples.
@@ -150,7 +150,7 @@ def microbatches(
     )  # fmt: skip
     for number, (wait_s, batch) in enumerate(timed(plain)):
         step = number * settings.batch_size // settings.samples_per_step
-        yield Microbatch(step, number % VIRTUAL_RANKS, batch, wait_s)
+        yield DemoMicrobatch(step, number % VIRTUAL_RANKS, batch, wait_s)
 
 
 def _measure(dataset: Any, progress: Progress | None) -> None:

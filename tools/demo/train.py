@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Microbatch:
+class DemoMicrobatch:
     """A batch that one rank computes in a step; wait_s is the time that the loop waited for it.
 
     empty: it holds no sample, and is there so that all ranks have as many.
@@ -74,7 +74,7 @@ class StepRecord:
         return max(by_rank.values())
 
 
-def measure_load(microbatch: Microbatch, cpu_s: float) -> MicrobatchLoad:
+def measure_load(microbatch: DemoMicrobatch, cpu_s: float) -> MicrobatchLoad:
     """Return what a padded or packed batch's tensors hold, and the time that it took."""
     batch = microbatch.batch
     if "cu_seq_lens" in batch:
@@ -134,7 +134,7 @@ def side_by_side(records: Sequence[StepRecord]) -> tuple[Int64, Int64]:
 
 
 def train(
-    microbatches: Iterable[Microbatch], shape: DemoModelShape, seed: int, cpu_clock: Clock
+    microbatches: Iterable[DemoMicrobatch], shape: DemoModelShape, seed: int, cpu_clock: Clock
 ) -> Iterator[StepRecord]:
     """Train a new model, made from the seed, on every step; yield each step's record.
 

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ class Texts:
 
 def balanced(broken=(), balance=None, **changes):
     balance = balance or cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP)
-    given = {"cost": {"tokens": SIZES}, "virtual_ranks": RANKS, "shuffle": True}
+    given: dict[str, Any] = {"cost": {"tokens": SIZES}, "virtual_ranks": RANKS, "shuffle": True}
     given |= {"collate_fn": list, "on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(broken), balance=balance, **(given | changes))
 
@@ -57,7 +58,12 @@ class Plan:
 
 
 def config(**changes):
-    given = {"ranks": 2, "samples_per_step": 5, "accumulate": 2, "resources": ("tiles", "tokens")}
+    given: Any = {
+        "ranks": 2,
+        "samples_per_step": 5,
+        "accumulate": 2,
+        "resources": ("tiles", "tokens"),
+    }
     return PlanConfig(**(given | {"budgets": (None, None)} | changes))
 
 
@@ -96,7 +102,7 @@ def test_label_tokens_are_no_work():
 
 def test_a_report_counts_what_the_delivered_batches_hold():
     loader = balanced(broken=(3, 50))
-    work, time = 0, 0
+    work, time = 0.0, 0
     for step in loader.steps():
         ranks = [sum(map(len, chain(*each.microbatches))) for each in step.by_rank()]
         work, time = work + sum(ranks) / RANKS, time + max(ranks)

@@ -12,7 +12,7 @@ import numpy as np
 
 from counterpoise.tools.demo.command import microbatches
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.demo.train import Microbatch
+from counterpoise.tools.demo.train import DemoMicrobatch
 from counterpoise.tools.demo.transform import DemoSettings, make_transform
 from counterpoise.workers.sources.registry import source_of
 
@@ -40,7 +40,7 @@ def tiles_of(batch: Mapping[str, Any]) -> Iterator[Any]:
         yield batch["pixel_values"][tiles[first] : tiles[last]]
 
 
-def delivered(found: Iterable[Microbatch]) -> dict[int, Counter[str]]:
+def delivered(found: Iterable[DemoMicrobatch]) -> dict[int, Counter[str]]:
     """The digests of the payloads in each step."""
     steps: dict[int, Counter[str]] = {}
     for each in found:

@@ -11,7 +11,7 @@ import pytest
 from counterpoise.loader.collate.layouts import collate_padded, collate_samples
 from counterpoise.tools.demo.model import DemoModelShape
 from counterpoise.tools.demo.train import (
-    Microbatch,
+    DemoMicrobatch,
     StepRecord,
     measure_load,
     summarize,
@@ -35,11 +35,11 @@ def make_sample(length: int, tiles: int = 0, seed: int = 0) -> Sample:
     }
 
 
-def make_step(ranks: Ranks, layout: Any, step: int = 0) -> Iterator[Microbatch]:
+def make_step(ranks: Ranks, layout: Any, step: int = 0) -> Iterator[DemoMicrobatch]:
     """One microbatch a rank."""
     for rank, samples in enumerate(ranks):
         batch = collate_samples(samples, layout)
-        yield Microbatch(step, rank, batch, wait_s=0.25, empty=not samples)
+        yield DemoMicrobatch(step, rank, batch, wait_s=0.25, empty=not samples)
 
 
 def record(ranks: Ranks, layout: Any = "padded", seconds: float = 1.0) -> StepRecord:
@@ -61,7 +61,7 @@ def test_a_microbatch_without_samples_is_no_sample_and_no_padding() -> None:
 
 def test_counts_come_from_the_tensors() -> None:
     batch = collate_padded([make_sample(4, tiles=2), make_sample(9, tiles=1)])
-    load = measure_load(Microbatch(0, 0, batch), cpu_s=0.0)
+    load = measure_load(DemoMicrobatch(0, 0, batch), cpu_s=0.0)
     assert (load.samples, load.tiles, load.filled, load.tokens) == (2, 3, 25, 26)
 
 
