@@ -53,9 +53,9 @@ class MeasuredLoader:
     def report(self, html: str | Path | None = None, forecast: str | Path | None = None) -> str:
         """Return three lines on this loop so far: data, ranks, samples; report.md explains them.
 
-        The figures are those of `stats()`. html: a file that gets them with a picture. forecast: a
-        file with what `counterpoise analyze --json` printed, whose figures stand beside. ValueError
-        without keep_stats or Balance(report=True), and for a file that is no forecast.
+        The figures are those of `stats()`. html: a file that gets them, with a picture. forecast:
+        the report.json of `counterpoise analyze`, whose figures stand beside. ValueError without
+        keep_stats or Balance(report=True), and for a file that is no forecast.
         """
         from .report import read_forecast, report_lines, report_page
 

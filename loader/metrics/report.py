@@ -15,15 +15,15 @@ NOT_KNOWN = "not known: only a balanced loop without a balancer sees what all ra
 
 
 def read_forecast(path: Path) -> dict[str, Any]:
-    """Return the forecast in a file of `counterpoise analyze --json`; ValueError for another."""
+    """Return the forecast in a report.json of `counterpoise analyze`; ValueError for others."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         shares = {name: float(found["waiting"][name]) for name in ("balanced", RANDOM)}
         return {"ranks": int(found["plan"]["ranks"]), **shares}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"{path} is no forecast ({type(error).__name__}: {error}): give a file with what "
-            "`counterpoise analyze DATA --json` printed"
+            f"{path} is no forecast ({type(error).__name__}: {error}): give the "
+            "report.json that `counterpoise analyze DATA` has written"
         ) from error
 
 

@@ -156,7 +156,7 @@ class LoopStats:
             ratios = dict(zip(names, imbalance_of(costs), strict=True))
             self.imbalance[kind] = ratios
             for name, ratio in ratios.items():
-                self._imbalances[kind][name] += ratio  # type: ignore[assignment]
+                self._imbalances[kind][name] += ratio
 
     def end(self) -> None:
         """Note that an iteration is over."""
