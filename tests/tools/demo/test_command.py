@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.planning.kernels import loops
 from counterpoise.tools.cli import main
 from tests.forking.popen import COMMAND
 from tests.forking.popen import run as run_forked
@@ -74,19 +75,28 @@ def test_only_the_report_goes_to_standard_output(run: subprocess.CompletedProces
     assert "samples/s" in run.stderr
 
 
-def test_without_json_a_table_compares_the_runs(
+def test_a_table_compares_the_runs_and_three_lines_say_what_is_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(loops, "IS_COMPILED", False)  # as where there was no compiler
+    loops._say_once.cache_clear()
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--samples", "32", "--samples-per-step", "32", "--workers", "1"])
     assert not ended.value.code
-    table = capfd.readouterr().out
+    table, said = capfd.readouterr()
+    # in front of all bars, and not within one
+    assert said.startswith("counterpoise: the planning kernels are not compiled")
+    assert said.count("are not compiled") == 1
     for title in ("torch", "ours", "balanced", "wait for the slowest", "samples/s of 8 ranks"):
         assert title in table
     assert all(len(line) <= 98 for line in table.splitlines())
-    said = [line.split("  ")[1] for line in table.splitlines()[-3:]]
-    assert said[0].startswith("counterpoise try ")
+    steps = table.split("With your own data:\n")[1].splitlines()
+    assert [line.split()[0] for line in steps] == [
+        "counterpoise",
+        "counterpoise.DataLoader(...,",
+        "docs/start.md",
+    ]
 
 
 @pytest.mark.long  # tests/loader/test_balanced.py looks at every real sample, too
