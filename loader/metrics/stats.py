@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class LoopStats:
             self.holes[reason if is_known else OTHER_REASONS] += 1
             self._new_holes += 1
 
-    def take_plan(self, plan: Any, holes: Iterable[int], config: Any) -> None:
+    def take_plan(self, plan: Any, holes: Collection[int], config: Any) -> None:
         """Note how unequal the ranks' costs of a step are, and how long they wait for each other.
 
         plan: a PlannedStep of this PlanConfig; holes: their ordinals.
@@ -147,7 +147,7 @@ class LoopStats:
         times = step_times(plan, holes, config)
         for kind, found in times.items():
             self._work_sums[kind] += found.work  # type: ignore[assignment]
-            self._time_sums[kind] += found.time
+            self._time_sums[kind] += found.time  # type: ignore[assignment]
             self.rank_work[kind] = found.by_rank
         work = times[DELIVERED].work or 1.0
         self.step_times.append({kind: found.time / work for kind, found in times.items()})
