@@ -86,14 +86,14 @@ def _step_work(
     times: Int64, group_of: Int64, cells: int, ranks: int, work: _Work, waits: str
 ) -> StepWork:
     """Return the time of samples of times (n, resources) in the groups (n,) of so many cells."""
-    encoder, llm = (
+    encoder, llm = (  # floats, as they have weights
         np.bincount(group_of, times[:, own].sum(axis=1), cells)
         for own in (work.encoder, work.others)
     )
     if work.padded:
         largest = np.zeros(cells)
         np.maximum.at(largest, group_of, times[:, work.padded].sum(axis=1))
-        llm = llm + np.bincount(group_of, minlength=cells) * largest
+        llm += np.bincount(group_of, minlength=cells) * largest  # type: ignore[arg-type]
     parts = np.stack([encoder, llm]).reshape(-1, ranks)
     by_rank = parts.sum(axis=0)
     slowest = by_rank.max() if waits == "step" else parts.max(axis=1).sum()
