@@ -128,3 +128,14 @@ def test_wrong_settings_are_one_line_and_status_2(
     said = capfd.readouterr().err
     assert message in said
     assert "Traceback" not in said
+
+
+def test_make_demo_installs_what_a_user_installs(root: Path) -> None:
+    said = [
+        subprocess.run(
+            ["make", "-n", target, "VENV=nowhere"], cwd=root, text=True, capture_output=True
+        ).stdout
+        for target in ("demo", "test")
+    ]
+    assert said[0].splitlines()[-1] == "nowhere/bin/counterpoise demo"
+    assert ["-e '.[dev]'" in each for each in said] == [False, True]
