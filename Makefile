@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What a user installs, and what tests, lint and benches need besides
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
+# Where torch comes from besides PyPI: its build without CUDA, unless there is an NVIDIA driver
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
 KERNELS := $(VENV)/.kernels
 KERNEL_FOLDERS := balancer/planning/kernels sched/bubble_filling/kernels
 # Three processes on two cores: tests of processes wait as much as they compute.
@@ -20,17 +24,17 @@ PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
-test: kernels
+test: $(STAMP) kernels
 	$(BIN)/pytest $(IN_PARALLEL)
 
 # also the tests marked `long`: many more cases of what `test` runs with a few
-test-all: kernels
+test-all: $(STAMP) kernels
 	$(BIN)/pytest $(IN_PARALLEL) -m ''
 
 # What `pip install` compiles, anew where a source has changed since.
 kernels: $(KERNELS)
 
-$(KERNELS): $(STAMP) setup.py $(wildcard $(addsuffix /*.py*,$(KERNEL_FOLDERS)))
+$(KERNELS): $(CORE) setup.py $(wildcard $(addsuffix /*.py*,$(KERNEL_FOLDERS)))
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	touch $@
 
@@ -40,7 +44,7 @@ KILLS ?=
 RUNS ?= 3
 JOBS ?= 2
 FIRST ?= 0
-faults: $(KERNELS)
+faults: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST) \
 		$(if $(KILLS),--kills $(KILLS))
 
@@ -49,14 +53,14 @@ faults: $(KERNELS)
 # FUZZ=--report=FILE writes the report, --first=N other seeds.
 TARGET ?=
 FUZZ ?=
-fuzz: $(KERNELS)
+fuzz: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
 
 # Small changes of planning and schedules that their tests should notice: half an hour on one core.
 # Verdicts are kept in mutants.jsonl, and a run goes on from there; MUTANTS=--again tries survivors
 # again, MUTANTS='--first 60 --module sched/checking' some.
 MUTANTS ?=
-mutants: $(KERNELS)
+mutants: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
 # torchdata's, pytorch's and accelerate's own tests, with their loaders and with ours: make
@@ -81,7 +85,7 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 # only checked by vermin.
 FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
-test-frameworks: $(KERNELS) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
+test-frameworks: $(STAMP) $(KERNELS) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
 	$(BIN)/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/oldest-adapters/bin/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
@@ -111,7 +115,7 @@ size: $(STAMP)
 NAME ?=
 BENCH_PEERS ?= $(VENV)/bench-peers
 BENCH_VENV := $(if $(filter peers,$(NAME)),$(BENCH_PEERS),$(VENV))
-bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(KERNELS))
+bench: $(if $(filter peers,$(NAME)),$(BENCH_PEERS)/.installed,$(STAMP) $(KERNELS))
 	@PYTHONPATH=$(CURDIR)/$(BENCH_VENV)/typing $(BENCH_VENV)/bin/python -P -m benchmarks $(or $(NAME),--help) $(if $(NAME),$(ARGS))
 
 $(BENCH_PEERS)/.installed: tests/benchmarks/peers.txt pyproject.toml
@@ -133,12 +137,19 @@ notebooks: $(KERNELS)
 
 # torch first, by its exact version: a range would let pip take a build for another device. Named
 # again with the rest: where pip has to go back, it takes a newer torch than the one installed.
+# What builds the kernels is installed here and not in a build environment, which pip would make
+# anew each time; -qq: an index that cannot be reached is no more than slow.
 # The folder typing/ gives mypy the package under its own name, and `tests` and `benchmarks` to
 # import.
-$(STAMP): pyproject.toml
+$(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q torch==2.13.0 -e '.[dev]'
+	$(BIN)/pip install -qq $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0 \
+		'cython>=3.1' 'setuptools>=77'
+	$(BIN)/pip install -q --no-build-isolation torch==2.13.0 -e .
+	touch $@ $(KERNELS)
+
+$(STAMP): $(CORE)
+	$(BIN)/pip install -q --no-build-isolation torch==2.13.0 -e '.[dev]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
 	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks

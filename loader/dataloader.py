@@ -112,7 +112,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
                    left out. By default 0; 3 with on_error="skip". Not for streams, or with a state
     decode_threads threads that decode in each worker process; more than 1 is for data that say that
                    they are thread_safe, as a TarDataset without a transform, or VisionLanguage
-    keep_stats     count waits and deliveries for stats() and metrics(); a path is a file of them
+    keep_stats     count waits and deliveries for stats(), report(), metrics(); a path: in a file
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -165,7 +165,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     ) -> None:
         refuse_no_samples(dataset, balance)
         balancer = named_fleet(fleet, balance, balancer, keys)
-        self._keep_stats(keep_stats, name)
+        reports = getattr(balance, "report", False)
+        self._keep_stats(keep_stats or reports, name, reports)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
             # An HFProcessor: samples before they are batched, so costs are found without pixels.

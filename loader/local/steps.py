@@ -279,7 +279,7 @@ class StepMaker:
     def count(self, step: OpenStep, sent: Iterable[tuple[OpenStep, MicrobatchTask]]) -> None:
         """Count a step that was handed out, and what is ready after it, if anybody asks."""
         if (stats := self._settings.stats) is not None:
-            stats.take_plan(step.plan, step.all_holes, self._settings.job.plan.resources)
+            stats.take_plan(step.plan, step.all_holes, self._settings.job.plan)
             stats.ready = sum(task.made is not None for _, task in sent)
 
     def comes_again(

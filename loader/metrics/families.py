@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# What is compared of a step: as planned, as delivered, and its samples dealt out as they came.
+FORECAST, DELIVERED, RANDOM = "forecast", "delivered", "random"
+
 Labels = tuple[str, ...]
 # A value, and those of its labels.
 Point = tuple[Labels, float]

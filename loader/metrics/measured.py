@@ -1,4 +1,4 @@
-"""The half of DataLoader that counts: `keep_stats=`, `stats()`, `metrics()`.
+"""The half of DataLoader that counts: `keep_stats=`, `stats()`, `report()`, `metrics()`.
 
 A loop that counts nothing imports nothing more, and has nothing more to do for a batch.
 """
@@ -23,8 +23,8 @@ class MeasuredLoader:
     _late: Any
     _plain: Any
 
-    def _keep_stats(self, keep: bool | str | Path, name: str) -> None:
-        """Begin to count where it is asked for."""
+    def _keep_stats(self, keep: bool | str | Path, name: str, reports: bool) -> None:
+        """Begin to count where it is asked for; reports: and say it after each epoch."""
         self.keep_stats = keep
         if keep is not False:
             from .stats import LoopStats  # here: other loops need nothing of it
@@ -32,7 +32,7 @@ class MeasuredLoader:
             path = None if keep is True else Path(keep)
             if path is not None and not path.parent.is_dir():
                 raise ValueError(f"keep_stats={str(path)!r}: there is no folder {path.parent}")
-            self._stats = LoopStats(path)
+            self._stats = LoopStats(path, reports=reports)
             self.name = name
 
     def stats(self, flat: bool = False) -> dict[str, Any]:
@@ -48,6 +48,23 @@ class MeasuredLoader:
             stats.ready = len(session.batches())
         found = stats.summary()
         return flattened(found) if flat else found
+
+    def report(self, html: str | Path | None = None, forecast: str | Path | None = None) -> str:
+        """Return three lines on this loop so far: data, ranks, samples; report.md explains them.
+
+        The figures are those of `stats()`. html: a file that gets them, with a picture. forecast:
+        the report.json of `counterpoise analyze`, whose figures stand beside. ValueError without
+        keep_stats or Balance(report=True), and for a file that is no forecast.
+        """
+        from .report import read_forecast, report_lines, report_page
+
+        stats = self._need_stats("report()")
+        foretold = None if forecast is None else read_forecast(Path(forecast))
+        lines = report_lines(self.stats(), foretold)
+        if html is not None:
+            page = report_page(lines, stats.rank_work, stats.step_times)
+            Path(html).write_text(page, encoding="utf-8")
+        return "\n".join(lines)
 
     def metrics(self) -> "LoaderCollector":
         """Return the same for Prometheus: prometheus_client.REGISTRY.register(loader.metrics()).

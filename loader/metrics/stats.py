@@ -8,9 +8,10 @@ waits, time that training stands still for want of data.
 import json
 import logging
 import os
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import numpy as np
 from ...workers.processes.start_method import shared_numbers
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.costs import sample_nbytes
+from .families import DELIVERED, FORECAST, RANDOM
+from .report import report_lines
 
 logger = logging.getLogger(__name__)
 # A file of a run that goes on is at most this old.
@@ -27,19 +30,23 @@ SAVE_S = 60.0
 # Reasons of holes that are counted apart, and characters of one; others count together.
 MOST_REASONS, REASON_CHARACTERS = 32, 60
 OTHER_REASONS = "other reasons"
-FORECAST, DELIVERED = "forecast", "delivered"
+# Steps whose times are kept for a report's picture: the last ones.
+KEPT_STEPS = 200
 
 
 class LoopStats:
     """Counts of one loader in this process; `save_to` is the file that gets them, None for none.
 
-    clock: returns seconds.
+    reports: rank 0 writes a report to standard error after each epoch. clock: returns seconds.
     """
 
     def __init__(
-        self, save_to: Path | None = None, clock: Callable[[], float] = time.perf_counter
+        self,
+        save_to: Path | None = None,
+        reports: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.save_to, self._clock = save_to, clock
+        self.save_to, self.reports, self._clock = save_to, reports, clock
         self.batches = self.steps = self.samples = self.nbytes = 0
         self.start_s = self.wait_s = self.train_s = self.step_wait_s = 0.0
         self.holes, self.sources = Counter[str](), Counter[str]()
@@ -49,6 +56,12 @@ class LoopStats:
         self.imbalance: dict[str, dict[str, float]] = {}
         self._imbalances: dict[str, Counter[str]] = {FORECAST: Counter(), DELIVERED: Counter()}
         self._planned_steps = 0
+        # By kind: the work and the times of all steps; of the last, each rank's work.
+        self._work_sums, self._time_sums = Counter[str](), Counter[str]()
+        self.rank_work: dict[str, Any] = {}
+        # Of the last steps: the time by kind, as a multiple of a rank's mean work.
+        self.step_times: deque[dict[str, float]] = deque(maxlen=KEPT_STEPS)
+        self.ranks: int | None = None
         self.rank = int(os.environ.get("RANK", 0))
         self.workers = 0
         self.ready: int | None = None
@@ -62,7 +75,7 @@ class LoopStats:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle as one that has counted nothing: a copy of a loader is another loop."""
-        return LoopStats, (self.save_to,)
+        return LoopStats, (self.save_to, self.reports)
 
     def new_workers(self, context: Any, count: int) -> MutableSequence[int]:
         """Return shared numbers for new workers to add up their work in: see arena/worker.py.
@@ -91,7 +104,7 @@ class LoopStats:
         waited = self._end_wait()
         for batch, info in parts:
             if not self.batches:
-                self.rank = info.rank
+                self.rank, self.ranks = info.rank, info.ranks
             self._count(batch, info.samples)
             place = info.epoch, info.step
             if place != self._step:
@@ -117,21 +130,36 @@ class LoopStats:
             is_known = reason in self.holes or len(self.holes) < MOST_REASONS
             self.holes[reason if is_known else OTHER_REASONS] += 1
 
-    def take_plan(self, plan: Any, holes: Iterable[int], names: Sequence[str]) -> None:
-        """Note how unequal the ranks' costs of a step are: a PlannedStep, the ordinals of holes."""
+    def take_plan(self, plan: Any, holes: Collection[int], config: Any) -> None:
+        """Note how unequal the ranks' costs of a step are, and how long they wait for each other.
+
+        plan: a PlannedStep of this PlanConfig; holes: their ordinals.
+        """
+        from .waits import step_times  # here: a plain loop plans nothing
+
         forecast, delivered = rank_costs(plan, holes)
+        names = config.resources
+        times = step_times(plan, holes, config)
+        for kind, found in times.items():
+            self._work_sums[kind] += found.work  # type: ignore[assignment]
+            self._time_sums[kind] += found.time  # type: ignore[assignment]
+            self.rank_work[kind] = found.by_rank
+        work = times[DELIVERED].work or 1.0
+        self.step_times.append({kind: found.time / work for kind, found in times.items()})
         self._planned_steps += 1
         for kind, costs in ((FORECAST, forecast), (DELIVERED, delivered)):
-            found = dict(zip(names, imbalance_of(costs), strict=True))
-            self.imbalance[kind] = found
-            for name, ratio in found.items():
-                self._imbalances[kind][name] += ratio  # type: ignore[assignment]
+            ratios = dict(zip(names, imbalance_of(costs), strict=True))
+            self.imbalance[kind] = ratios
+            for name, ratio in ratios.items():
+                self._imbalances[kind][name] += ratio
 
     def end(self) -> None:
         """Note that an iteration is over."""
         self._asked = self._returned = None
         self._handed_out = self._done  # what says that a stream is over is never handed out
         self.save()
+        if self.reports and not self.rank:
+            sys.stderr.write("\n".join(report_lines(self.summary())) + "\n")
 
     def save(self) -> None:
         """Write the file, if there is one: that of rank 3 of run.json is run-3.json."""
@@ -157,6 +185,7 @@ class LoopStats:
         work_s = self.work_s
         return {
             "rank": self.rank,
+            "ranks": self.ranks,
             "batches": self.batches,
             "steps": self.steps,
             "samples": self.samples,
@@ -181,6 +210,12 @@ class LoopStats:
                 name: _share(padded, self.costs[name]) for name, padded in self.padding.items()
             },
             "step_costs": dict(self.step_costs),
+            "waiting": {
+                kind: 1 - _share(work, self._time_sums[kind])
+                for kind, work in self._work_sums.items()
+            },
+            "random_over_delivered": _share(self._time_sums[RANDOM], self._time_sums[DELIVERED])
+            or None,
             "imbalance": self.imbalance,
             "mean_imbalance": {
                 kind: {name: total / self._planned_steps for name, total in sums.items()}

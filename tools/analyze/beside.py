@@ -11,16 +11,11 @@ from ..console.reporting import make_table
 
 Json = dict[str, Any]
 # What must be in a file of a run.
-NEEDED = ("rank", "steps", "samples", "wait_share", "padding_share", "mean_imbalance", "holes")
-# How ranks of the plan wait that is set beside a run, and of its waits those once a step.
-PLAN, ONCE = "microbatch", "step"
+NEEDED = ("rank", "steps", "samples", "wait_share", "padding_share", "waiting", "holes")
 
 
 def read_runs(paths: Sequence[Path]) -> Json:
-    """Return what happened, of the files of a run's processes; ValueError for other files.
-
-    A rank waits for the fullest, in the mean of steps for 1 - 1 / imbalance of its time.
-    """
+    """Return what happened, of the files of a run's processes; ValueError for other files."""
     runs = []
     for path in paths:
         try:
@@ -31,12 +26,11 @@ def read_runs(paths: Sequence[Path]) -> Json:
         if missing:
             raise ValueError(f"{path} is no file of DataLoader(keep_stats=...): no {missing[0]!r}")
     steps = max(run["steps"] for run in runs)
-    delivered = max((run["mean_imbalance"].get("delivered", {}) for run in runs), key=len)
     return {
         "processes": len(runs),
         "steps": steps,
         "samples_per_step": sum(run["samples"] for run in runs) / max(1, steps),
-        "waiting": {name: 1 - 1 / ratio for name, ratio in delivered.items()},
+        "waiting": max((run["waiting"] for run in runs), key=len),
         "padding": max((run["padding_share"] for run in runs), key=len),
         "wait_for_data": max(run["wait_share"] for run in runs),
         "holes": sum(sum(run["holes"].values()) for run in runs),
@@ -50,9 +44,10 @@ def beside_table(report: Json) -> Table:
     table = make_table(title, "figure", "forecast", "happened")
     each = f"{found['samples_per_step']:,.1f} of {found['processes']} processes"
     table.add_row("samples a step", f"{planned['samples_per_step']:,.1f}", each)
-    once = f"{100 * report['waits'][PLAN][ONCE]:.1f} %"
-    for name, share in found["waiting"].items():
-        table.add_row(f"ranks wait for each other once a step, by {name}", once, _percent(share))
+    for kind, name in (("delivered", "balanced"), ("random", "random")):
+        foretold, happened = report["waiting"][name], found["waiting"].get(kind)
+        shown = "-" if happened is None else _percent(happened)
+        table.add_row(f"ranks wait for the slowest, {name}", _percent(foretold), shown)
     for name, share in found["padding"].items():
         forecast = _percent(planned["padding"]) if name == "tokens" else "-"
         table.add_row(f"padding of {name}", forecast, _percent(share))

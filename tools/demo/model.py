@@ -177,22 +177,3 @@ def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
         reduction="sum",
     )
     return loss
-
-
-def count_work(shape: DemoModelShape, batch: Mapping[str, Any]) -> int:
-    """Return the multiply-adds of a forward pass over a batch's tensors, padding included.
-
-    Twelve width^2 weights per block and token, a causal attention of n^2 width / 2 products twice
-    over a segment of n tokens (n^2 for the encoder's, which is not causal), and the head.
-    """
-    ids: Tensor = batch["input_ids"]
-    if "cu_seq_lens" in batch:
-        segments: list[int] = batch["cu_seq_lens"].diff().tolist()
-    else:
-        segments = [ids.shape[1]] * ids.shape[0]
-    width = shape.width
-    attention = sum(n * n for n in segments) * width
-    text = ids.numel() * (12 * width * width * shape.depth + width * shape.vocabulary)
-    tile = 12 * width * width * shape.patches + 2 * shape.patches**2 * width
-    tiles = len(batch["pixel_values"]) if "pixel_values" in batch else 0
-    return text + shape.depth * attention + tiles * shape.vision_depth * tile

@@ -1,13 +1,16 @@
-"""Trains the demo's model, and measures its figures on the tensors that were delivered.
+"""Trains the demo's model, counts what was delivered, and times what each rank computes.
 
-One process plays the microbatches of all ranks in turn. A microbatch's load is what its device
-would process: every place of input_ids, padding included, and every tile of pixel_values. A rank's
-load in a step is the sum over its microbatches.
+One process plays the microbatches of all ranks in turn. Counted, in the tensors that arrived, is a
+microbatch's load: every place of input_ids, padding included, and every tile of pixel_values. Timed
+are the loop's waits for data, and the CPU time of each rank: on so many devices a step takes as
+long as the rank that computes longest. CPU time, so that other programs do not count.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -15,13 +18,26 @@ import numpy as np
 import torch
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.metrics import TILE_TOKENS, dist_ratio, efficiency
-from ...loader.step.info import Step, StepInfo
-from ...loader.step.loss import scale_loss
-from .model import DemoModelShape, VisionLanguageModel, count_work, sum_loss
+from ...balancer.planning.problem.metrics import TILE_TOKENS, efficiency
+from ...loader.step.labels import count_batch_labels
+from .model import DemoModelShape, VisionLanguageModel, sum_loss
 
 LEARNING_RATE = 2e-3
-RESOURCES = ("tiles", "tokens")
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoMicrobatch:
+    """A batch that one rank computes in a step; wait_s is the time that the loop waited for it.
+
+    empty: it holds no sample, and is there so that all ranks have as many.
+    """
+
+    step: int
+    rank: int
+    batch: Mapping[str, Any]
+    wait_s: float = 0.0
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,68 +49,72 @@ class MicrobatchLoad:
     tiles: int
     tokens: int
     filled: int
-    work: int
+    cpu_s: float
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step as it was trained on; wait_s is the time that the loop waited for it."""
+    """One step as it was trained on; loss is the mean over its label tokens."""
 
     loads: tuple[MicrobatchLoad, ...]
-    keys: tuple[str, ...]
-    holes: tuple[str, ...]
     loss: float
-    wait_s: float
+
+    @property
+    def samples(self) -> int:
+        """The samples of all ranks."""
+        return sum(load.samples for load in self.loads)
+
+    @property
+    def slowest_s(self) -> float:
+        """The CPU time of the rank that computed longest."""
+        by_rank: dict[int, float] = {}
+        for load in self.loads:
+            by_rank[load.rank] = by_rank.get(load.rank, 0.0) + load.cpu_s
+        return max(by_rank.values())
 
 
-def measure_step(shape: DemoModelShape, step: Step, loss: float, wait_s: float) -> StepRecord:
-    """Return the loads that a step's tensors hold."""
-    pairs = list(zip(step.microbatches, step.infos, strict=True))
-    return StepRecord(
-        loads=tuple(_measure_microbatch(shape, batch, info) for batch, info in pairs),
-        keys=tuple(key for info in step.infos for key in info.keys),
-        holes=tuple(key for info in step.infos for key in info.holes),
-        loss=loss,
-        wait_s=wait_s,
-    )
-
-
-def _measure_microbatch(
-    shape: DemoModelShape, batch: Mapping[str, Any], info: StepInfo
-) -> MicrobatchLoad:
-    """Count samples, tiles, tokens and multiply-adds of a padded or packed batch."""
+def measure_load(microbatch: DemoMicrobatch, cpu_s: float) -> MicrobatchLoad:
+    """Return what a padded or packed batch's tensors hold, and the time that it took."""
+    batch = microbatch.batch
     if "cu_seq_lens" in batch:
-        samples, filled = len(batch["cu_seq_lens"]) - 1, int(batch["cu_seq_lens"][-1])
+        filled = int(batch["cu_seq_lens"][-1])
     else:
-        samples, filled = len(batch["input_ids"]), int(batch["attention_mask"].sum())
+        filled = int(batch["attention_mask"].sum())
     return MicrobatchLoad(
-        rank=info.rank,
-        samples=0 if info.empty else samples,
+        rank=microbatch.rank,
+        samples=0 if microbatch.empty else len(batch["images_per_sample"]),
         tiles=len(batch["pixel_values"]) if "pixel_values" in batch else 0,
         tokens=batch["input_ids"].numel(),
         filled=filled,
-        work=count_work(shape, batch),
+        cpu_s=cpu_s,
+        wait_s=microbatch.wait_s,
     )
 
 
 def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
-    """Return the report of one run; raises ValueError for a run without samples."""
-    loads = [load for record in records for load in record.loads]
-    some = [load for load in loads if load.samples]
-    if not some:
+    """Return the figures of a run; raises ValueError for a run without samples.
+
+    A last step with fewer samples counts for the loss and padding alone: its ranks wait for reasons
+    of its own. Nor is the first step timed, in which torch chooses its kernels.
+    """
+    loads = [load for record in records for load in record.loads if load.samples]
+    if not loads:
         raise ValueError("no sample was delivered, so there is nothing to report; give more data")
+    whole = [record for record in records if record.samples == records[0].samples]
+    timed = whole[1:] or whole
+    tenth = max(1, len(records) // 10)
+    waits = [load.wait_s for record in records for load in record.loads]
     return {
-        "delivered": sum(load.samples for load in some),
-        "distinct_keys": len({key for record in records for key in record.keys}),
-        "holes": sum(len(record.holes) for record in records),
-        "pad_ratio": fmean(1 - load.filled / load.tokens for load in some),
-        "dist_ratio": {name: dist_ratio(step_totals(records, name)) for name in RESOURCES},
-        "waiting": 1 - efficiency(*side_by_side(records)),
-        "work_max_over_mean": fmean(map(max_over_mean, step_totals(records, "work").tolist())),
-        # The first step waits for processes to start, which is no matter of balance.
-        "exposed_wait_s": sum(record.wait_s for record in records[1:]),
-        "loss_first": fmean(record.loss for record in records[: _tenth(records)]),
-        "loss_last": fmean(record.loss for record in records[-_tenth(records) :]),
+        "samples": sum(load.samples for load in loads),
+        "padding": 1 - sum(load.filled for load in loads) / sum(load.tokens for load in loads),
+        "waiting": 1 - efficiency(*side_by_side(whole)),
+        "samples_per_second": sum(record.samples for record in timed)
+        / sum(record.slowest_s for record in timed),
+        "first_batch_s": waits[0],
+        "wait_for_data_s": sum(waits[1:]),
+        "loss_first": fmean(record.loss for record in records[:tenth]),
+        "loss_last": fmean(record.loss for record in records[-tenth:]),
     }
 
 
@@ -113,61 +133,42 @@ def side_by_side(records: Sequence[StepRecord]) -> tuple[Int64, Int64]:
     return encoder, np.array([[load.tokens for load in row] for row in rows], np.int64)
 
 
-def step_totals(records: Sequence[StepRecord], name: str) -> Int64:
-    """Return int64 (steps, ranks): each rank's sum of one number in every step."""
-    rows = []
-    for record in records:
-        totals: dict[int, int] = {}
-        for load in record.loads:
-            totals[load.rank] = totals.get(load.rank, 0) + getattr(load, name)
-        rows.append(list(totals.values()))
-    return np.array(rows, dtype=np.int64)
-
-
-def max_over_mean(totals: Sequence[int]) -> float:
-    """Return the largest total over the mean: the step's time over that of even ranks.
-
-    >>> max_over_mean([4, 2, 2, 0])
-    2.0
-    """
-    return max(totals) / fmean(totals) if any(totals) else 1.0
-
-
-def _tenth(records: Sequence[StepRecord]) -> int:
-    return max(1, len(records) // 10)
-
-
 def train(
-    steps: Iterable[Step],
-    shape: DemoModelShape,
-    seed: int,
-    clock: Callable[[], float] = time.perf_counter,
+    microbatches: Iterable[DemoMicrobatch], shape: DemoModelShape, seed: int, cpu_clock: Clock
 ) -> Iterator[StepRecord]:
     """Train a new model, made from the seed, on every step; yield each step's record.
 
-    The gradients of all ranks meet in one process, so the shares are summed (reduction="sum"):
-    a step's gradient is that of the mean loss over all label tokens of its global batch.
+    A step's gradient is that of the mean loss over all label tokens of its global batch: sums are
+    added up, and divided when the step's last microbatch is there.
     """
     torch.manual_seed(seed)
     model = VisionLanguageModel(shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    asked = clock()
-    for step in steps:
-        wait_s = clock() - asked
-        loss = accumulate(model, step)
+    for _, step in groupby(microbatches, key=attrgetter("step")):
+        loads, total, labels = list[MicrobatchLoad](), 0.0, 0
+        for each in step:
+            started = cpu_clock()
+            loss = sum_loss(model(each.batch), each.batch["labels"])
+            torch.autograd.backward(loss)
+            loads.append(measure_load(each, cpu_clock() - started))
+            total += loss.item()
+            labels += count_batch_labels(each.batch) or 0
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= max(1, labels)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        yield measure_step(shape, step, loss, wait_s)
+        yield StepRecord(tuple(loads), total / max(1, labels))
+
+
+def timed(found: Iterable[Any], clock: Clock = time.perf_counter) -> Iterator[tuple[float, Any]]:
+    """Yield what an iterable has, each with the seconds that it was waited for."""
+    iterator = iter(found)
+    while True:
         asked = clock()
-
-
-def accumulate(model: VisionLanguageModel, step: Step) -> float:
-    """Add a step's gradients to the model's; return the mean loss per label token."""
-    total = 0.0
-    for batch, info in zip(step.microbatches, step.infos, strict=True):
-        loss_sum = sum_loss(model(batch), batch["labels"])
-        loss = scale_loss(loss_sum, info, per="token", reduction="sum")
-        torch.autograd.backward(loss)
-        total += loss.item()
-    return total
+        try:
+            each = next(iterator)
+        except StopIteration:
+            return
+        yield clock() - asked, each

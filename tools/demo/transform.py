@@ -16,12 +16,11 @@ VIRTUAL_RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The settings that both runs share."""
+    """The settings that all runs share."""
 
     data: str
     seed: int = 0
     workers: int = 2
-    epochs: int = 1
     samples_per_step: int = 64
     batch_size: int = 4
     tile_size: int = 32
@@ -33,11 +32,10 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         each = VIRTUAL_RANKS * self.batch_size
-        if self.epochs < 1 or self.samples_per_step < each or self.samples_per_step % each:
+        if self.samples_per_step < each or self.samples_per_step % each:
             raise ValueError(
-                f"{self.samples_per_step} samples per step over {self.epochs} epochs: a step has "
-                f"{VIRTUAL_RANKS} ranks x {self.batch_size} samples or a multiple of it "
-                f"({each}, {2 * each}, ...), and there is at least one epoch"
+                f"{self.samples_per_step} samples per step: a step has {VIRTUAL_RANKS} ranks x "
+                f"{self.batch_size} samples or a multiple of it ({each}, {2 * each}, ...)"
             )
 
 

@@ -106,6 +106,8 @@ class Balance:
         where cost is a function and collate_fn makes labels that no sample has.
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
         without images gets (0: none), in layouts "padded" and "packed".
+    report: rank 0 writes `loader.report()` to standard error after each epoch; the loader counts
+        for it, as with keep_stats=True. No plan depends on it.
 
     >>> balance = Balance(budgets={"tiles": 9, "tokens": 4096}, accumulate="auto")
     >>> balance
@@ -139,6 +141,7 @@ class Balance:
     pad_id: int = 0
     dummy_tile: int = 0
     label_tokens: str | None = None
+    report: bool = False
 
     def __post_init__(self) -> None:
         for name in OPTIONS:

@@ -193,8 +193,8 @@ def test_the_demo_waits_as_long_as_analyze_says(
     report = report_of(
         capfd, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
     )
-    for name in ("random", "balanced"):
-        assert report["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)
+    for name, run in (("random", "torch"), ("balanced", "balanced")):
+        assert report["waiting"][name] == pytest.approx(trained[run]["waiting"], abs=0.02)
 
 
 class Uncosted:
@@ -295,7 +295,7 @@ def test_a_run_stands_beside_its_forecast(
 ) -> None:
     kept = {
         "rank": 0, "steps": 10, "samples": 400, "wait_share": 0.25, "holes": {"OSError": 2},
-        "padding_share": {"tokens": 0.125}, "mean_imbalance": {"delivered": {"tokens": 1.25}},
+        "padding_share": {"tokens": 0.125}, "waiting": {"delivered": 0.2, "random": 0.4},
     }  # fmt: skip
     files = [tmp_path / "run.json", tmp_path / "run-1.json"]
     files[0].write_text(json.dumps(kept))
@@ -306,11 +306,12 @@ def test_a_run_stands_beside_its_forecast(
         main(["analyze", *given])
     found = json.loads((tmp_path / "out" / "report.json").read_text())["beside"]
     assert (found["processes"], found["steps"], found["samples_per_step"]) == (2, 10, 80)
-    assert found["waiting"] == {"tokens": pytest.approx(0.2)}
+    assert found["waiting"] == {"delivered": 0.2, "random": 0.4}
     assert (found["wait_for_data"], found["holes"]) == (0.5, 4)
     shown = capsys.readouterr().out
     assert "what happened in 10 steps" in shown
     assert "20.0 %" in shown
+    assert "40.0 %" in shown
     files[0].write_text("[]")
     with pytest.raises(SystemExit):
         main(["analyze", *given])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoise.loader.collate.layouts import collate_packed, collate_padded
-from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, count_work, sum_loss
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 
 SHAPE = DemoModelShape(vocabulary=50, image_token=49, tile=16, patch=4, tokens_per_tile=4, width=32)
 
@@ -60,15 +60,6 @@ def test_an_empty_batch_touches_every_parameter_with_zero(
     loss.backward()
     assert loss.item() == 0.0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-
-
-def test_work_counts_padding(model: VisionLanguageModel) -> None:
-    assert count_work(SHAPE, collate_padded(SAMPLES)) > count_work(SHAPE, collate_packed(SAMPLES))
-
-
-def test_work_of_a_pack_is_that_of_its_samples() -> None:
-    alone = [count_work(SHAPE, collate_packed([s])) for s in SAMPLES]
-    assert count_work(SHAPE, collate_packed(SAMPLES)) == sum(alone)
 
 
 def test_image_tokens_must_fit_the_tiles(model: VisionLanguageModel) -> None:
