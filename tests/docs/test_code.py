@@ -54,7 +54,6 @@ NOT_RUN = {
     "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
-    "mydata:dataset": "a data set of the reader; tests/tools/trial tries others",
     "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "run.json": "kept by a loop of the reader's; tests/tools/analyze sets one beside a forecast",
     "mydata:dataset": "a module of the reader's; tests/tools/trial tries others",
