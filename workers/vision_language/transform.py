@@ -147,8 +147,11 @@ class VisionLanguage:
         return {"name": name_of(type(self)), "args": self._settings(spec_of(self.tokenizer))}
 
     def fingerprint(self) -> str:
-        """Return a hash of the settings, the resizer and the tokenizer's ids of a test text."""
-        ids = np.asarray(self._tokenize(CANARY)).tolist()
+        """Return a hash of the settings, the resizer, and what the tokenizer makes of test texts.
+
+        Of a short one that is its ids, of a long one their number: tokenizers may truncate.
+        """
+        ids = [*np.asarray(self._tokenize(CANARY)).tolist(), len(self._tokenize(CANARY * 512))]
         facts = resizer_facts(self.resize, library_versions("torch")["torch"])
         return digest([self._settings(ids), facts])
 

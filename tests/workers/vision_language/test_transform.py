@@ -190,6 +190,10 @@ def test_fingerprints_tell_settings_and_tokenizers_apart():
         def __call__(self, text):
             return super().__call__(text.upper())
 
+    class Cutting(Shouting):
+        def __call__(self, text):
+            return super().__call__(text)[:2048]
+
     prints = {
         VisionLanguage(**SMALL).fingerprint(),
         VisionLanguage(**{**SMALL, "tile_size": 16}).fingerprint(),
@@ -197,8 +201,9 @@ def test_fingerprints_tell_settings_and_tokenizers_apart():
         VisionLanguage(lambda _: [1], image_token_id=2, **SMALL).fingerprint(),
         VisionLanguage(lambda _: [1, 1], image_token_id=2, **SMALL).fingerprint(),
         VisionLanguage(Shouting(), **SMALL).fingerprint(),
+        VisionLanguage(Cutting(), **SMALL).fingerprint(),
     }
-    assert len(prints) == 6
+    assert len(prints) == 7
 
 
 def test_a_transform_with_a_tokenizer_of_the_users_can_be_pickled() -> None:
