@@ -18,7 +18,7 @@ def measure_pipelines(task: Task) -> list[Row]:
     """Return a row for each schedule: steps of our runtime and of torch's, in turns."""
     ranks = min(task.devices, 4)
     small = PipelineSizes(ranks, 2 * ranks, 2 * ranks, 32, 16, 64)
-    sizes = small if task.small else PipelineSizes(ranks, 4 * ranks, 4 * ranks, 2048, 2048, 32768)
+    sizes = small if task.small else PipelineSizes(ranks, 4 * ranks, 2 * ranks, 2048, 2048, 32768)
     return [
         _pipeline(PipelineCase(name, sizes, device=task.device), task.seconds / len(SCHEDULES))
         for name in SCHEDULES

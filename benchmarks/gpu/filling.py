@@ -124,7 +124,7 @@ def measure_filling(task: Task) -> list[Row]:
     """Return a row for each program."""
     ranks = min(task.devices, 4)
     small = PipelineSizes(ranks, 2 * ranks, ranks, 32, 16, 64)
-    sizes = small if task.small else PipelineSizes(ranks, 4 * ranks, 4 * ranks, 2048, 2048, 32768)
+    sizes = small if task.small else PipelineSizes(ranks, 4 * ranks, 2 * ranks, 2048, 2048, 32768)
     with task.start(FillingRank, ranks, sizes) as processes:
         measured = processes.call("pass_times")
         processes.call("build", tuple(max(each) for each in zip(*measured, strict=True)))

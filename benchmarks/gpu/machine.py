@@ -41,10 +41,12 @@ class Machine:
 def peak_of(name: str) -> int | None:
     """Return the peak of a device by the name that CUDA gives it.
 
-    >>> peak_of("NVIDIA H100 80GB HBM3"), peak_of("NVIDIA A10")
-    (989000000000000, None)
+    >>> peak_of("NVIDIA H100 80GB HBM3"), peak_of("NVIDIA A10"), peak_of("NVIDIA H100 PCIe")
+    (989000000000000, None, None)
     """
     words = name.lower().replace("-", " ").split()
+    if ("h100" in words and {"pcie", "nvl"} & set(words)) or {"h200", "nvl"} <= set(words):
+        return None  # the table has the SXM boards', which are faster
     return next((each.flops_per_s for key, each in DEVICES.items() if key in words), None)
 
 

@@ -98,8 +98,11 @@ class Trainer:
         )  # fmt: skip
         whole = cp.TarDataset(shards, transform)
         costs = [whole.probe(n).cost for n in range(len(whole))]
-        # Documents of 26,000 bytes, padded, would not fit.
-        fits = [n for n, each in enumerate(costs) if each["tokens"] <= MOST_TOKENS]
+        # Documents of 26,000 bytes, padded, would not fit; on CUDA torch 2.11 attends to no batch
+        # of no tiles.
+        fits = [
+            n for n, each in enumerate(costs) if each["tokens"] <= MOST_TOKENS and each["tiles"]
+        ]
         data: Any = Subset(whole, fits)  # type: ignore[arg-type]
         loaders = {way: loader_of(way, data, rank, ranks, task) for way in WAYS}
         # epoch after epoch

@@ -53,6 +53,10 @@
         if (one[0].length < 24 && lines(node, one.index, one.index + one[0].length) > 1) say("a word breaks", `${one[0]} in ${text}`);
       }
     }
+    if (drawn) {
+      const size = parseFloat(getComputedStyle(parent).fontSize) * parent.getScreenCTM().a;
+      if (size < 9.5) say(`letters of ${size.toFixed(1)} px`, text);
+    }
     const style = getComputedStyle(parent), below = ground(parent);
     const ink = over(rgb(drawn ? style.fill : style.color), below);
     const [light, dark] = [luminance(ink), luminance(below)].sort((a, b) => b - a);

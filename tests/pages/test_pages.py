@@ -48,17 +48,16 @@ def fill(folder: Path) -> Path:
     return folder / "page.html"
 
 
-# `schedule fill`, `schedule show` and the demo's pipeline have the page of compare.
-PAGES: Mapping[str, Callable[[Path], Path]] = {
-    "analyze": analyze,
-    "schedule compare": compare,
-}
+# `schedule show` and the demo's pipeline have the page of compare.
+PAGES: Mapping[str, Callable[[Path], Path]] = {"analyze": analyze, "schedule compare": compare}
+LONG: Mapping[str, Callable[[Path], Path]] = {"schedule fill": fill}
 BROKEN = """<!doctype html><meta name="color-scheme" content="light dark"><style>
 td { overflow-wrap: anywhere } #grey { color: #999 } #cut { overflow: hidden; width: 40px }
 #wide { width: 1500px } #box { overflow-x: auto; width: 200px } #box p { width: 300px }
 </style><table style="width: 24px"><tr><td>53,325</td></tr><tr><td>makespan</td></tr></table>
 <p id="grey">grey</p><div id="cut">time&nbsp;per&nbsp;sample</div><p id="wide">wide</p>
-<div id="box"><p>box</p></div>"""
+<div id="box"><p>box</p></div>
+<svg viewBox="0 0 90 9" width="45"><text y="8" font-size="8">tiny</text></svg>"""
 
 
 @pytest.fixture
@@ -67,12 +66,14 @@ def page_size(chromium: Browser) -> Iterator[None]:
     chromium.call("Emulation.setEmulatedMedia", media="", features=[])
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [*PAGES, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
+)
 @pytest.mark.usefixtures("page_size")
 def test_a_page_is_whole_at_every_width(
     chromium: Browser, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = PAGES[name](tmp_path).read_text("utf-8")
+    page = {**PAGES, **LONG}[name](tmp_path).read_text("utf-8")
     assert list(faults_of(chromium, page)) == []
 
 
@@ -82,6 +83,6 @@ def test_each_kind_of_fault_is_found(chromium: Browser) -> None:
     for fault in (
         "a number breaks: 53,325", "a word breaks: makespan", "contrast 2.8: grey",
         "is cut: time per sample", "the page is wider than the window: 15",
-        "scrolls without a hint: box",
+        "scrolls without a hint: box", "letters of 4.0 px: tiny",
     ):  # fmt: skip
         assert fault in found

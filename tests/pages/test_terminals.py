@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from counterpoise.tools.analyze import command as analyze
 from counterpoise.tools.cli import main
 from counterpoise.tools.console.reporting import fitted, make_table
 
@@ -67,7 +66,7 @@ def test_planning_shows_how_far_it_is(
             shown.append((fields["completed"], fields["total"]))  # type: ignore[arg-type]
         update(self, *given, **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(analyze.Progress, "update", watched)
+    monkeypatch.setattr(Progress, "update", watched)
     with pytest.raises(SystemExit):
         main(["analyze", named["costs"], "--out", named["out"], "--json"])
     stages = [pair for pair in shown if pair[1] > 4]

@@ -95,7 +95,7 @@ def both_widths(draw: Callable[[int], Markup], wide: int = WIDE) -> Markup:
 
 STACKED_PITCH, PITCH = 66, 32
 # A part narrower than this has no room for its figure.
-ROOM_FOR_TEXT = 46
+ROOM_FOR_TEXT = 54
 # An interval of half the axis or more says that it is not known: it is neither drawn nor written.
 UNKNOWN = 0.5
 
