@@ -13,6 +13,7 @@ import click
 
 from counterpoise.tools.console.reporting import emit, progress_console
 
+from .contention import measure_contention
 from .copies import measure_copies
 from .existing import measure_pipelines, measure_vocabulary
 from .filling import measure_filling
@@ -31,6 +32,7 @@ PARTS: dict[str, Part] = {
     "pipelines": Part("Pipelines: our runtime and torch's", measure_pipelines, devices=2),
     "filling": Part("Encoder layers in the bubbles of 1F1B", measure_filling, devices=2),
     "tensor": Part("Tensor-parallel layers, in chunks", measure_tensor, devices=2),
+    "contention": Part("Products beside collectives", measure_contention, devices=2),
 }
 FAILED = "failed"
 
@@ -65,6 +67,7 @@ def command(
     machine = this_machine(devices)
     end = time.monotonic() + 60 * minutes
     names = [name for name in PARTS if not chosen or name in chosen]
+    words = " ".join([f"--minutes {minutes:g}", *(f"--part {name}" for name in chosen)])
     tables: dict[str, Any] = {}
     for number, name in enumerate(names):
         progress_console.print(f"{number + 1}/{len(names)} {name}, on {machine.name}")
@@ -74,12 +77,12 @@ def command(
     if out is None and machine.device == "cuda":
         out = PAGES / f"gpu-{machine.name.lower().replace(' ', '-')}.md"
     if out is not None:
-        out.write_text(page(machine, tables, minutes), "utf-8")
+        out.write_text(page(machine, tables, words), "utf-8")
         progress_console.print(f"wrote {out}", soft_wrap=True)
     if as_json:
         emit({"machine": machine.facts(), "parts": tables}, as_json)
     else:
-        click.echo(page(machine, tables, minutes))
+        click.echo(page(machine, tables, words))
     if any(FAILED in str(each) for each in tables.values()):
         context.exit(1)
 
@@ -95,12 +98,12 @@ def run_part(part: Part, task: Task) -> list[Mapping[str, str]]:
         return [{"result": failure(error)}]
 
 
-def page(machine: Machine, tables: Mapping[str, list[Mapping[str, str]]], minutes: float) -> str:
+def page(machine: Machine, tables: Mapping[str, list[Mapping[str, str]]], words: str) -> str:
     """Return the tables as a page of docs/benchmarks/, with the machine that they are from."""
     lines = [
         f"# Measured on {machine.name}", "",
         "After reading this page you know what each part of counterpoise does on this device.", "",
-        f'`make bench NAME=gpu ARGS="--minutes {minutes:g}"` wrote it; '
+        f'`make bench NAME=gpu ARGS="{words}"` wrote it; '
         "[what the parts are](gpu.md).", "",
         *_markdown([{"machine": name, "": each} for name, each in machine.facts().items()]),
     ]  # fmt: skip
