@@ -17,7 +17,7 @@ BENCHES = {
     ),
     "faults": ("faults", "Faults, simulated: is every batch the same?"),
     "fields": ("loading.parts", "Bytes and CPU time of batches by what a rank needs of them."),
-    "gpu": ("loading.gpu", "A model trained on this machine's GPU, by loader."),
+    "gpu": ("gpu.command", "Everything that waits for a GPU, on the devices that are there."),
     "job": ("job", "A plan for four processes run from its job.json, measured and simulated."),
     "local": ("loading.local", "Local balanced loops against those of another checkout."),
     "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),

@@ -31,6 +31,7 @@ class TorchSettings:
     microbatches: int
     loss: Callable[[Tensor, Tensor], Tensor]
     late_receives: bool = False
+    device: str = "cpu"
 
 
 class TorchSteps:
@@ -53,7 +54,7 @@ class TorchSteps:
                 module,
                 number,
                 self._count,
-                torch.device("cpu"),
+                torch.device(settings.device),
                 input_args=examples[number],
                 output_args=examples[number + 1],
             )

@@ -28,12 +28,14 @@ def compare(setting: PipelineCase, rounds: int, repeats: int) -> Report:
 
 
 @contextmanager
-def started(setting: PipelineCase) -> Iterator[Running]:
+def started(setting: PipelineCase, limit_s: float | None = None) -> Iterator[Running]:
     """Start all contenders' processes, none of which runs until it is its turn."""
     with ExitStack() as stack:
         running = {}
         for name, make in CONTENDERS.items():
-            made = RankProcesses(setting.sizes.ranks, make, setting)
+            made = RankProcesses(
+                setting.sizes.ranks, make, setting, device=setting.device, limit_s=limit_s
+            )
             running[name] = stack.enter_context(made)
             made.pause()
         yield running

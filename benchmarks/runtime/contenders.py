@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -40,6 +40,7 @@ class PipelineCase:
     sizes: PipelineSizes
     idle: bool = False
     late_receives: bool = False
+    device: str = "cpu"
 
 
 class Span(NamedTuple):
@@ -75,6 +76,8 @@ class RankOfSteps:
         dist.barrier()
         start, cpu = time.perf_counter_ns(), time.process_time_ns()
         self._run()
+        if self._setting.device != "cpu":
+            torch.accelerator.synchronize()
         return Span(start, time.perf_counter_ns(), time.process_time_ns() - cpu)
 
     def gradient_error(self) -> float:
@@ -83,8 +86,8 @@ class RankOfSteps:
         self._run()
         found = named_gradients(self.stages)
         sizes, count = self._setting.sizes, stage_count(self._setting)
-        whole = make_stages(sizes, count)
-        expected = reference_gradients(whole, self.stages, make_batch(sizes))
+        whole = [each.to(self._setting.device) for each in make_stages(sizes, count)]
+        expected = reference_gradients(whole, self.stages, _batch(self._setting))
         return largest_error(found, expected)
 
     def saved_bytes(self) -> int:
@@ -129,10 +132,10 @@ def stage_count(setting: PipelineCase) -> int:
 
 def make_ours(rank: int, setting: PipelineCase) -> RankOfSteps:
     """Return a rank of our runtime."""
-    sizes, batch = setting.sizes, make_batch(setting.sizes)
+    sizes, batch = setting.sizes, _batch(setting)
     own = _own_stages(rank, setting)
     pipe = Pipeline(
-        init_device_mesh("cpu", (sizes.ranks,), mesh_dim_names=("pp",)),
+        init_device_mesh(setting.device, (sizes.ranks,), mesh_dim_names=("pp",)),
         schedule=setting.schedule,
         stages=own,
         hidden=sizes.hidden,
@@ -158,10 +161,10 @@ def make_ours(rank: int, setting: PipelineCase) -> RankOfSteps:
 
 def make_torchs(rank: int, setting: PipelineCase) -> RankOfSteps:
     """Return a rank of torch's runtime."""
-    sizes, batch = setting.sizes, make_batch(setting.sizes)
+    sizes, batch = setting.sizes, _batch(setting)
     own = _own_stages(rank, setting)
     settings = TorchSettings(
-        sizes.microbatches, _weighed(_loss(setting), batch), setting.late_receives
+        sizes.microbatches, _weighed(_loss(setting), batch), setting.late_receives, setting.device
     )
     steps = TorchSteps(setting.schedule, own, _examples(setting, batch), settings)
     return RankOfSteps(
@@ -184,7 +187,12 @@ def _own_stages(rank: int, setting: PipelineCase) -> dict[int, nn.Module]:
     program = _program(setting)
     make = make_idle_stages if setting.idle else make_stages
     stages = make(setting.sizes, program.stages)
-    return {number: stages[number] for number in program.stages_of(rank)}
+    return {number: stages[number].to(setting.device) for number in program.stages_of(rank)}
+
+
+def _batch(setting: PipelineCase) -> BenchBatch:
+    made = make_batch(setting.sizes)
+    return BenchBatch(made.ids.to(setting.device), made.labels.to(setting.device))
 
 
 class _IdleLoss(nn.Module):
@@ -211,7 +219,8 @@ def _weighed(
 def _examples(setting: PipelineCase, batch: BenchBatch) -> list[Tensor]:
     """Return tensors of the sizes of every stage's input and of the last one's output."""
     sizes = setting.sizes
-    hidden = torch.zeros(sizes.tokens, sizes.hidden, requires_grad=True)
+    near: dict[str, Any] = {"device": setting.device, "requires_grad": True}
+    hidden = torch.zeros(sizes.tokens, sizes.hidden, **near)
     words = sizes.hidden if setting.idle else sizes.words
-    output = torch.zeros(sizes.tokens, words, requires_grad=True)
+    output = torch.zeros(sizes.tokens, words, **near)
     return [batch.ids[0], *[hidden] * (stage_count(setting) - 1), output]

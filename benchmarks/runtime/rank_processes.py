@@ -11,7 +11,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,13 +21,20 @@ import torch
 import torch.distributed as dist
 
 _LIMIT = timedelta(seconds=120)
+_END_S = 20.0
 Make = Callable[..., Any]
 
 
-def _serve(rank: int, ranks: int, meeting: str, pipe: Connection, make: Make, given: Any) -> None:
+def _serve(
+    rank: int, ranks: int, meeting: str, device: str, pipe: Connection, make: Make, given: Any
+) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", meeting, rank=rank, world_size=ranks, timeout=_LIMIT)
+    backend = "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, meeting, rank=rank, world_size=ranks, timeout=_LIMIT)
     held: Any = None
     while (task := pipe.recv()) is not None:
         name, arguments = task
@@ -42,10 +49,21 @@ def _serve(rank: int, ranks: int, meeting: str, pipe: Connection, make: Make, gi
 class RankProcesses:
     """The processes of all ranks; `make(rank, *given)` makes the object of each.
 
-    Raises RuntimeError, with the rank's traceback, for what fails there.
+    device: "cuda" gives each rank the GPU of its number, and NCCL beside gloo. loads: the ranks
+    have workers of a loader. limit_s: the longest that a call may take; None: no limit. Raises
+    RuntimeError, with the rank's traceback, for what fails there.
     """
 
-    def __init__(self, ranks: int, make: Make, *given: Any) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        make: Make,
+        *given: Any,
+        device: str = "cpu",
+        loads: bool = False,
+        limit_s: float | None = None,
+    ) -> None:
+        self._limit_s, self._loads = limit_s, loads
         context = mp.get_context("forkserver")
         # What takes seconds to import is imported once.
         context.set_forkserver_preload([__name__, make.__module__])
@@ -56,7 +74,9 @@ class RankProcesses:
         for rank in range(ranks):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, ranks, meeting, theirs, make, given), daemon=True
+                target=_serve,
+                args=(rank, ranks, meeting, device, theirs, make, given),
+                daemon=not loads,  # a daemon can have no processes of its own
             )
             process.start()
             theirs.close()
@@ -75,7 +95,10 @@ class RankProcesses:
         answers: dict[Connection, Any] = {}
         # The first to fail is heard at once: the others may wait for it.
         while len(answers) < len(self._pipes):
-            for ready in wait([pipe for pipe in self._pipes if pipe not in answers]):
+            answered = wait([each for each in self._pipes if each not in answers], self._limit_s)
+            if not answered:
+                raise RuntimeError(f"no rank answered {name or 'its start'} in {self._limit_s} s")
+            for ready in answered:
                 assert isinstance(ready, Connection)
                 pipe = ready
                 rank = self._pipes.index(pipe)
@@ -100,6 +123,12 @@ class RankProcesses:
 
     def close(self) -> None:
         """End all processes."""
+        if self._loads:  # a killed rank leaves workers of its loaders behind
+            for pipe in self._pipes:
+                with suppress(OSError):
+                    pipe.send(None)
+            for process in self._processes:
+                process.join(_END_S)
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -147,8 +147,12 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         if not total:
             raise ValueError(f"{', '.join(named)}: there is no sample in it; give one or more")
         task = progress.add_task("plan", total=None, live="")
-        report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
-        progress.update(task, total=1, completed=1, live="")
+
+        def begin(stage: str, number: int, of: int) -> None:
+            progress.update(task, live=stage, completed=number, total=of)
+
+        report = make_report(rows, total, options, begin)
+        progress.update(task, completed=progress.tasks[-1].total, live="")
     report = {"inputs": named, **report, "seconds": time.perf_counter() - began}
     report["costs_found"], report["beside"] = found_costs, happened
     if found_costs:

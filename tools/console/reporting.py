@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -47,7 +48,25 @@ def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
         return
     console = Console()
     for table in tables:
-        console.print(table)
+        console.print(fitted(table, console))
+
+
+def fitted(table: Table, console: Console) -> Table:
+    """Return the table, or its rows as lists of names and figures where words would be cut."""
+    # of a terminal without end: the measure is cut to the width that is given
+    endless = console.options.update(max_width=10_000)
+    least = Measurement.get(console, endless, table).minimum
+    if least <= console.width or not table.show_header:
+        return table
+    names = [str(column.header).replace("\n", " ") for column in table.columns]
+    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    found = Table(title=table.title, caption=table.caption, show_header=False, **PLAIN)
+    for number, row in enumerate(rows):
+        if number:
+            found.add_row()
+        for name, cell in zip(names, row, strict=True):
+            found.add_row(name, cell)
+    return found
 
 
 def write_plan(path: Path | None, plan: Mapping[str, object]) -> None:

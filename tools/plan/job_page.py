@@ -36,13 +36,14 @@ def render_job(report: Json, answer: JobAnswer) -> str:
             plan.stages, plan.recompute, plan.layout().placement, strict=True
         )
     ]
-    return environment.get_template("job.html.j2").render(
+    page = environment.get_template("job.html.j2").render(
         report=report,
         style=style,
         stages=stages,
         legend=list(zip(("work", *CAUSES), ("--work", *_COLOURS), strict=True)),
         chart=bars.both_widths(partial(bars.stacked, rows)),
     )
+    return bars.unbroken(page)
 
 
 def _parts(one: Json) -> list[bars.Part]:

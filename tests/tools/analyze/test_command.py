@@ -96,7 +96,7 @@ def test_even_data_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = analyze(capsys, tmp_path / "even.npz", "--out", tmp_path / "out")
     assert found["gain"] < 0.03
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "Balancing would gain less than 3 %: leave it off" in page
+    assert "Balancing would gain less than 3\N{NO-BREAK SPACE}%: leave it off" in page
 
 
 def test_costs_of_any_name_are_analyzed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
 from counterpoise.sched.simulation.simulator import simulate
 from counterpoise.tools.plan.command import command
 from counterpoise.tools.plan.job import framework_arguments
+from tests.browser import Browser
+from tests.pages.checking import faults_of
 
 KEYS = {"step_s", "mfu", "gain", "seconds", "memory_bytes", "lost", "tokens_per_s", "others"}
 
@@ -78,11 +80,12 @@ def test_the_file_is_the_plan(planned: tuple[dict[str, Any], Path]) -> None:
         assert all(one[name] <= most for name, most in balance.budgets.items())
 
 
-def test_the_page_shows_the_plan_and_is_readable_on_a_telephone(
-    planned: tuple[dict[str, Any], Path],
+def test_the_page_shows_the_plan_at_every_width(
+    planned: tuple[dict[str, Any], Path], chromium: Browser
 ) -> None:
     report, folder = planned
     page = (folder / "job.html").read_text()
+    assert list(faults_of(chromium, page)) == []
     assert f"{report['step_s']:.3f} s a step" in page
     assert report["plan"] in page
     assert 'class="narrow"' in page  # a chart of its own, and tables scroll

@@ -1,6 +1,6 @@
 """Forecasts training on the data: each strategy's plan of a random part, and sweeps of settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,19 +177,25 @@ ERRORS = (0.0, 0.05, 0.1, 0.2)
 UNLIMITED = 2**62
 
 
-def grid(table: CostTable, plan: Plan, progress: Progress) -> list[Json]:
-    """Return waiting and DistRatio over ranks, accumulate, mode and strategy.
+def grid_settings(table: CostTable, plan: Plan) -> list[Plan]:
+    """Return the plan for other ranks and accumulate, where samples suffice for two steps."""
+    made = (
+        replace(plan, ranks=ranks, accumulate=accumulate, samples=0)
+        for ranks in sorted({*GRID_RANKS, plan.ranks})
+        for accumulate in sorted({*GRID_ACCUMULATE, plan.accumulate})
+    )
+    return [each for each in made if 2 * each.samples_per_step <= len(table.costs)]
 
-    A setting is left out if the table has too few samples for two of its steps. progress(text) is
-    called for each setting.
+
+def grid(table: CostTable, settings: Sequence[Plan], progress: Progress) -> list[Json]:
+    """Return waiting and DistRatio of some settings, by mode and strategy.
+
+    progress(text) is called for each setting.
     """
     cells = list[Json]()
-    for ranks in sorted({*GRID_RANKS, plan.ranks}):
-        for accumulate in sorted({*GRID_ACCUMULATE, plan.accumulate}):
-            setting = replace(plan, ranks=ranks, accumulate=accumulate, samples=0)
-            if 2 * setting.samples_per_step <= len(table.costs):
-                progress(f"{ranks} ranks, accumulate {accumulate}")
-                cells += _cells(table, setting)
+    for setting in settings:
+        progress(f"{setting.ranks} ranks, accumulate {setting.accumulate}")
+        cells += _cells(table, setting)
     return cells
 
 

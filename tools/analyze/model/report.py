@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from .forecast import (
     Forecast,
     gains,
     grid,
+    grid_settings,
     heaviest_microbatches,
     make_forecast,
     sensitivity,
@@ -41,7 +43,9 @@ from .strategies import (
 )
 
 Json = dict[str, Any]
-Progress = Callable[[str], object]
+Progress = Callable[[str, int, int], object]
+# Stages of make_report besides the settings of the grid.
+STAGES = 5
 # Below this gain the advice is not to balance.
 LEAVE_OFF = 0.03
 # Windows are recommended if they save this much more than exact steps ...
@@ -79,12 +83,12 @@ class PlannedPart:
 
 
 def make_report(
-    rows: Rows, total: int, options: ReportOptions, progress: Progress = lambda _: None
+    rows: Rows, total: int, options: ReportOptions, progress: Progress = lambda *_: None
 ) -> Json:
     """Return the report; total: samples of the data set, of which the rows may be a sample.
 
-    progress(text) is called at each stage. Raises ValueError if no sample can be used, or if no
-    plan can be made with these options.
+    progress(text, number, of) is called as each stage begins. Raises ValueError if no sample can be
+    used, or if no plan can be made with these options.
     """
     if not len(rows):
         first = [f"{one.source}, {one.key:.80}: {one.reason}" for one in rows.failures[:3]]
@@ -96,23 +100,29 @@ def make_report(
     plan = _fit_step(options.plan, len(part.table.costs))
     check_step(plan)
     given = _given_budgets(part.table, options)
-    progress("searching budgets")
+    smaller = every_kth(part.table, GRID_PART)
+    numbers, stages = count(), STAGES + len(grid_settings(smaller, plan))
+
+    def begin(stage: str) -> None:
+        progress(stage, next(numbers), stages)
+
+    begin("searching budgets")
     candidates = search(part.table, plan, machine)
-    progress("planning")
+    begin("planning by each strategy")
     plan = replace(plan, budgets=given or candidates.best.budgets)
     plan = _with_mode(part.table, plan, options.mode)
     forecast = make_forecast(part.table, part.labels, plan)
     budgets = dict(zip(part.table.resources, plan.budgets, strict=True))
     report = data_figures(rows, total, over_budget(rows, budgets))
     report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
+    begin("figures of the plans")
     report |= _plan_figures(forecast, rows, part)
     report["budgets"] = budget_figures(candidates, part.table, machine)
-    progress("the grid over ranks and accumulate")
-    smaller = every_kth(part.table, GRID_PART)
-    report["grid"] = {"samples": len(smaller.costs), "cells": grid(smaller, plan, progress)}
-    progress("errors of costs")
+    cells = grid(smaller, grid_settings(smaller, plan), begin)
+    report["grid"] = {"samples": len(smaller.costs), "cells": cells}
+    begin("errors of costs")
     report["sensitivity"] = sensitivity(smaller, plan)
-    progress("pipeline schedules")
+    begin("pipeline schedules")
     report["pipelines"] = pipeline_figures(forecast, machine)
     report["host"] = host_figures(rows, report["pipelines"])
     report["leave_off"] = report["gain"] < LEAVE_OFF

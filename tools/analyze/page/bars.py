@@ -5,6 +5,7 @@ narrow screens, and the style sheet shows one of them: a picture that is only sc
 letters of 5 pixels on a telephone.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,17 @@ def percent(value: float, digits: int = 1) -> str:
     '12.3 %'
     """
     return f"{100 * value:.{digits}f} %"
+
+
+def unbroken(page: str) -> str:
+    """Return HTML whose lines never end between a number and its per cent sign.
+
+    >>> unbroken("<p>of 5 %</p><pre>5 %</pre>") == "<p>of 5\N{NO-BREAK SPACE}%</p><pre>5 %</pre>"
+    True
+    """
+    # what is copied or run stays as it is
+    found = re.compile(r"<(pre|script|style)\b.*?</\1>|(?<=\d) %", re.DOTALL)
+    return found.sub(lambda m: m[0] if m[1] else "\N{NO-BREAK SPACE}%", page)
 
 
 def whole(value: float) -> str:
@@ -83,7 +95,7 @@ def both_widths(draw: Callable[[int], Markup], wide: int = WIDE) -> Markup:
 
 STACKED_PITCH, PITCH = 66, 32
 # A part narrower than this has no room for its figure.
-ROOM_FOR_TEXT = 46
+ROOM_FOR_TEXT = 54
 # An interval of half the axis or more says that it is not known: it is neither drawn nor written.
 UNKNOWN = 0.5
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ....workers.sources.visible_text import visible
 from ..model.strategies import STRATEGIES
 from . import bars, costs, steps
-from .bars import Part, both_widths, meter, stacked
+from .bars import Part, both_widths, meter, stacked, unbroken
 from .steps import Json
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
@@ -95,7 +95,7 @@ def render_page(report: Json) -> str:
         sections=sections,
         **_time_of_step(report),
     )
-    return visible(page)  # keys and reasons may hold any character
+    return unbroken(visible(page))  # keys and reasons may hold any character
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Everything that waits for a GPU, measured in one go on whatever devices are there."""
