@@ -127,6 +127,7 @@ ORDER = (
     "tools.services",
     "tools.top",
     "tools.trace",
+    "tools.trial",
     "tools",
     # the root, which offers the names that people need
     "",

@@ -30,6 +30,7 @@ COMMANDS = {
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
     "top": ("top.command", "Show a running job, live."),
     "trace": ("trace.command", "Record what a running job's parties do, for Perfetto."),
+    "try": ("trial.command", "Try your own data set, and get the lines to paste."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
 }
 

@@ -29,7 +29,8 @@ class Outlook:
 
     time: of a step, over random order's. waiting and waited: the share of their time that ranks
     wait, now and in random order. largest and largest_random: the largest microbatch, in units of
-    `resource`. samples: how many were measured.
+    `resource`. samples: how many were measured. padding, padding_random: the share of the work that
+    is padding.
     """
 
     time: float
@@ -39,19 +40,23 @@ class Outlook:
     largest: int
     largest_random: int
     samples: int
+    padding: float = 0.0
+    padding_random: float = 0.0
 
 
-def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | None:
+def forecast(
+    config: PlanConfig, costs: Int64, batch_size: int, most_steps: int = MOST_STEPS
+) -> Outlook | None:
     """Return the forecast from the costs (n, resources) of some samples; None without any work.
 
     Where a step has more samples than were measured, it is made of them again and again.
     """
     if config.oversize == "error":  # the run says so, when the sample's turn comes
         config = replace(config, oversize="refuse")
-    now, before, tops = [], [], []
+    now, before, tops, filled = [], [], [], 0.0
     rows, column = config.least_microbatches // config.ranks, config.balanced_columns[0]
     planner = make_planner(config)
-    for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed)):
+    for step, some in enumerate(_steps(costs, config.samples_per_step, config.seed, most_steps)):
         random, planned = np.arange(len(some)) // batch_size, np.full(len(some), -1)
         for batch in planner.plan(Window(0, step, 0, some, last=True)).batches[:1]:
             for number, one in enumerate(m for r in zip(*batch.ranks, strict=True) for m in r):
@@ -61,6 +66,8 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
             groups, padded = config.ranks * rows, config.padded_columns
             loads = (padded_loads(some, of, groups, padded) for of in (planned, random))
             tops.append([int(each[:, column].max()) for each in loads])
+            # each sample alone has no padding
+            filled += _loads(config, some, np.arange(len(some)), len(some)).sum()
     if not before or not np.sum(before):
         return None
     once = config.waits == "step"
@@ -68,28 +75,36 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
     took_random, waited = _step_and_waiting(np.array(before), once)
     largest, largest_random = np.max(tops, axis=0).tolist()
     name = config.resources[column]
-    return Outlook(took / took_random, waiting, waited, name, largest, largest_random, len(costs))
+    padding, padding_random = (1 - filled / np.sum(each) for each in (now, before))
+    return Outlook(
+        took / took_random, waiting, waited, name, largest, largest_random, len(costs),
+        float(padding), float(padding_random),
+    )  # fmt: skip
 
 
-def _steps(costs: Int64, size: int, seed: int) -> Iterator[Int64]:
+def _steps(costs: Int64, size: int, seed: int, most: int) -> Iterator[Int64]:
     """Yield the costs of a few steps."""
     count = len(costs)
     if size > count:
-        order = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, count, MOST_STEPS * size)
+        order = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, count, most * size)
     else:
         order = np.arange(count)
-    steps = max(1, min(MOST_STEPS, MOST_SAMPLES // size, len(order) // size))
+    steps = max(1, min(most, MOST_SAMPLES // size, len(order) // size))
     for step in range(steps):
         yield np.ascontiguousarray(costs[order[step * size : (step + 1) * size]])
 
 
 def _times(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int64:
     """Return the times (rows, ranks) of a step's microbatches, in the planner's unit."""
+    return _loads(config, costs, group_of, config.ranks * rows).reshape(rows, config.ranks)
+
+
+def _loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int) -> Int64:
+    """Return the times (groups,) of groups of samples, in the planner's unit."""
     columns = config.balanced_columns
     times = sample_times(config.only(columns), np.ascontiguousarray(costs[:, columns]))
     parts = np.stack([times.padded, times.added], axis=1)
-    loads = padded_loads(parts, group_of, config.ranks * rows, (0,))
-    both: Int64 = loads.sum(axis=1).reshape(rows, config.ranks)
+    both: Int64 = padded_loads(parts, group_of, groups, (0,)).sum(axis=1)
     return both
 
 

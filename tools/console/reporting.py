@@ -26,7 +26,7 @@ def make_table(title: str | None, *columns: str, **settings: Any) -> Table:
     return table
 
 
-def live_progress() -> Progress:
+def live_progress(refreshes_per_s: float = 10) -> Progress:
     """Return bars on standard error whose tasks have a text, `live`, at their end."""
     return Progress(
         TextColumn("{task.description:>8}"),
@@ -35,6 +35,7 @@ def live_progress() -> Progress:
         TimeElapsedColumn(),
         TextColumn("{task.fields[live]}"),
         console=progress_console,
+        refresh_per_second=refreshes_per_s,
     )
 
 

@@ -1,0 +1,79 @@
+"""Data sets for `counterpoise try`, by name, and what is true of them."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from tests.loader.auto.auto_data import Broken, SomeBroken, Texts, join, pad
+
+COUNT = 240
+
+
+class Locked(Texts):
+    """Texts that cannot be pickled."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.lock = threading.Lock()
+
+
+class Stream(IterableDataset[Any]):
+    """Texts one after the other."""
+
+    def __iter__(self) -> Any:
+        return iter([texts[index] for index in range(COUNT)])
+
+
+class Odd(Texts):
+    """Samples that no collate function of ours or torch's makes a batch of."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"words": ["w"] * self.length(index), "thing": object()}
+
+
+long: Any = Texts(1024)
+texts: Any = Texts(COUNT)
+locked: Any = Locked(COUNT)
+equal, broken, useless, empty, odd = (
+    Texts(COUNT, equal=True), SomeBroken(COUNT), Broken(COUNT), Texts(0), Odd(COUNT),
+)  # fmt: skip
+
+
+def make_loader() -> Any:
+    """Return the loader of rank 0 of 2."""
+    sampler: Any = DistributedSampler(texts, 2, 0, shuffle=False)
+    return DataLoader(texts, batch_size=4, sampler=sampler, num_workers=0, collate_fn=join)
+
+
+def make_spawning_loader() -> Any:
+    """Return a loader whose workers would start clean, and cannot."""
+    return DataLoader(
+        locked, batch_size=4, num_workers=1, collate_fn=join, multiprocessing_context="spawn"
+    )
+
+
+def join_tokens(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put tokens one after the other."""
+    return {"input_ids": torch.as_tensor(np.concatenate([each["input_ids"] for each in samples]))}
+
+
+def random_waiting(lengths: list[int], ranks: int, size: int) -> float:
+    """Return the share of steps of packed batches in random order that ranks wait."""
+    work = _in_random_order(lengths, ranks * size).reshape(-1, ranks, size).sum(axis=2)
+    return float(1 - work.mean() / work.max(axis=1).mean())
+
+
+def longest_of(lengths: list[int], size: int) -> float:
+    """Return the mean of the longest length of a batch in random order."""
+    return float(_in_random_order(lengths, size).max(axis=1).mean())
+
+
+def _in_random_order(lengths: list[int], width: int) -> Any:
+    order = np.random.default_rng(1).permutation(np.tile(lengths, 200))
+    return order[: len(order) // width * width].reshape(-1, width)
+
+
+__all__ = ["join", "pad"]

@@ -1,0 +1,104 @@
+"""What is no data set of a user's is an error that says so; scripts, streams and pages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.tools.cli import main
+from tests.browser import Browser
+
+HERE = "tests.tools.trial.kinds"
+PAGE = Path(__file__).with_name("kinds.py")
+
+
+def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return status, output and errors of a trial of a second without workers."""
+    with pytest.raises(SystemExit) as end:
+        main(["try", *words, "--seconds", "1"])
+    return (int(end.value.code or 0), *capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "says"),
+    [
+        ("nowhere.at_all:data", 2, "No module named 'nowhere'"),
+        (f"{HERE}:nothing", 2, "has no 'nothing'; check the name"),
+        ("nowhere.py:data", 2, "there is no file nowhere.py"),
+        (f"{HERE}:join", 2, "cannot be called without arguments"),
+        ("/nowhere/*.tar", 2, "/nowhere/*.tar"),
+        (f"{HERE}:empty", 4, "is empty: give a data set with samples"),
+        (f"{HERE}:useless", 4, "none of the first 64 samples can be used"),
+        (f"{HERE}:make_spawning_loader", 4, "torch's workers and ours would start clean (spawn)"),
+    ],
+)
+def test_errors(source: str, status: int, says: str, capsys: Any) -> None:
+    code, _, err = ended(capsys, source)
+    assert code == status, err
+    assert says in err
+
+
+def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
+    code, out, err = ended(capsys, f"{PAGE}:make_loader", "--json", "--step-ms", "1000000")
+    assert code == 0, err
+    report = json.loads(out)
+    given = report["settings"]
+    assert (given["batch_size"], given["ranks"], given["workers"]) == (4, 2, 0)
+    first, where, line = report["paste"]
+    assert first == "import counterpoise as cp"
+    assert where == f"# in {PAGE}, make_loader, in place of DataLoader:"
+    assert line.startswith(
+        "loader = cp.DataLoader(dataset, batch_size=4, shuffle=False, num_workers=0, "
+        "collate_fn=join, balance="
+    )
+
+
+def test_a_stream_is_measured_and_not_planned(capsys: Any) -> None:
+    words = (f"{HERE}:Stream", "--collate", f"{HERE}:join", "--workers", "0")
+    code, out, err = ended(capsys, *words, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["is_stream"]
+    assert report["samples"] is None
+    assert set(report["systems"]) == {"torch", "ours"}
+    assert report["verdict"].startswith("A stream's samples come as they come")
+    assert report["forecast"] is None
+
+
+def test_what_no_collate_function_takes_is_measured_in_lists(capsys: Any) -> None:
+    code, out, err = ended(capsys, f"{HERE}:odd", "--workers", "0", "--json")
+    assert code == 0, err
+    assert any("give --collate MODULE:NAME" in note for note in json.loads(out)["notes"])
+
+
+def test_terminal_and_page(capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    page = tmp_path / "try.html"
+    words = (f"{HERE}:texts", "--collate", f"{HERE}:join", "--workers", "0")
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = ended(capsys, *words, "--step-ms", "1000000", "--html", str(page))
+    assert code == 0, err
+    *lines, last = out.splitlines()
+    assert last.startswith("loader = cp.DataLoader(texts, ")
+    pasted = lines.index("Paste:")
+    assert all(len(line) <= 80 for line in lines[:pasted])
+    assert lines[pasted + 1 :] == [
+        "import counterpoise as cp", f"from {HERE} import texts", f"from {HERE} import join",
+    ]  # fmt: skip
+    text = page.read_text()
+    assert last.replace('"', "&#34;") in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_the_page_fits_a_telephone(chromium: Browser, capsys: Any, tmp_path: Path) -> None:
+    page = tmp_path / "try.html"
+    words = (f"{HERE}:texts", "--collate", f"{HERE}:pad", "--workers", "0")
+    code, _, err = ended(capsys, *words, "--html", str(page))
+    assert code == 0, err
+    chromium.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=400, height=900, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    chromium.open(page.read_text())
+    assert chromium.see("document.documentElement.scrollWidth <= innerWidth")
+    assert chromium.faults == []

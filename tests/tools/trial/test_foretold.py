@@ -1,0 +1,50 @@
+"""The step that is foretold is the step that two ranks then do."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer import Balance
+from tests.imports import ROOT
+from tests.loader.peers.test_processes import free_port
+from tests.tools.trial.test_kinds import HERE, tried
+
+pytestmark = pytest.mark.long
+
+
+def run_two(collate: str, balance: str) -> float:
+    """Return what the steps of two ranks take a sample, each as long as the slower rank."""
+    port = str(free_port())
+    words = [sys.executable, "-W", "ignore", "-m", "tests.tools.trial.two_ranks"]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), port, collate, balance], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    work = np.array([list(map(int, each.communicate(timeout=300)[0].split())) for each in ranks])
+    assert not any(each.returncode for each in ranks)
+    return float(work.max(axis=0).sum())
+
+
+@pytest.mark.parametrize(
+    ("collate", "options"),
+    [
+        ("join", {}),
+        ("pad", {"accumulate": 4}),
+        ("pad", {"counts": "free"}),
+        ("join", {"accumulate": 4}),
+    ],
+)
+def test_foretold_within_ten_percent(collate: str, options: Any, capsys: Any) -> None:
+    words = (f"{HERE}:long", "--collate", f"{HERE}:{collate}", "--ranks", "2")
+    accumulate = options.get("accumulate", 1)
+    report = tried(capsys, *words, "--accumulate", str(accumulate))
+    free = report["other_plans"]['cp.Balance("auto", counts="free")'] if "counts" in options else 0
+    told = free or report["forecast"]["time"]
+    done = run_two(collate, Balance("auto", **options).to_json()) / run_two(collate, "")
+    assert told == pytest.approx(done, rel=0.1), json.dumps(report["forecast"])

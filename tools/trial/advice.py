@@ -1,0 +1,134 @@
+"""Says what a trial's figures mean: one sentence, what would be better, and the lines to paste.
+
+Pure: a report in, words out. What is not better is not called better: differences within the range
+of the rounds are none, a gain below LEAST_GAIN is none, and what a step gains by balance counts
+only as far as the step does not wait for data.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .turns import SAME
+
+Json = dict[str, Any]
+LEAST_GAIN = 0.03
+FREE_LOOP = (
+    "# your loop: for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()"
+)
+WHY = {
+    "free": "microbatches of unequal counts; weigh losses by cp.scale_loss(loss_sum, info)",
+    "packed": "no padding; the model must take packed sequences",
+    "accumulate=4": "only if your loop accumulates so many microbatches",
+}
+
+
+def foretell_step(compute_ms: float, waiting: float, samples: int, rate: float) -> dict[str, float]:
+    """Return a rank's step in ms, and the shares of it that it waits for other ranks and for data.
+
+    compute_ms, waiting: the step, and the ranks' waiting, with all data there; samples: of a rank,
+    which come at `rate` a second.
+
+    >>> foretell_step(250, 0.2, samples=8, rate=16)
+    {'ms': 500.0, 'ranks': 0.1, 'data': 0.5}
+    """
+    ms = max(compute_ms, 1e3 * samples / rate)
+    return {"ms": ms, "ranks": waiting * compute_ms / ms, "data": 1 - compute_ms / ms}
+
+
+def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Json:
+    """Return the sentence, what would be better, and the lines to paste, the loader's last.
+
+    report: as in docs/guides/try.md, without these; line: makes the line of the loader.
+    """
+    said, options = _verdict(report)
+    workers = _enough_workers(report)
+    better = [] if workers is None else [_row(f"num_workers={workers}", _cores(report, workers))]
+    if options and report["costs"]["only_loading_shows"]:
+        why = "only loading shows what samples cost: the first epoch loads each of them twice"
+        better.append(_row('a length column, cost={"tokens": lengths}, or probe(index)', why))
+    time = report["forecast"]["time"] if report["forecast"] else 1.0
+    for code, other in report["other_plans"].items():
+        if other <= min(1.0, time) - LEAST_GAIN:
+            better.append(_row(code, next(WHY[key] for key in WHY if key in code), other))
+    if report["broken"]["count"]:
+        options = [*options, 'on_error="skip"']
+    is_faster = report["against_torch"].get("ours", {}).get("says") == "faster"
+    more = {} if workers is None else {"num_workers": workers}
+    lines = ["import counterpoise as cp", *setup, line(*options, **more)]
+    if any("free" in option for option in options):
+        lines.insert(-1, FREE_LOOP)
+    if not (options or is_faster):
+        lines = [
+            f"# in your DataLoader: num_workers={workers}" if workers else
+            "# nothing to paste: your DataLoader does as well"
+        ]  # fmt: skip
+    return {"verdict": said, "better": better, "paste": lines}
+
+
+def _verdict(report: Json) -> tuple[str, list[str]]:
+    """Return the sentence, and the arguments of the loader that it recommends."""
+    steps, told, costs = report["steps"], report["forecast"], report["costs"]
+    failed = {name: one["failed"] for name, one in report["systems"].items() if one["failed"]}
+    if {"torch", "ours"} <= set(failed):
+        return f"No loader can read it: {failed['ours']}.", []
+    if report["is_stream"]:
+        return f"A stream's samples come as they come: no step is planned. {_speed(report)}", []
+    if not costs["vary"]:
+        return f"Balance cannot gain: {costs['found']}. {_speed(report)}", []
+    if "auto" in failed or "torch" in failed:
+        name = next(name for name in ("torch", "auto") if name in failed)
+        return f"{name} cannot run: {failed[name]}.", []
+    size, accumulate = (report["settings"][name] for name in ("batch_size", "accumulate"))
+    best = "later" if "later" in steps else "auto"
+    now, then = steps["torch"]["ms"], steps[best]["ms"]
+    if (gain := 1 - then / now) >= LEAST_GAIN:
+        said = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
+        more = f'cp.Balance("auto", accumulate={accumulate})' if accumulate > 1 else '"auto"'
+        return f'balance="auto" makes a step {said}', [f"balance={more}"]
+    free = next(code for code in report["other_plans"] if "free" in code)
+    time = report["other_plans"][free]
+    if min(told["time"], time) > 1 - LEAST_GAIN:
+        return f"Balance would gain less than 3 %: leave it off. {_speed(report)}", []
+    if max(steps["torch"]["data"], steps[best]["data"]) > LEAST_GAIN:
+        rates = report["rates"]
+        return (
+            f"Loading is the limit: a step needs {report['needed_samples_per_s']:,.0f} samples/s, "
+            f'torch\'s loader gives {rates["torch"]:,.0f}, and balance="auto" {rates[best]:,.0f}. '
+            "Until there are more, balance gains nothing."
+        ), []
+    return (
+        f"With {size} samples in every microbatch balance gains less than 3 %. With counts that "
+        f"differ, a step is {100 * (1 - time):.0f} % shorter (forecast)."
+    ), [f"balance={free}"]
+
+
+def _speed(report: Json) -> str:
+    """Return in a sentence what our loader alone does."""
+    if report["systems"]["torch"]["failed"]:
+        return "torch's DataLoader cannot read it, ours does."
+    words = report["against_torch"].get("ours", {}).get("says", SAME)
+    if words == SAME:
+        return "Our loader is as fast as torch's."
+    return f"Our loader alone is {words} than torch's."
+
+
+def _row(change: str, why: str, time: float | None = None) -> Json:
+    return {"change": change, "why": why, "time": time}
+
+
+def _enough_workers(report: Json) -> int | None:
+    """Return the workers that deliver what a step needs; None where there are enough, or none."""
+    step, rates = report["steps"].get("torch"), report["rates"]
+    if step is None or step["data"] <= LEAST_GAIN:
+        return None
+    rate = max(rates["torch"], rates.get("ours", 0.0))
+    workers = max(1, report["settings"]["workers"])
+    enough = math.ceil(workers * report["needed_samples_per_s"] / rate)
+    return enough if enough > report["settings"]["workers"] else None
+
+
+def _cores(report: Json, workers: int) -> str:
+    cores = report["settings"]["cores"]
+    more = f"; this machine has {cores} cores" if workers > cores else ""
+    return f"for the {report['needed_samples_per_s']:,.0f} samples/s that a step needs{more}"

@@ -1,0 +1,268 @@
+"""The command `counterpoise try`: measures a user's own data set, and says what to paste."""
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch.utils.data as torch_data
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from ...loader import DataLoader
+from ...workers.sources.cache_files import replace_file
+from ...workers.sources.failures import read_letters
+from ..console.reporting import PLAIN, emit, live_progress, make_table
+from .advice import Json, advise, foretell_step
+from .costs import Found, find_costs
+from .page import render_page
+from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
+from .turns import SAME, TORCH, Contender, compare, figures, take_turns
+
+COUNT = click.IntRange(min=1)
+STEP_MS = click.FloatRange(min=0, min_open=True)
+# The share of the time in which costs are measured, and broken samples that are named.
+MEASURING, NAMED = 0.2, 5
+LABELS = {
+    TORCH: "torch's DataLoader",
+    "ours": "cp.DataLoader",
+    "auto": '  balance="auto"',
+    "later": "  from epoch 2 on",
+}
+PLANNED = ("auto", "later")
+
+
+@click.command("try")
+@click.argument("source")
+@click.option("--batch-size", type=COUNT, help="Samples of a batch.  [8, or the script's]")
+@click.option("--collate", default="", metavar="MODULE:NAME", help="Your collate_fn.")
+@click.option("--transform", default="", metavar="MODULE:NAME", help="Your transform, of files.")
+@click.option("--step-ms", type=STEP_MS, default=250.0, show_default=True,
+              help="Milliseconds of a step now, when its data are there.")  # fmt: skip
+@click.option("--ranks", type=COUNT, help="Data-parallel ranks of the job.  [8, or the script's]")
+@click.option("--accumulate", type=COUNT, default=1, help="Microbatches of a rank in a step.  [1]")
+@click.option("--workers", type=click.IntRange(min=0), help="Workers.  [4, or the script's]")
+@click.option("--seconds", type=COUNT, default=60, help="About how long it takes in all.  [60]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the report as a page, too.")
+def command(
+    source: str, as_json: bool, html: Path | None, seconds: int, step_ms: float, accumulate: int,
+    ranks: int | None, batch_size: int | None, workers: int | None, collate: str, transform: str,
+) -> None:  # fmt: skip
+    """Try your own data set under torch's DataLoader, ours, and ours with balance="auto".
+
+    SOURCE is a data set or a stream as package.module:name or FILE.py:NAME (an object, or a
+    function that makes one), a function that makes a DataLoader, or files: tar shards, JSONL,
+    parquet, a folder of Hugging Face. All loaders read it in turns. The last line is what to paste
+    into your script.
+
+    \b
+    Example:
+      counterpoise try mydata:dataset --collate mydata:collate --step-ms 250 --ranks 8
+      counterpoise try train.py:make_loader --html try.html
+      counterpoise try 'shards/*.tar' --seconds 30 --json
+    """  # noqa: D301
+    with live_progress(2) as progress, _quiet():
+        bar = progress.add_task("open", total=None, live=source)
+        subject = open_subject(source, batch_size, workers, collate, transform)
+        given = {
+            "batch_size": subject.batch_size, "workers": subject.workers, "step_ms": step_ms,
+            "ranks": ranks or subject.ranks or 8, "accumulate": accumulate,
+            "cores": len(os.sched_getaffinity(0)),
+        }  # fmt: skip
+        report = try_all(subject, given, seconds, progress, bar)
+    if html is not None and not replace_file(html, render_page(report, LABELS).encode()):
+        raise OSError(f"{html} could not be written; choose another path")
+    emit(report, as_json, _speeds(report), _steps(report))
+    if not as_json:
+        _print_advice(report, html)
+    if report["systems"][TORCH]["failed"] and report["systems"]["ours"]["failed"]:
+        raise UnusableDataError(report["verdict"])
+
+
+def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, bar: Any) -> Json:
+    """Measure a subject for some seconds; return the report, as docs/guides/try.md has its keys."""
+    ends = time.perf_counter() + seconds
+    found = None
+    if not subject.is_stream:
+        progress.update(bar, description="costs", live="of the first samples")
+        told = lambda count: progress.update(bar, live=f"of {count:,} samples")  # noqa: E731
+        found = find_costs(subject, given["ranks"], given["accumulate"], MEASURING * seconds, told)
+    with tempfile.TemporaryDirectory(prefix="counterpoise-try-") as folder:
+        letters = Path(folder, "dead-letters.jsonl")
+        contenders = _contenders(subject, found, letters)
+        progress.update(bar, description="turns")
+        take_turns(
+            contenders, subject.batch_size, subject.workers, max(1.0, ends - time.perf_counter()),
+            lambda name: progress.update(bar, live=LABELS[name].strip()),
+        )  # fmt: skip
+        broken = [] if found is None else list(found.broken)
+        broken += read_letters(letters) if letters.is_file() else []
+    progress.update(bar, total=1, completed=1, live="")
+    named = {each.key: each.reason for each in broken}
+    return _report(subject, found, contenders, given, named)
+
+
+def _contenders(subject: Subject, found: Found | None, letters: Path) -> list[Contender]:
+    def ours(skip: bool, **more: Any) -> Any:
+        errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
+        return DataLoader(**{"dataset": subject.dataset, **subject.settings, **errors, **more})
+
+    def torchs(skip: bool) -> Any:
+        data: Any = Unbroken(subject.dataset) if skip else subject.dataset
+        return torch_data.DataLoader(data, **subject.settings)
+
+    broken = found is not None and bool(found.broken)
+    made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
+    if found is None or not found.choice.varies:
+        return made
+    auto = found.terms.balance
+    made.append(Contender("auto", lambda skip: ours(skip, balance=auto), skips=broken))
+    made[-1].is_first_epoch = True
+    if found.loads:
+        # the samples whose costs are known by now, as all are in a later epoch
+        known: Any = torch_data.Subset(subject.samples, found.indexes)
+        costs = {name: found.rows[:, k] for k, name in enumerate(found.choice.resources)}
+        more = {"dataset": known, "cost": costs, "balance": auto}
+        made.append(Contender("later", lambda skip: ours(skip, **more)))
+    return made
+
+
+def _report(
+    subject: Subject, found: Found | None, contenders: list[Contender], given: Json,
+    broken: dict[str, str],
+) -> Json:  # fmt: skip
+    told = None if found is None else found.foretell()
+    measured = {one.name: one for one in contenders if one.turns}
+    others = [name for name in measured if name != TORCH and TORCH in measured]
+    apart = {name: compare(measured[name], measured[TORCH]) for name in others}
+    # what differs by less than the rounds do counts as the same
+    alike = {name for name in apart if apart[name]["says"] == SAME}
+    rates = {name: measured[TORCH if name in alike else name].median("rate") for name in measured}
+    samples = given["batch_size"] * given["accumulate"]
+    steps = {}
+    for name, rate in rates.items():
+        share, waiting = (1.0, told.waited if told else 0.0)
+        if told and name in PLANNED:
+            share, waiting = told.time, told.waiting
+        steps[name] = foretell_step(given["step_ms"] * share, waiting, samples, rate)
+    report: Json = {
+        "source": subject.name,
+        "is_stream": subject.is_stream,
+        "samples": len(subject.dataset) if hasattr(subject.dataset, "__len__") else None,
+        "settings": given,
+        "systems": {one.name: figures(one) for one in contenders},
+        "against_torch": apart,
+        "rates": rates,
+        "needed_samples_per_s": 1e3 * samples / given["step_ms"],
+        "steps": steps,
+        "forecast": None if told is None else asdict(told),
+        "other_plans": {} if found is None else found.other_plans(),
+        "costs": {
+            "found": "" if found is None else found.choice.costs_said,
+            "work": "" if found is None else found.choice.work_said,
+            "vary": found is not None and found.choice.varies,
+            "only_loading_shows": found is not None and found.loads,
+        },
+        "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},
+        "unpicklable": why_unpicklable(subject),
+    }
+    report |= advise(report, subject.setup, subject.line)
+    return {**report, "notes": [*_notes(report), *subject.notes]}
+
+
+def _notes(report: Json) -> Iterator[str]:
+    """Yield what else there is to say, one sentence or more each."""
+    costs, told, broken = report["costs"], report["forecast"], report["broken"]
+    if costs["found"]:
+        work = f"; {costs['work']}" if costs["work"] else ""
+        of = f" The forecast is from {told['samples']:,} samples." if told else ""
+        yield f"Costs: {costs['found']}{work}.{of}"
+    if broken["count"]:
+        name, reason = next(iter(broken["named"].items()))
+        yield (
+            f"{broken['count']:,} of the samples that were read are broken, such as {name}: "
+            f"{reason}. torch's DataLoader ends there; ours leaves them out with "
+            'on_error="skip".'
+        )
+    for name, one in report["systems"].items():
+        if one["failed"]:
+            yield f"{LABELS[name].strip()} failed: {one['failed']}."
+    if report["unpicklable"]:
+        yield (
+            f"It cannot be pickled ({report['unpicklable']}). torch's workers and ours read it "
+            "where they are forked, as on Linux up to Python 3.13. Elsewhere, and on other "
+            "machines (balancer=), neither do."
+        )
+
+
+def _speeds(report: Json) -> Table:
+    columns = ("", "samples/s", "range", "against\ntorch", "first\nbatch", "trainer CPU\na batch")
+    table = make_table(None, *columns, **PLAIN)
+    count = "a stream" if report["samples"] is None else f"{report['samples']:,} samples"
+    table.title = Text(f"{report['source']}: {count}")
+    for name, one in report["systems"].items():
+        if "samples_per_s" not in one:
+            table.add_row(LABELS[name], "failed")
+            continue
+        rate, apart = one["samples_per_s"], report["against_torch"].get(name)
+        ratio = "" if apart is None else f"{apart['median']:.2f} x"
+        table.add_row(
+            LABELS[name], f"{rate['median']:,.0f}", f"{rate['low']:,.0f} to {rate['high']:,.0f}",
+            "same" if apart and apart["says"] == SAME else ratio,
+            f"{one['first_batch_s']:.2f} s", f"{one['trainer_cpu_ms_per_batch']:.2f} ms",
+        )  # fmt: skip
+    return table
+
+
+def _steps(report: Json) -> Table:
+    told = report["forecast"] or {}
+    columns = (
+        "a step (foretold)",
+        "time",
+        "ranks wait\nfor each other",
+        "and for\ndata",
+        "padding",
+    )
+    table = make_table(None, *columns, **PLAIN)
+    for name, step in report["steps"].items():
+        padding = told.get("padding" if name in PLANNED else "padding_random")
+        shares = (step["ranks"] if told else None, step["data"], padding)
+        words = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
+        table.add_row(LABELS[name], f"{step['ms']:,.0f} ms", *words)
+    return table
+
+
+def _print_advice(report: Json, html: Path | None) -> None:
+    console = Console()
+    lines = [Text("\n" + report["verdict"], "bold"), *map(Text, report["notes"])]
+    lines += [Text("\nWhat would be better:", "bold")] if report["better"] else []
+    for each in report["better"]:
+        step = f"step {each['time']:.2f} of random order's; " if each["time"] else ""
+        lines.append(Text(f"- {each['change']}: {step}{each['why']}"))
+    lines += [Text(f"\nThe page: {html}")] if html is not None else []
+    for line in (*lines, Text("\nPaste:", "bold")):
+        console.print(line)
+    # as they are: a line that is wrapped cannot be pasted
+    click.echo("\n".join(report["paste"]))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the loaders' own lines from the terminal: this command says what they say."""
+    logger, handler = logging.getLogger("counterpoise"), logging.NullHandler()
+    logger.addHandler(handler)
+    before, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before

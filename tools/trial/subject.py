@@ -1,0 +1,304 @@
+"""Opens what `counterpoise try` is given: a data set, files, or a script that makes a DataLoader.
+
+A `Subject` is all that the loaders which are compared have in common, and the lines of code that
+make the same in a user's script.
+"""
+
+import importlib.util
+import io
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data as torch_data
+
+from ...loader import collate_padded
+from ...workers.mixture.order import rows_of
+from ...workers.mixture.recipe_files import is_recipe
+from ...workers.processes.start_method import start_method
+from ...workers.sources.failures import describe_error
+from ...workers.sources.registry import class_of, format_of, source_of
+from ...workers.vision_language.transform import VisionLanguage
+from ..analyze.scan.sources import find_dataset, import_object, is_import_path
+
+# The arguments of a script's loader that are taken, with torch's defaults.
+TAKEN: dict[str, Any] = {
+    "drop_last": False, "worker_init_fn": None, "multiprocessing_context": None, "timeout": 0,
+    "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2,
+}  # fmt: skip
+# First samples that are looked at, to see what makes batches of them.
+LOOKED_AT = 4
+# A data set that pickles to so many bytes without an error is taken for one that can be pickled.
+ENOUGH_BYTES = 64 << 20
+COLLATE_LINE = "from counterpoise.loader import collate_padded"
+
+
+class UnusableDataError(ValueError):
+    """Data of which nothing can be measured; the command ends with status 4."""
+
+    exit_status = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tried.
+
+    settings: torch's arguments for it. named: what the lines of `setup`, which make the data set,
+    call it. ranks: those of a DistributedSampler, 0 for none. notes: sentences about what the user
+    did not choose.
+    """
+
+    name: str
+    dataset: Any
+    named: str
+    setup: tuple[str, ...]
+    settings: Mapping[str, Any]
+    ranks: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_stream(self) -> bool:
+        """True for samples that have no index: no step can be planned of them."""
+        is_stream = isinstance(self.dataset, torch_data.IterableDataset)
+        return is_stream or not hasattr(self.dataset, "__getitem__")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+        return int(self.settings["batch_size"])
+
+    @property
+    def workers(self) -> int:
+        """Worker processes."""
+        return int(self.settings["num_workers"])
+
+    @property
+    def shuffle(self) -> bool:
+        """True where the order is random, as far as is known."""
+        return bool(self.settings.get("shuffle", True))
+
+    @property
+    def samples(self) -> Any:
+        """What balanced loops read: the data set, or what an HFProcessor makes of it."""
+        processor: Any = self.settings.get("collate_fn")
+        return rows_of(processor.over(self.dataset) if hasattr(processor, "over") else self.dataset)
+
+    def line(self, *more: str, **changed: Any) -> str:
+        """Return the line that makes our loader, with more arguments behind those of all."""
+        plain = bool | int | float | str
+        shown = (
+            f"{name}={value!r}" if isinstance(value, plain) else
+            f"{name}={getattr(value, '__name__', name)}"
+            for name, value in {**self.settings, **changed}.items() if value is not None
+        )  # fmt: skip
+        return f"loader = cp.DataLoader({', '.join([self.named, *shown, *more])})"
+
+
+def open_subject(
+    source: str, batch_size: int | None, workers: int | None, collate: str, transform: str
+) -> Subject:
+    """Return what a SOURCE names; what is given overrules what a script's loader says.
+
+    Raises ValueError for a source that cannot be opened, UnusableDataError for an empty one.
+    """
+    is_python = ".py:" in source or is_import_path(source)
+    subject = _in_python(source) if is_python else _in_files(source, transform)
+    given = {"batch_size": batch_size, "num_workers": workers}
+    given = {name: value for name, value in given.items() if value is not None}
+    subject = _with(subject, **given)
+    if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
+        raise UnusableDataError(f"{source} is empty: give a data set with samples")
+    method = start_method(subject.settings.get("multiprocessing_context"))
+    if subject.workers and method != "fork" and (why := why_unpicklable(subject)):
+        raise UnusableDataError(
+            f"{source} cannot be pickled ({why}), and torch's workers and ours would start clean "
+            f"({method}): open files and locks when a sample is first read, or give "
+            "multiprocessing_context='fork'"
+        )
+    if subject.is_stream:
+        settings = {n: value for n, value in subject.settings.items() if n != "shuffle"}
+        subject = replace(subject, settings=settings)
+    if collate:
+        subject = _with(subject, collate_fn=import_object(collate))
+        return replace(subject, setup=(*subject.setup, _import_line(collate)))
+    is_found = "collate_fn" in subject.settings or subject.is_stream
+    return subject if is_found else _with_collate(subject)
+
+
+def _with(subject: Subject, **settings: Any) -> Subject:
+    return replace(subject, settings={**subject.settings, **settings})
+
+
+def _import_line(path: str) -> str:
+    module, _, name = path.rpartition(":")
+    return f"from {Path(module).stem if module.endswith('.py') else module} import {name}"
+
+
+def _default_settings() -> dict[str, Any]:
+    workers = min(4, len(os.sched_getaffinity(0)))
+    return {"batch_size": 8, "shuffle": True, "num_workers": workers}
+
+
+def _in_python(source: str) -> Subject:
+    path, _, name = source.rpartition(":")
+    found = _in_script(Path(path), name) if path.endswith(".py") else import_object(source)
+    named, setup = name, [_import_line(source)]
+    if isinstance(found, type) or not (hasattr(found, "__getitem__") or hasattr(found, "__iter__")):
+        try:
+            found = found()
+        except TypeError as error:
+            raise ValueError(
+                f"{source} cannot be called without arguments ({error}): name a data set, a "
+                "DataLoader, or a function that makes one and needs no argument"
+            ) from None
+        named, setup = "dataset", [*setup, f"dataset = {name}()"]
+    if not isinstance(found, torch_data.DataLoader):
+        return Subject(source, found, named, tuple(setup), _default_settings())
+    order, ranks = _order_of(found)
+    size = found.batch_size or getattr(found.batch_sampler, "batch_size", None) or 1
+    settings = {"batch_size": size, **order, "num_workers": found.num_workers}
+    if found.collate_fn is not torch_data.default_collate:
+        settings["collate_fn"] = found.collate_fn
+    taken = {name: getattr(found, name) for name in TAKEN}
+    settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
+    place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
+    return Subject(source, found.dataset, "dataset", place, settings, ranks)
+
+
+def _in_script(path: Path, name: str) -> Any:
+    """Return an object of a script, whose __name__ is its file's, so that no main part runs."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give FILE.py:NAME or package.module:NAME")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    # Pickle looks for what is in it by its name.
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ValueError(f"{path} has no {name!r}; check the name") from None
+
+
+def _order_of(loader: Any) -> tuple[dict[str, Any], int]:
+    """Return torch's arguments for the order of a loader, and the ranks that its sampler knows."""
+    sampler, batches = loader.sampler, loader.batch_sampler
+    if isinstance(sampler, torch_data.DistributedSampler):
+        return {"shuffle": sampler.shuffle}, sampler.num_replicas
+    if type(batches) not in (torch_data.BatchSampler, type(None)):
+        return {"batch_sampler": batches}, 0
+    if isinstance(sampler, torch_data.SequentialSampler | torch_data.RandomSampler):
+        return {"shuffle": isinstance(sampler, torch_data.RandomSampler)}, 0
+    return {"sampler": sampler}, 0
+
+
+def _in_files(source: str, transform: str) -> Subject:
+    """Return the samples of files, by the transform that is named, or by one that fits them."""
+    settings, lines = _default_settings(), tuple[str, ...]()
+    if is_recipe(source):
+        lines = (f"dataset = cp.Mixture.from_file({source!r})",)
+        return Subject(source, find_dataset(source), "dataset", lines, settings)
+    opens = f"dataset = cp.{class_of(source).__name__}({source!r}"
+    if transform:
+        found = import_object(transform)
+        made = transform.partition(":")[2] + ("()" if isinstance(found, type) else "")
+        data = source_of(source, found() if isinstance(found, type) else found)
+        lines = (_import_line(transform), f"{opens}, {made})")
+        return Subject(source, data, "dataset", lines, settings)
+    if format_of(source) == "hf" and (found := _tokenized(source)) is not None:
+        lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
+        return Subject(source, found, "dataset", lines, settings)
+    ready = source_of(source, VisionLanguage(image_token_id=0))
+    if _first_samples(ready):
+        note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
+        lines = (COLLATE_LINE, f"{opens}, cp.VisionLanguage(image_token_id=0))")
+        settings["collate_fn"] = collate_padded
+    else:
+        ready, lines, note = source_of(source), (f"{opens})",), "The records are used as they are"
+    note += ": give --transform MODULE:NAME for what your loop does."
+    return Subject(source, ready, "dataset", lines, settings, notes=(note,))
+
+
+def _tokenized(folder: str) -> Any:
+    """Return a Hugging Face folder as its users open it, if it has token ids; else None."""
+    with suppress(ImportError):
+        import datasets
+
+        found = datasets.load_from_disk(folder)
+        return found if "input_ids" in found.column_names else None
+    return None
+
+
+def _first_samples(dataset: Any) -> list[Any]:
+    """Return those of the first samples that load."""
+    found = []
+    for index in range(min(len(dataset), LOOKED_AT)):
+        with suppress(Exception):  # the trial says what is broken
+            found.append(dataset[index])
+    return found
+
+
+def _with_collate(subject: Subject) -> Subject:
+    """Return the subject with what makes batches of its samples, where nobody has said it."""
+    samples = _first_samples(subject.dataset)
+    with suppress(Exception):
+        torch_data.default_collate(samples)
+        return subject
+    with suppress(Exception):
+        collate_padded(samples)
+        subject = replace(subject, setup=(*subject.setup, COLLATE_LINE))
+        return _with(subject, collate_fn=collate_padded)
+    note = (
+        "Samples do not stack into a batch, so that batches were lists of samples: give "
+        "--collate MODULE:NAME, the collate_fn of your loop."
+    )
+    return _with(replace(subject, notes=(*subject.notes, note)), collate_fn=list)
+
+
+class Unbroken:
+    """A data set whose broken samples are the next one that is not, for a loader that has no skip.
+
+    >>> Unbroken(["a", "b"])[-3]
+    'b'
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        for place in range(index, index + len(self)):
+            with suppress(Exception):
+                return self.dataset[place % len(self)]
+        raise ValueError("no sample can be used")
+
+
+class _Sink(io.RawIOBase):
+    """Takes bytes and keeps none, up to ENOUGH_BYTES of them."""
+
+    taken = 0
+
+    def write(self, data: Any) -> int:
+        self.taken += len(data)
+        if self.taken > ENOUGH_BYTES:
+            raise StopIteration
+        return len(data)
+
+
+def why_unpicklable(subject: Subject) -> str:
+    """Return why the data set, or what makes its batches, cannot be pickled; "" where it can."""
+    for thing in (subject.dataset, subject.settings.get("collate_fn")):
+        try:
+            pickle.Pickler(_Sink(), pickle.HIGHEST_PROTOCOL).dump(thing)
+        except StopIteration:
+            continue
+        except Exception as error:
+            return describe_error(error)
+    return ""

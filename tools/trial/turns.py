@@ -1,0 +1,164 @@
+"""Measures loaders in turns: each takes a few seconds, in one order and then in the other.
+
+So what else the machine does falls on all of them, and the range of the turns says which
+differences are none. Every turn begins with new workers, whose first batches come at once and are
+not counted; the beginning of another epoch, where a turn is longer than one, is.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...workers.sources.failures import describe_error
+from ..console.reporting import spread
+
+ROUNDS, LEAST_ROUNDS = 6, 3
+# Ratios this near to 1 are no difference, whatever their range.
+LEAST_DIFFERENCE = 0.05
+TORCH, SAME = "torch", "no difference"
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: samples a second, seconds to the first batch, the trainer's CPU seconds a batch."""
+
+    rate: float
+    first_s: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Contender:
+    """A loader that is measured.
+
+    make: returns a new one; its argument, `skips`, says whether broken samples are left out. stops:
+    the first error that would have ended training; failed: why nothing could be measured.
+    is_first_epoch: whether turns end with the epoch, as others are not like it.
+    """
+
+    name: str
+    make: Callable[[bool], Any]
+    turns: list[Turn] = field(default_factory=list)
+    stops: str = ""
+    failed: str = ""
+    skips: bool = False
+    is_first_epoch: bool = False
+
+    def median(self, part: str) -> float:
+        """Return the median of the turns' `part`."""
+        return float(statistics.median(getattr(turn, part) for turn in self.turns))
+
+
+def take_turns(
+    contenders: Sequence[Contender], batch_size: int, workers: int, seconds: float,
+    told: Callable[[str], None], clock: Clock = time.perf_counter,
+) -> None:  # fmt: skip
+    """Give the contenders turns for some seconds, at least LEAST_ROUNDS each."""
+    ends = clock() + seconds
+    each_s = seconds / (ROUNDS * len(contenders))
+    number = 0
+    while number < LEAST_ROUNDS or (number < ROUNDS and clock() < ends):
+        for one in contenders if number % 2 == 0 else reversed(contenders):
+            if not one.failed:
+                told(one.name)
+                _take_turn(one, batch_size, workers, each_s, clock)
+        number += 1
+
+
+def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, clock: Clock) -> None:
+    """Add a turn, or why there is none; broken samples are left out from where they end it."""
+    loader: Any = None
+    error = ""
+    try:
+        loader = one.make(one.skips)
+        one.turns.append(_measured(one, loader, batch_size, workers, seconds, clock))
+    except Exception as found:
+        error = last_line(found)
+    finally:
+        if hasattr(loader, "close"):
+            loader.close()
+        loader = None
+        gc.collect()  # an iterator that is left would end its workers in those of the next turn
+    if error and not one.skips:
+        one.stops, one.skips = error, True
+        _take_turn(one, batch_size, workers, seconds, clock)
+    else:
+        one.failed = error
+
+
+def _measured(
+    one: Contender, loader: Any, batch_size: int, workers: int, seconds: float, clock: Clock
+) -> Turn:
+    began, began_cpu = clock(), time.process_time()
+    batches = _batches(one, loader)
+    try:
+        next(batches)
+    except StopIteration:
+        raise ValueError("it has no batch") from None
+    first_s = clock() - began
+    longest_s = max(seconds / 2, seconds - first_s)
+    since, since_cpu, counted, warming = began, began_cpu, 1, workers
+    for _ in batches:
+        now = clock()
+        counted += 1
+        if warming:  # the first batches of all workers
+            warming -= 1
+            since, since_cpu, counted = now, time.process_time(), 0
+        elif now - since > longest_s and (counted > workers or now - since > 4 * longest_s):
+            break
+    if not counted:  # an epoch without more batches than workers
+        since, since_cpu, counted = began, began_cpu, 1 + workers - warming
+    taken, cpu = clock() - since, time.process_time() - since_cpu
+    return Turn(counted * batch_size / max(taken, 1e-9), first_s, cpu / counted)
+
+
+def _batches(one: Contender, loader: Any) -> Iterator[Any]:
+    """Yield batches, of one epoch after the other; nothing of an empty one."""
+    while True:
+        is_empty = True
+        for batch in loader:
+            is_empty = False
+            yield batch
+        if is_empty or one.is_first_epoch:
+            return
+
+
+def last_line(error: Exception) -> str:
+    """Return what an error says in one line: a worker's has the traceback before it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    is_workers = "Traceback (most recent call last)" in str(error)
+    return lines[-1] if is_workers else " ".join(describe_error(error).split())
+
+
+def compare(one: Contender, other: Contender) -> dict[str, Any]:
+    """Return the ratio of samples a second of each round, and in words whether they differ.
+
+    They do where all rounds say so, and the median by LEAST_DIFFERENCE.
+    """
+    ratios = [a.rate / b.rate for a, b in zip(one.turns, other.turns, strict=False)]
+    found: dict[str, Any] = spread(ratios)
+    is_apart = abs(found["median"] - 1) >= LEAST_DIFFERENCE and len(ratios) >= LEAST_ROUNDS
+    words = SAME
+    if is_apart and found["low"] > 1:
+        words = "faster"
+    elif is_apart and found["high"] < 1:
+        words = "slower"
+    return {**found, "says": words}
+
+
+def figures(one: Contender) -> Mapping[str, Any]:
+    """Return a contender's figures, units in their names; only `failed` where it has none."""
+    if not one.turns:
+        return {"failed": one.failed, "stops": one.stops}
+    return {
+        "samples_per_s": spread([turn.rate for turn in one.turns]),
+        "first_batch_s": one.median("first_s"),
+        "trainer_cpu_ms_per_batch": 1e3 * one.median("cpu_s"),
+        "rounds": len(one.turns),
+        "stops": one.stops,
+        "failed": one.failed,
+    }
