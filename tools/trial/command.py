@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch.utils.data as torch_data
 from rich.console import Console
 from rich.progress import Progress
@@ -22,7 +23,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.failures import read_letters
 from ..console.reporting import PLAIN, emit, live_progress, make_table
 from .advice import Json, advise, foretell_step
-from .costs import Found, find_costs
+from .costs import TrialCosts, find_costs
 from .page import render_page
 from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
 from .turns import SAME, TORCH, Contender, compare, figures, take_turns
@@ -35,9 +36,9 @@ LABELS = {
     TORCH: "torch's DataLoader",
     "ours": "cp.DataLoader",
     "auto": '  balance="auto"',
-    "later": "  from epoch 2 on",
 }
-PLANNED = ("auto", "later")
+# Samples whose costs are known: as many as the data set has, up to so many.
+MOST_KNOWN = 200_000
 
 
 @click.command("try")
@@ -73,8 +74,9 @@ def command(
     with live_progress(2) as progress, _quiet():
         bar = progress.add_task("open", total=None, live=source)
         subject = open_subject(source, batch_size, workers, collate, transform)
+        taken = subject.settings
         given = {
-            "batch_size": subject.batch_size, "workers": subject.workers, "step_ms": step_ms,
+            "batch_size": taken["batch_size"], "workers": taken["num_workers"], "step_ms": step_ms,
             "ranks": ranks or subject.ranks or 8, "accumulate": accumulate,
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
@@ -101,7 +103,7 @@ def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, b
         contenders = _contenders(subject, found, letters)
         progress.update(bar, description="turns")
         take_turns(
-            contenders, subject.batch_size, subject.workers, max(1.0, ends - time.perf_counter()),
+            contenders, given["batch_size"], given["workers"], max(1.0, ends - time.perf_counter()),
             lambda name: progress.update(bar, live=LABELS[name].strip()),
         )  # fmt: skip
         broken = [] if found is None else list(found.broken)
@@ -111,33 +113,37 @@ def try_all(subject: Subject, given: Json, seconds: float, progress: Progress, b
     return _report(subject, found, contenders, given, named)
 
 
-def _contenders(subject: Subject, found: Found | None, letters: Path) -> list[Contender]:
+def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> list[Contender]:
     def ours(skip: bool, **more: Any) -> Any:
         errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
-        return DataLoader(**{"dataset": subject.dataset, **subject.settings, **errors, **more})
+        return DataLoader(**{"dataset": subject.dataset, **subject.arguments, **errors, **more})
 
     def torchs(skip: bool) -> Any:
         data: Any = Unbroken(subject.dataset) if skip else subject.dataset
-        return torch_data.DataLoader(data, **subject.settings)
+        return torch_data.DataLoader(data, **subject.arguments)
 
     broken = found is not None and bool(found.broken)
     made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
     if found is None or not found.choice.varies:
         return made
-    auto = found.terms.balance
-    made.append(Contender("auto", lambda skip: ours(skip, balance=auto), skips=broken))
-    made[-1].is_first_epoch = True
+    auto = Contender("auto", lambda skip: ours(skip, balance=found.terms.balance), skips=broken)
     if found.loads:
-        # the samples whose costs are known by now, as all are in a later epoch
-        known: Any = torch_data.Subset(subject.samples, found.indexes)
-        costs = {name: found.rows[:, k] for k, name in enumerate(found.choice.resources)}
-        more = {"dataset": known, "cost": costs, "balance": auto}
-        made.append(Contender("later", lambda skip: ours(skip, **more)))
-    return made
+        # As in a later epoch, samples whose costs are known, in an epoch that is as long.
+        auto.start, more = auto.make, _with_known_costs(subject, found)
+        auto.make = lambda skip: ours(skip, balance=found.terms.balance, **more)
+    return [*made, auto]
+
+
+def _with_known_costs(subject: Subject, found: TrialCosts) -> dict[str, Any]:
+    count = min(len(subject.samples), MOST_KNOWN)
+    places = np.resize(np.arange(len(found.indexes)), count)
+    known: Any = torch_data.Subset(subject.samples, np.array(found.indexes)[places].tolist())
+    names = found.choice.resources
+    return {"dataset": known, "cost": {name: found.rows[places, k] for k, name in enumerate(names)}}
 
 
 def _report(
-    subject: Subject, found: Found | None, contenders: list[Contender], given: Json,
+    subject: Subject, found: TrialCosts | None, contenders: list[Contender], given: Json,
     broken: dict[str, str],
 ) -> Json:  # fmt: skip
     told = None if found is None else found.foretell()
@@ -151,7 +157,7 @@ def _report(
     steps = {}
     for name, rate in rates.items():
         share, waiting = (1.0, told.waited if told else 0.0)
-        if told and name in PLANNED:
+        if told and name == "auto":
             share, waiting = told.time, told.waiting
         steps[name] = foretell_step(given["step_ms"] * share, waiting, samples, rate)
     report: Json = {
@@ -233,8 +239,9 @@ def _steps(report: Json) -> Table:
         "padding",
     )
     table = make_table(None, *columns, **PLAIN)
+    table.title = ""  # a line between
     for name, step in report["steps"].items():
-        padding = told.get("padding" if name in PLANNED else "padding_random")
+        padding = told.get("padding" if name == "auto" else "padding_random")
         shares = (step["ranks"] if told else None, step["data"], padding)
         words = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
         table.add_row(LABELS[name], f"{step['ms']:,.0f} ms", *words)

@@ -30,7 +30,7 @@ STEPS, AT_ONCE = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TrialCosts:
     """What was found: auto's choice, and the costs (n, resources) of the samples `indexes`.
 
     loads: only loading shows what a sample costs. broken: samples that could not be used.
@@ -89,7 +89,7 @@ class CostRows:
 
 def find_costs(
     subject: Subject, ranks: int, accumulate: int, seconds: float, told: Callable[[int], None]
-) -> Found:
+) -> TrialCosts:
     """Return what samples cost, as auto finds it; at most some seconds are spent on measuring them.
 
     told: called with the number of samples measured so far. Raises UnusableDataError where none of
@@ -98,7 +98,7 @@ def find_costs(
     samples, settings = subject.samples, subject.settings
     source, collate = as_source(samples), settings.get("collate_fn")
     terms = PlanTerms(
-        Balance("auto", accumulate=accumulate), ranks, subject.batch_size,
+        Balance("auto", accumulate=accumulate), ranks, settings["batch_size"],
         settings.get("drop_last", False), subject.shuffle,
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
@@ -108,7 +108,7 @@ def find_costs(
     )  # fmt: skip
     ways = {n: settings[n] for n in ("multiprocessing_context", "worker_init_fn") if n in settings}
     start = WorkerStart(
-        subject.workers, context=ways.get("multiprocessing_context"),
+        settings["num_workers"], context=ways.get("multiprocessing_context"),
         begin=ways.get("worker_init_fn"),
     )  # fmt: skip
     try:
@@ -119,9 +119,8 @@ def find_costs(
         raise UnusableDataError(str(error)) from None
     known: Any = source_of(choice, source, samples, None)
     rows: Any = CostRows(known, choice.resources)
-    loader: Any = torch_data.DataLoader(
-        rows, AT_ONCE, sampler=order, num_workers=subject.workers, collate_fn=list, **ways
-    )
+    ways["num_workers"] = settings["num_workers"]
+    loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
     indexes, costs, broken = list[int](), list[list[int]](), list[SkippedSample]()
     ends = time.perf_counter() + seconds
     for some in loader if choice.varies else ():
@@ -134,4 +133,4 @@ def find_costs(
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     loads = bool(getattr(known, "decode_first", False))
-    return Found(choice, terms, tuple(indexes), table, loads, tuple(broken))
+    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken))

@@ -5,7 +5,6 @@ make the same in a user's script.
 """
 
 import importlib.util
-import io
 import os
 import pickle
 import sys
@@ -32,9 +31,7 @@ TAKEN: dict[str, Any] = {
     "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2,
 }  # fmt: skip
 # First samples that are looked at, to see what makes batches of them.
-LOOKED_AT = 4
-# A data set that pickles to so many bytes without an error is taken for one that can be pickled.
-ENOUGH_BYTES = 64 << 20
+LOOKED_AT = 8
 COLLATE_LINE = "from counterpoise.loader import collate_padded"
 
 
@@ -68,16 +65,6 @@ class Subject:
         return is_stream or not hasattr(self.dataset, "__getitem__")
 
     @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        return int(self.settings["batch_size"])
-
-    @property
-    def workers(self) -> int:
-        """Worker processes."""
-        return int(self.settings["num_workers"])
-
-    @property
     def shuffle(self) -> bool:
         """True where the order is random, as far as is known."""
         return bool(self.settings.get("shuffle", True))
@@ -88,13 +75,19 @@ class Subject:
         processor: Any = self.settings.get("collate_fn")
         return rows_of(processor.over(self.dataset) if hasattr(processor, "over") else self.dataset)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a loader: without those that a batch_sampler decides."""
+        decided = ("batch_size", "drop_last") if "batch_sampler" in self.settings else ()
+        return {name: value for name, value in self.settings.items() if name not in decided}
+
     def line(self, *more: str, **changed: Any) -> str:
         """Return the line that makes our loader, with more arguments behind those of all."""
         plain = bool | int | float | str
         shown = (
             f"{name}={value!r}" if isinstance(value, plain) else
             f"{name}={getattr(value, '__name__', name)}"
-            for name, value in {**self.settings, **changed}.items() if value is not None
+            for name, value in {**self.arguments, **changed}.items() if value is not None
         )  # fmt: skip
         return f"loader = cp.DataLoader({', '.join([self.named, *shown, *more])})"
 
@@ -114,15 +107,15 @@ def open_subject(
     if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
         raise UnusableDataError(f"{source} is empty: give a data set with samples")
     method = start_method(subject.settings.get("multiprocessing_context"))
-    if subject.workers and method != "fork" and (why := why_unpicklable(subject)):
+    if subject.settings["num_workers"] and method != "fork" and (why := why_unpicklable(subject)):
         raise UnusableDataError(
             f"{source} cannot be pickled ({why}), and torch's workers and ours would start clean "
             f"({method}): open files and locks when a sample is first read, or give "
             "multiprocessing_context='fork'"
         )
     if subject.is_stream:
-        settings = {n: value for n, value in subject.settings.items() if n != "shuffle"}
-        subject = replace(subject, settings=settings)
+        left = {n: v for n, v in subject.settings.items() if n not in ("shuffle", "sampler")}
+        subject = replace(subject, settings=left)
     if collate:
         subject = _with(subject, collate_fn=import_object(collate))
         return replace(subject, setup=(*subject.setup, _import_line(collate)))
@@ -280,25 +273,11 @@ class Unbroken:
         raise ValueError("no sample can be used")
 
 
-class _Sink(io.RawIOBase):
-    """Takes bytes and keeps none, up to ENOUGH_BYTES of them."""
-
-    taken = 0
-
-    def write(self, data: Any) -> int:
-        self.taken += len(data)
-        if self.taken > ENOUGH_BYTES:
-            raise StopIteration
-        return len(data)
-
-
 def why_unpicklable(subject: Subject) -> str:
     """Return why the data set, or what makes its batches, cannot be pickled; "" where it can."""
-    for thing in (subject.dataset, subject.settings.get("collate_fn")):
+    with Path(os.devnull).open("wb") as nowhere:
         try:
-            pickle.Pickler(_Sink(), pickle.HIGHEST_PROTOCOL).dump(thing)
-        except StopIteration:
-            continue
+            pickle.dump((subject.dataset, subject.settings.get("collate_fn")), nowhere)
         except Exception as error:
             return describe_error(error)
     return ""

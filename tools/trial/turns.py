@@ -9,7 +9,8 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...workers.sources.failures import describe_error
@@ -23,7 +24,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoaderTurn:
     """One turn: samples a second, seconds to the first batch, the trainer's CPU seconds a batch."""
 
     rate: float
@@ -35,18 +36,18 @@ class Turn:
 class Contender:
     """A loader that is measured.
 
-    make: returns a new one; its argument, `skips`, says whether broken samples are left out. stops:
-    the first error that would have ended training; failed: why nothing could be measured.
-    is_first_epoch: whether turns end with the epoch, as others are not like it.
+    make: returns a new one; its argument, `skips`, says whether broken samples are left out. start:
+    makes one whose first batch counts in place of theirs. stops: the first error that would have
+    ended training; failed: why nothing could be measured.
     """
 
     name: str
     make: Callable[[bool], Any]
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[LoaderTurn] = field(default_factory=list)
     stops: str = ""
     failed: str = ""
     skips: bool = False
-    is_first_epoch: bool = False
+    start: Callable[[bool], Any] | None = None
 
     def median(self, part: str) -> float:
         """Return the median of the turns' `part`."""
@@ -71,18 +72,17 @@ def take_turns(
 
 def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, clock: Clock) -> None:
     """Add a turn, or why there is none; broken samples are left out from where they end it."""
-    loader: Any = None
     error = ""
     try:
-        loader = one.make(one.skips)
-        one.turns.append(_measured(one, loader, batch_size, workers, seconds, clock))
+        first_s = one.turns[0].first_s if one.turns and one.start else None
+        if one.start and first_s is None:
+            with _opened(one.start(one.skips)) as loader:
+                first_s = _first_s(loader, clock)
+        with _opened(one.make(one.skips)) as loader:
+            turn = _measured(loader, batch_size, workers, seconds, clock)
+        one.turns.append(turn if first_s is None else replace(turn, first_s=first_s))
     except Exception as found:
         error = last_line(found)
-    finally:
-        if hasattr(loader, "close"):
-            loader.close()
-        loader = None
-        gc.collect()  # an iterator that is left would end its workers in those of the next turn
     if error and not one.skips:
         one.stops, one.skips = error, True
         _take_turn(one, batch_size, workers, seconds, clock)
@@ -90,11 +90,28 @@ def _take_turn(one: Contender, batch_size: int, workers: int, seconds: float, cl
         one.failed = error
 
 
+@contextmanager
+def _opened(loader: Any) -> Iterator[Any]:
+    """Give a loader, and end its workers: an iterator that is left would do it in those to come."""
+    try:
+        yield loader
+    finally:
+        if hasattr(loader, "close"):
+            loader.close()
+        gc.collect()
+
+
+def _first_s(loader: Any, clock: Clock) -> float:
+    began = clock()
+    next(iter(loader))
+    return clock() - began
+
+
 def _measured(
-    one: Contender, loader: Any, batch_size: int, workers: int, seconds: float, clock: Clock
-) -> Turn:
+    loader: Any, batch_size: int, workers: int, seconds: float, clock: Clock
+) -> LoaderTurn:
     began, began_cpu = clock(), time.process_time()
-    batches = _batches(one, loader)
+    batches = _batches(loader)
     try:
         next(batches)
     except StopIteration:
@@ -110,28 +127,26 @@ def _measured(
             since, since_cpu, counted = now, time.process_time(), 0
         elif now - since > longest_s and (counted > workers or now - since > 4 * longest_s):
             break
-    if not counted:  # an epoch without more batches than workers
-        since, since_cpu, counted = began, began_cpu, 1 + workers - warming
     taken, cpu = clock() - since, time.process_time() - since_cpu
-    return Turn(counted * batch_size / max(taken, 1e-9), first_s, cpu / counted)
+    return LoaderTurn(counted * batch_size / max(taken, 1e-9), first_s, cpu / max(1, counted))
 
 
-def _batches(one: Contender, loader: Any) -> Iterator[Any]:
+def _batches(loader: Any) -> Iterator[Any]:
     """Yield batches, of one epoch after the other; nothing of an empty one."""
-    while True:
+    is_empty = False
+    while not is_empty:
         is_empty = True
         for batch in loader:
             is_empty = False
             yield batch
-        if is_empty or one.is_first_epoch:
-            return
 
 
 def last_line(error: Exception) -> str:
     """Return what an error says in one line: a worker's has the traceback before it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_workers = "Traceback (most recent call last)" in str(error)
-    return lines[-1] if is_workers else " ".join(describe_error(error).split())
+    said = str(error) if isinstance(error, ValueError) else describe_error(error)
+    return lines[-1] if is_workers else " ".join(said.split())
 
 
 def compare(one: Contender, other: Contender) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 
 from tests.loader.auto.auto_data import Broken, SomeBroken, Texts, join, pad
 
@@ -46,6 +46,12 @@ def make_loader() -> Any:
     """Return the loader of rank 0 of 2."""
     sampler: Any = DistributedSampler(texts, 2, 0, shuffle=False)
     return DataLoader(texts, batch_size=4, sampler=sampler, num_workers=0, collate_fn=join)
+
+
+def make_weighted_loader() -> Any:
+    """Return a loader whose order is drawn."""
+    sampler = WeightedRandomSampler([1] * COUNT, COUNT)
+    return DataLoader(texts, batch_size=4, sampler=sampler, collate_fn=join)
 
 
 def make_spawning_loader() -> Any:

@@ -54,6 +54,15 @@ def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
     )
 
 
+def test_an_order_that_no_plan_stands_for_is_refused_with_the_line_to_write(capsys: Any) -> None:
+    code, out, err = ended(capsys, f"{PAGE}:make_weighted_loader", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["verdict"].startswith('balance="auto" cannot run as it is; a step would be')
+    assert any("leave it and write shuffle=True" in note for note in report["notes"])
+    assert report["paste"] == ['# nothing to paste: balance="auto" cannot run as it is']
+
+
 def test_a_stream_is_measured_and_not_planned(capsys: Any) -> None:
     words = (f"{HERE}:Stream", "--collate", f"{HERE}:join", "--workers", "0")
     code, out, err = ended(capsys, *words, "--json")
