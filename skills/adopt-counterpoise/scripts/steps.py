@@ -95,10 +95,9 @@ def total(step: list[dict[str, float]], name: str) -> float:
     return sum(rank[name] for rank in step)
 
 
-def waiting(run: list[list[dict[str, float]]]) -> float:
-    """Return the share of the time that ranks wait, if time is as the elements of a step are."""
-    longest = sum(max(rank["elements"] for rank in step) * len(step) for step in run)
-    return 1 - sum(total(step, "elements") for step in run) / longest
+def longest(run: list[list[dict[str, float]]]) -> float:
+    """Return the elements of the slowest rank of each step, added up: what the steps take."""
+    return sum(max(rank["elements"] for rank in step) for step in run)
 
 
 def compare(before: str, after: str) -> bool:
@@ -112,7 +111,7 @@ def compare(before: str, after: str) -> bool:
         padding = 1 - sum(total(step, "real") for step in run) / elements
         print(
             f"{name}: {count} steps, {sum(total(step, 'samples') for step in run):,} samples, "
-            f"{elements:,} elements, padding {padding:.1%}, waiting {waiting(run):.1%}, "
+            f"padding {padding:.1%}, waiting {1 - elements / len(run[0]) / longest(run):.1%}, "
             f"first gradient {norm:.6g}"
         )
     pairs = list(zip(old, new, strict=True))
@@ -120,6 +119,7 @@ def compare(before: str, after: str) -> bool:
         sum(total(a, name) == total(b, name) for a, b in pairs) for name in ("samples", "real")
     )
     ratio = norms[1] / norms[0]
+    print(f"time of the steps by elements, after / before: {longest(new) / longest(old):.2f}")
     print(f"steps with as many samples: {counts} of {count}")
     print(f"steps with the same real elements: {same} of {count}")
     print(f"first gradient, after / before: {ratio:.4f}")

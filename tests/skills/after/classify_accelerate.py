@@ -59,22 +59,23 @@ def main():
         shuffle=True,
         collate_fn=collate,
         num_workers=1,
-        balance="auto",
+        balance=cp.Balance("auto", counts="free"),
     )
     model = Classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer = accelerator.prepare(model, optimizer)
-    loader = cp.adapters.prepare_accelerate(accelerator, loader)
+    loader = cp.adapters.prepare_accelerate(accelerator, loader.with_info())
+    rule = cp.loss_rule("accelerate", accumulate=2)
     for epoch in range(1):
-        for batch in loader:
+        for batch, info in loader:
             with accelerator.accumulate(model):
                 logits = model(batch["input_ids"], attention_mask=batch["attention_mask"])
-                loss = nn.functional.cross_entropy(logits, batch["labels"])
-                accelerator.backward(loss)
+                loss_sum = nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")
+                accelerator.backward(rule.scale(loss_sum, info, per="sample"))
                 optimizer.step()
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
-                accelerator.print(f"epoch {epoch} loss {loss.item():.3f}")
+                accelerator.print(f"epoch {epoch} loss {loss_sum.item() / info.samples:.3f}")
     accelerator.end_training()
 
 

@@ -64,7 +64,7 @@ def new_model():
 
 
 def main():
-    set_seed(0)
+    set_seed(42)
     model = new_model()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -78,7 +78,7 @@ def main():
             save_strategy="no",
             use_cpu=True,
             report_to=[],
-            seed=0,
+            seed=42,
         )
         trainer = Trainer(
             model=model,
@@ -93,7 +93,7 @@ def main():
             shuffle=True,
             collate_fn=trainer.data_collator,
             num_workers=arguments.dataloader_num_workers,
-            balance="auto",
+            balance=cp.Balance("auto", seed=arguments.seed),
         )
         cp.adapters.attach_trainer(trainer, loader)
         trainer.train()

@@ -41,15 +41,16 @@ def pad_sounds(samples):
 
 class SoundData(LightningDataModule):
     def train_dataloader(self):
-        return cp.DataLoader(
+        loader = cp.DataLoader(
             Sounds(),
             batch_size=8,
             shuffle=True,
             num_workers=1,
             collate_fn=pad_sounds,
             drop_last=True,
-            balance="auto",
+            balance=cp.Balance("auto", counts="free", seed=5),
         )
+        return loader.with_info()
 
     def val_dataloader(self):
         return DataLoader(Sounds(size=32, seed=1), batch_size=8, collate_fn=pad_sounds)
@@ -71,12 +72,14 @@ class Classifier(LightningModule):
     def __init__(self):
         super().__init__()
         self.net = Net()
+        self.rule = cp.loss_rule("lightning", accumulate=1)
 
     def training_step(self, batch, batch_idx):
-        sounds, lengths, classes = batch
-        loss = nn.functional.cross_entropy(self.net(sounds, lengths), classes)
-        self.log("loss", loss)
-        return loss
+        (sounds, lengths, classes), info = batch
+        logits = self.net(sounds, lengths)
+        loss_sum = nn.functional.cross_entropy(logits, classes, reduction="sum")
+        self.log("loss", loss_sum / info.samples)
+        return self.rule.scale(loss_sum, info, per="sample")
 
     def validation_step(self, batch, batch_idx):
         sounds, lengths, classes = batch
@@ -88,7 +91,7 @@ class Classifier(LightningModule):
 
 
 def main():
-    seed_everything(0)
+    seed_everything(5)
     model = Classifier()
     trainer = Trainer(
         max_epochs=1,

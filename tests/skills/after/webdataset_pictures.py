@@ -71,20 +71,22 @@ def main():
         shuffle=True,
         num_workers=1,
         collate_fn=collate,
-        balance="auto",
+        balance=cp.Balance("auto", counts="free"),
     )
     model = Model()
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
     for epoch in range(1):
         loader.set_epoch(epoch)
-        for number, (pictures, mask, labels) in enumerate(loader):
-            loss = nn.functional.cross_entropy(ddp(pictures, mask), labels)
-            loss.backward()
+        for (pictures, mask, labels), info in loader.with_info():
+            logits = ddp(pictures, mask)
+            loss_sum = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            cp.scale_loss(loss_sum, info, per="sample").backward()
             optimizer.step()
             optimizer.zero_grad()
             if dist.get_rank() == 0:
-                print(f"epoch {epoch} step {number} loss {loss.item():.3f}")
+                loss = loss_sum.item() / info.samples
+                print(f"epoch {epoch} step {info.step} loss {loss:.3f}")
     dist.destroy_process_group()
 
 
