@@ -12,7 +12,7 @@ PACKAGES := balancer loader sched tools workers
 export PYTHONDONTWRITEBYTECODE :=
 
 # Pages written by hand; api.md and protocol.md are written by `make docs`, papers.md by its bench.
-PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
+PAGES := README.md AGENTS.md CONTRIBUTING.md CHANGELOG.md $(wildcard skills/*/references/*.md) \
 	$(filter-out docs/reference/api.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 

@@ -11,11 +11,13 @@ import re
 import subprocess
 import sys
 import tarfile
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+import counterpoise as cp
 from tests.docs.pages import all_pages
 from tests.forking.ranks import torchrun
 from tests.imports import ROOT
@@ -136,6 +138,12 @@ def test_every_page_and_script_of_the_skill_is_named_and_there() -> None:
     }
     assert all(path.exists() for path in linked)
     assert {path for path in SKILL.rglob("*.*") if path.is_file()} - linked == {SKILL / "SKILL.md"}
+
+
+def test_every_name_of_ours_that_the_skill_gives_is_there() -> None:
+    for page in PAGES:
+        for path in re.findall(r"\bcp\.([A-Za-z_.]+\w)", page.read_text()):
+            assert attrgetter(path)(cp), f"{page.name}: no cp.{path}"
 
 
 def test_agents_md_is_short() -> None:
