@@ -16,7 +16,7 @@ PACKAGES := balancer loader sched tools workers
 export PYTHONDONTWRITEBYTECODE :=
 
 # Pages written by hand; those of `make docs` and of a bench are not.
-PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
+PAGES := README.md AGENTS.md CONTRIBUTING.md CHANGELOG.md $(wildcard skills/*/references/*.md) \
 	$(filter-out docs/reference/api.md docs/reference/cli.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 

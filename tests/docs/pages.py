@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/: Python, and commands of a shell."""
+"""The code blocks of README.md, docs/, and what coding agents read: Python, and commands."""
 
 import re
 import shlex
@@ -26,8 +26,9 @@ class Block:
 
 
 def all_pages() -> list[Path]:
-    """Return README.md and every page below docs/."""
-    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    """Return README.md, AGENTS.md, and every page below docs/ and skills/."""
+    below = (page for folder in (DOCS, ROOT / "skills") for page in sorted(folder.rglob("*.md")))
+    return [ROOT / "README.md", ROOT / "AGENTS.md", *below]
 
 
 def page_named(name: str) -> Path:

@@ -57,6 +57,7 @@ NOT_RUN = {
     "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
     "run.json": "kept by a loop of the reader's; tests/tools/analyze sets one beside a forecast",
     "mydata:dataset": "a module of the reader's; tests/tools/trial tries others",
+    "train:Texts": "the reader's own script; tests/tools/trial runs others",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540

@@ -117,8 +117,8 @@ def open_subject(
         left = {n: v for n, v in subject.settings.items() if n not in ("shuffle", "sampler")}
         subject = replace(subject, settings=left)
     if collate:
-        subject = _with(subject, collate_fn=import_object(collate))
-        return replace(subject, setup=(*subject.setup, _import_line(collate)))
+        found, lines, _ = _made(collate, "collate_fn")
+        return replace(_with(subject, collate_fn=found), setup=(*subject.setup, *lines))
     is_found = "collate_fn" in subject.settings or subject.is_stream
     return subject if is_found else _with_collate(subject)
 
@@ -138,17 +138,10 @@ def _default_settings() -> dict[str, Any]:
 
 
 def _in_python(source: str) -> Subject:
-    path, _, name = source.rpartition(":")
-    found = _in_script(Path(path), name) if path.endswith(".py") else import_object(source)
+    found, name = _named(source), source.rpartition(":")[2]
     named, setup = name, [_import_line(source)]
     if isinstance(found, type) or not (hasattr(found, "__getitem__") or hasattr(found, "__iter__")):
-        try:
-            found = found()
-        except TypeError as error:
-            raise ValueError(
-                f"{source} cannot be called without arguments ({error}): name a data set, a "
-                "DataLoader, or a function that makes one and needs no argument"
-            ) from None
+        found = _call(found, source)
         named, setup = "dataset", [*setup, f"dataset = {name}()"]
     if not isinstance(found, torch_data.DataLoader):
         return Subject(source, found, named, tuple(setup), _default_settings())
@@ -163,15 +156,42 @@ def _in_python(source: str) -> Subject:
     return Subject(source, found.dataset, "dataset", place, settings, ranks)
 
 
+def _named(source: str) -> Any:
+    """Return what FILE.py:NAME or package.module:NAME is."""
+    path, _, name = source.rpartition(":")
+    return _in_script(Path(path), name) if path.endswith(".py") else import_object(source)
+
+
+def _call(found: Any, source: str) -> Any:
+    try:
+        return found()
+    except TypeError as error:
+        raise ValueError(
+            f"{source} cannot be called without arguments ({error}): name an object, or a function "
+            "or a class that makes one and needs no argument"
+        ) from None
+
+
+def _made(source: str, called: str) -> tuple[Any, tuple[str, ...], str]:
+    """Return a named function, or an object of a named class, its lines, and its name in them."""
+    found, name = _named(source), source.rpartition(":")[2]
+    if isinstance(found, type):
+        return _call(found, source), (_import_line(source), f"{called} = {name}()"), called
+    return found, (_import_line(source),), name
+
+
 def _in_script(path: Path, name: str) -> Any:
     """Return an object of a script, whose __name__ is its file's, so that no main part runs."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give FILE.py:NAME or package.module:NAME")
-    sys.path.insert(0, str(path.resolve().parent))
-    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    # Pickle looks for what is in it by its name.
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    file = path.resolve()
+    module = sys.modules.get(file.stem)
+    # Pickle looks for what is in it by its name: a second name of a script is in the same module.
+    if module is None or getattr(module, "__file__", None) != str(file):
+        sys.path.insert(0, str(file.parent))
+        spec: Any = importlib.util.spec_from_file_location(file.stem, file)
+        module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     try:
         return getattr(module, name)
     except AttributeError:
@@ -198,11 +218,9 @@ def _in_files(source: str, transform: str) -> Subject:
         return Subject(source, find_dataset(source), "dataset", lines, settings)
     opens = f"dataset = cp.{class_of(source).__name__}({source!r}"
     if transform:
-        found = import_object(transform)
-        made = transform.partition(":")[2] + ("()" if isinstance(found, type) else "")
-        data = source_of(source, found() if isinstance(found, type) else found)
-        lines = (_import_line(transform), f"{opens}, {made})")
-        return Subject(source, data, "dataset", lines, settings)
+        found, lines, made = _made(transform, "transform")
+        lines = (*lines, f"{opens}, {made})")
+        return Subject(source, source_of(source, found), "dataset", lines, settings)
     if format_of(source) == "hf" and (found := _tokenized(source)) is not None:
         lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
         return Subject(source, found, "dataset", lines, settings)

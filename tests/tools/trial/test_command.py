@@ -54,6 +54,17 @@ def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("where", [HERE, str(PAGE)])
+def test_a_class_that_collates_is_made(where: str, capsys: Any) -> None:
+    # A class as collate_fn makes objects of itself, in which nothing varies.
+    words = (f"{where}:texts", "--collate", f"{where}:Join", "--workers", "0", "--json")
+    code, out, err = ended(capsys, *words)
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["costs"]["vary"]
+    assert "collate_fn = Join()" in report["paste"]
+
+
 def test_an_order_that_no_plan_stands_for_is_refused_with_the_line_to_write(capsys: Any) -> None:
     code, out, err = ended(capsys, f"{PAGE}:make_weighted_loader", "--json")
     assert code == 0, err
