@@ -27,10 +27,10 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 96_150,
-    WHEEL: 96_560,
-    PLAIN: 6_380,
-    BALANCED: 19_360,
+    PRODUCT: 97_700,
+    WHEEL: 98_100,
+    PLAIN: 6_400,
+    BALANCED: 19_380,
     REMOTE: 6_580,
 }
 
