@@ -71,7 +71,7 @@ def loader_of(way: str, data: Any, rank: int, ranks: int, task: Task) -> Any:
 def work_of(shape: DemoModelShape, lengths: torch.Tensor, tiles: int) -> int:
     """Return the FLOPs of a step of samples, forward and backward, without padding.
 
-    Forward, a block has twelve width^2 multiply-adds a token, and n^2 width for the causal attention
+    Forward, a block has twelve width^2 multiply-adds a token, and n^2 width for causal attention
     of n tokens (twice that in the encoder); the head is added. A backward takes two forwards.
 
     >>> lone = work_of(SMALL, torch.tensor([8]), 1)
