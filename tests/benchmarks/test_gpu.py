@@ -75,7 +75,7 @@ class Silent:
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_an_error_after_the_limit() -> None:
-    with RankProcesses(1, Silent, limit_s=60) as ranks:
+    with RankProcesses(1, Silent) as ranks:
         ranks._limit_s = 0.1
         with pytest.raises(RuntimeError, match="no rank answered wait"):
             ranks.call("wait")
