@@ -37,7 +37,7 @@ class EditableByLink(editable_wheel):
     setuptools would install a finder, which type checkers do not read. They read folders of a .pth.
     """
 
-    def _select_strategy(self, name: str, tag: str, build_lib: str) -> object:
+    def _select_strategy(self, name: str, *_: str) -> object:
         # private in setuptools: where it is gone, this file still makes wheels
         from setuptools.command.editable_wheel import _StaticPth
 
