@@ -1,15 +1,14 @@
 # Every target makes what it needs: a new clone needs only Python 3.11 to 3.13, make, gcc and git.
 # make test PYTHON=python3.13 tests under another Python, DEPENDENCIES=oldest (or newest) with the
 # versions of tests/frameworks/oldest.txt: each in an environment of its own, as .venv-3.13.
-comma := ,
 PYTHON ?= python3
 DEPENDENCIES ?=
 CONSTRAINTS := $(if $(DEPENDENCIES),tests/frameworks/$(DEPENDENCIES).txt)
 VERSION_OF = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 VENV := .venv$(if $(filter file,$(origin PYTHON)),,-$(or $(VERSION_OF),$(error \
 	there is no $(PYTHON): install that Python or name another)))$(addprefix -,$(DEPENDENCIES))
-# With DEPENDENCIES, frameworks are what the constraints say, not what the extra `frameworks` pins.
-EXTRAS := $(if $(DEPENDENCIES),test$(comma)transformers$(comma)lightning,dev)
+# The oldest are tried without frameworks: `make test-frameworks` has the oldest of those.
+EXTRAS := $(if $(filter oldest,$(DEPENDENCIES)),test,dev)
 TORCH := $(if $(DEPENDENCIES),torch -c $(CONSTRAINTS),torch==2.13.0)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -99,12 +98,12 @@ $(FRAMEWORKS)/.installed: tests/frameworks/oldest-adapters.txt pyproject.toml
 
 # The oldest and the newest of what pyproject.toml allows, for DEPENDENCIES=oldest or newest. What
 # only tests use is not held back.
-COMPILE := $(BIN)/uv pip compile -q --upgrade --no-annotate --python-version 3.11 pyproject.toml \
-	--custom-compile-command 'make constraints' $(addprefix --extra ,transformers lightning)
+COMPILE := uv pip compile -q --upgrade --no-annotate --python-version 3.11 pyproject.toml \
+	--custom-compile-command 'make constraints'
 constraints: $(STAMP)
-	$(COMPILE) $(addprefix --extra ,media metrics parquet ray stores) --resolution lowest-direct \
-		-o tests/frameworks/oldest.txt
-	$(COMPILE) --extra test --universal -o tests/frameworks/newest.txt
+	$(BIN)/$(COMPILE) $(addprefix --extra ,media metrics parquet ray stores) \
+		--resolution lowest-direct -o tests/frameworks/oldest.txt
+	$(BIN)/$(COMPILE) --extra dev --universal -o tests/frameworks/newest.txt
 
 # The files of a release in dist/, checked, and the wheel tried where nothing else is installed.
 dist: $(STAMP)
