@@ -21,7 +21,7 @@ BENCHES = {
     "job": ("job", "A plan for four processes run from its job.json, measured and simulated."),
     "local": ("loading.local", "Local balanced loops against those of another checkout."),
     "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),
-    "metrics": ("loading.metrics", "What counting costs a trainer, on and off."),
+    "metrics": ("loading.metrics", "What counting and traces cost a trainer, on and off."),
     "mixture": ("planning.mixture", "Orders of mixtures: CPU time a sample."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),

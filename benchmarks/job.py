@@ -1,18 +1,22 @@
 """A plan made for four processes, executed: its step as simulated and as measured.
 
 Layers sleep as long as the plan's model says, so that ranks run beside each other on any number of
-cores; stages, program and microbatches are those that job.json holds.
+cores; stages, program and microbatches are those that job.json holds. `--searches` times the
+planning of large jobs instead.
 """
 
 import json
 import statistics
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
 import torch
+from rich.progress import Progress
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -29,6 +33,8 @@ from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.schema import dump_job, job_file, read_job
 from counterpoise.sched.runtime import Pipeline, split
 from counterpoise.sched.shapes import (
+    DEFAULT_DEVICE,
+    DEVICES,
     Device,
     Model,
     ParallelLayout,
@@ -36,9 +42,12 @@ from counterpoise.sched.shapes import (
     TransformerLayer,
     Vocabulary,
     layer_costs,
+    read_model,
 )
 from counterpoise.sched.simulation.measured import MeasuredStep
 from counterpoise.tools.console.reporting import emit, make_table
+from counterpoise.tools.inputs.models import memory_limit
+from counterpoise.tools.plan.job_data import order_microbatches, read_samples
 
 from .runtime.rank_processes import RankProcesses
 from .runtime.sleeping import HIDDEN, SleepingStage
@@ -146,11 +155,52 @@ class JobRank:
         return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
+def search_rows(data: str | None) -> list[dict[str, Any]]:
+    """Return the CPU seconds of `plan job`'s search for large clusters, and what it found.
+
+    `data`: a table of costs; samples of 100 to 4,000 tokens and up to 12 tiles without one.
+    """
+    model, device, rows = read_model("internvit-6b+internlm2-20b"), DEVICES[DEFAULT_DEVICE], []
+    with tempfile.TemporaryDirectory() as folder:
+        if data is None:
+            rng, data = np.random.default_rng(0), f"{folder}/costs.npz"
+            tokens, tiles = (rng.integers(*ends, 10_000) for ends in ((100, 4000), (0, 13)))
+            np.savez(data, tokens=tokens, tiles=tiles)
+        for gpus, batch in ((1296, 1920), (10_000, 9600)):
+            began = time.process_time()
+            samples = read_samples(data, model, batch, 0, 1, Progress(disable=True))
+            room = memory_limit(None, device)
+            job = Job(
+                model, device, gpus, room, batch, samples.amounts, samples.loads, order_microbatches
+            )
+            found = plan_job(job)
+            rows.append(
+                {
+                    "gpus": gpus,
+                    "batch": batch,
+                    "cpu_s": round(time.process_time() - began, 2),
+                    "step_s": found.best.step_ns / 1e9,
+                    "bound_s": found.bound_ns / 1e9,
+                    "plan": str(found.best.plan),
+                }
+            )
+    return rows
+
+
 @click.command("job")
 @click.option("--repeats", default=5, show_default=True, help="Measured steps.")
+@click.option("--searches", is_flag=True, help="Time the search for 1,296 and 10,000 GPUs instead.")
+@click.option("--data", help="Table of costs of the searches.  [random samples]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(repeats: int, as_json: bool) -> None:
+def command(repeats: int, searches: bool, data: str | None, as_json: bool) -> None:
     """Run a plan from its job.json on four processes whose layers sleep."""
+    if searches:
+        rows = search_rows(data)
+        table = make_table("search for a whole job's plan", "GPUs", "CPU, s", "step, s", "bound, s")
+        for row in rows:
+            table.add_row(*(str(row[name]) for name in ("gpus", "cpu_s", "step_s", "bound_s")))
+        emit({"searches": rows}, as_json, table)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         write_job(path)

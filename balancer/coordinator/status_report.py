@@ -214,6 +214,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_bytes=recent["nbytes"],
         recent_probe_ms=recent["probe_ms"],
         recent_decode_ms=recent["decode_ms"],
+        recent_cpu_ms=recent["cpu_ms"],
         ahead_us=worker.clock.ahead_us,
         transport=cut(f"inline: {why}" if why else worker.hello.transport),
     )

@@ -306,8 +306,8 @@ class WorkerHandlers(RunControl):
         for worker in senders:
             worker.heard_at = worker.heartbeat_at = self.now
             self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
-            probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
-            worker.stats.record_work(self.now, probe_ms, decode_ms)
+            told = heartbeat.probe_ms, heartbeat.decode_ms, heartbeat.cpu_ms
+            worker.stats.record_work(self.now, *map(bounded, told))
             worker.clock.note(heartbeat.clock_us, self.diagnostics.clock_us(self.now))
             if heartbeat.leaving:
                 self._let_go(worker)

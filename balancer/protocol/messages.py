@@ -73,7 +73,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
     lease, ordinal: the sample being processed, (0, -1) if idle. A worker that is busy longer than a
     lease lasts hangs; one that is idle in two heartbeats has lost its earlier leases.
     leaving: it is to end, and is leased no more; Bye comes once nothing that it has is needed.
-    For diagnostics only: probe_ms, decode_ms: total time at work; clock_us: its wall clock.
+    For diagnostics only: probe_ms, decode_ms: time at work; cpu_ms: of CPU; clock_us: wall clock.
     """
 
     name: str
@@ -84,6 +84,7 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
     lease: Integer = 0
     ordinal: Integer = -1
     leaving: bool = False
+    cpu_ms: Integer = 0
 
 
 class SampleFailed(ArrayRecord, frozen=True):

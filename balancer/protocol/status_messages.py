@@ -61,9 +61,9 @@ class WorkerStatus(ArrayRecord, frozen=True):
 
     unresponsive: a lease of it has expired. last_message_ms: time since its last message. Counts
     start when it connected; those named `recent` cover the last recent_ms. probe_ms and decode_ms:
-    time at work, as the worker reports it. ahead_us: how far its wall clock is
-    ahead of the balancer's, UNKNOWN_US if it has not told. transport: how its payloads travel, and
-    why.
+    time at work, as the worker reports it; cpu_ms: what its process used. ahead_us: how far its
+    wall clock is ahead of the balancer's, UNKNOWN_US if it has not told. transport: how its
+    payloads travel, and why.
     """
 
     name: str
@@ -84,6 +84,7 @@ class WorkerStatus(ArrayRecord, frozen=True):
     recent_bytes: Integer
     recent_probe_ms: Integer
     recent_decode_ms: Integer
+    recent_cpu_ms: Integer
     ahead_us: Integer
     transport: str
 

@@ -41,9 +41,10 @@ class TraceSpans(ArrayRecord, frozen=True):
 
 
 class PartySpans(ArrayRecord, frozen=True):
-    """The spans of one party. ahead_us: its clock less the balancer's, within error_us."""
+    """The spans of a party of a job ("": of all). ahead_us: its clock less ours, to error_us."""
 
     name: str
+    job: str
     ahead_us: Integer
     error_us: Integer
     spans: tuple[Span, ...]

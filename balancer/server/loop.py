@@ -306,12 +306,16 @@ class _Shell(msgspec.Struct, frozen=True):
         now = time.monotonic()
         if len(frames) > 2 or len(frames[-1]) > LARGE_BYTES:
             self.trimmer.note_payload(now)
-        dropped = self.conduct.drops(frames[0].bytes, now)
+        peer = frames[0].bytes
+        dropped = self.conduct.drops(peer, now)
         if dropped:
             self.gate.record_dropped(now)
             self.coordinator.diagnostics.refused += 1
             if dropped % DISCONNECT_EVERY == 0:
                 self.connections.reset(frames[0])
+            # What it was told before may have been lost with its connection; ever more seldom.
+            elif dropped & (dropped - 1) == 0 and (why := self.conduct.last_fault(peer)):
+                self._tell_reason(peer, why)
             return
         self.connections.note(frames[0])
         peer, key, content = decode_from(frames, self.keys)

@@ -82,7 +82,7 @@ class Tracer:
         self._asked[peer] += 1
         if peer not in self._parties:
             name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
-            self._parties[peer] = PartySpans(name[:MAX_NAME], 0, -1, ())
+            self._parties[peer] = PartySpans(name[:MAX_NAME], job_of(peer), 0, -1, ())
             self._missing.add(peer)
         return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
 
@@ -103,7 +103,7 @@ class Tracer:
         if self.until is None or now < self.until + GRACE_S * bool(self._missing):
             return []
         own = self._own.take(now)
-        mine = PartySpans("balancer", 0, 0, () if own is None else own.spans)
+        mine = PartySpans("balancer", "", 0, 0, () if own is None else own.spans)
         report = TraceReport(self._begin_us, (mine, *self._parties.values()))
         sent = [Send(peer, report) for peer in self._asked_by]
         self.__init__()  # type: ignore[misc]

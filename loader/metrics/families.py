@@ -99,7 +99,15 @@ def prometheus_families(
         yield made
 
 
-class LoaderCollector:
+class Collector:
+    """What is registered with prometheus_client: others here have metrics of the same names."""
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is is known when it is collected."""
+        return []
+
+
+class LoaderCollector(Collector):
     """Gives a loader's metrics to a registry of prometheus_client.
 
     Labels of all: rank, and loader, the DataLoader's name.
@@ -110,15 +118,14 @@ class LoaderCollector:
         self._reported: dict[tuple[str, Labels], float] = {}
         self._in_ray: dict[str, Any] = {}
 
-    def describe(self) -> list[Any]:
-        """Return nothing: a process may have several loaders, whose metrics have the same names."""
-        return []
-
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families."""
+        return prometheus_families(LOADER_FAMILIES.values(), *self._now())
+
+    def _now(self) -> tuple[dict[str, list[Point]], dict[str, str]]:
+        """Return the values of now, and the labels of all."""
         stats = self._stats()
-        common = {"rank": str(stats["rank"]), "loader": self._name}
-        return prometheus_families(LOADER_FAMILIES.values(), loader_points(stats), common)
+        return loader_points(stats), {"rank": str(stats["rank"]), "loader": self._name}
 
     def to_ray(self) -> None:
         """Give the values of now to Ray's metrics, which each node exports as ray_counterpoise_*.
@@ -127,9 +134,7 @@ class LoaderCollector:
         """
         from ray.util.metrics import Counter, Gauge
 
-        stats = self._stats()
-        common = {"rank": str(stats["rank"]), "loader": self._name}
-        found = loader_points(stats)
+        found, common = self._now()
         for each in LOADER_FAMILIES.values():
             if each.name not in self._in_ray:
                 made = Counter if each.kind == "counter" else Gauge

@@ -38,8 +38,7 @@ class MeasuredLoader:
     def stats(self, flat: bool = False) -> dict[str, Any]:
         """Return what this loop has delivered and waited for so far; metrics.md explains it.
 
-        flat: numbers by one name each, as TensorBoard, W&B and Lightning's log_dict take them.
-        ValueError without keep_stats.
+        flat: by one name each, for TensorBoard, W&B and log_dict. ValueError without keep_stats.
         """
         from .stats import flattened
 
@@ -53,8 +52,7 @@ class MeasuredLoader:
     def metrics(self) -> "LoaderCollector":
         """Return the same for Prometheus: prometheus_client.REGISTRY.register(loader.metrics()).
 
-        ValueError without keep_stats, ImportError without prometheus_client (counterpoise[metrics])
-        when they are collected.
+        ValueError without keep_stats, ImportError (when collected) without counterpoise[metrics].
         """
         from .families import LoaderCollector
 
@@ -68,10 +66,8 @@ class MeasuredLoader:
 
     def _timed(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Return a plain loop's iterator, timed if that is asked for."""
-        return iterator if self._stats is None else _timed(iterator, self, self._stats)
+        if self._stats is None:
+            return iterator
+        from .plain import TimedIterator
 
-
-def _timed(iterator: Iterator[Any], loader: Any, stats: "LoopStats") -> Iterator[Any]:
-    from .plain import TimedIterator
-
-    return TimedIterator(iterator, loader, stats)
+        return TimedIterator(iterator, self, self._stats)

@@ -16,11 +16,11 @@ class TimedIterator(Iterator[Any]):
         self._inner, self._stats = inner, stats
         # Samples of a batch, and those that are left in the epoch where that is known.
         self._size, self._left, batches = loader.batch_size, None, loader.batch_sampler
-        if type(batches) is BatchSampler and hasattr(loader.dataset, "__len__"):
+        is_torchs = type(batches) is BatchSampler and hasattr(batches.sampler, "__len__")
+        if is_torchs and hasattr(loader.dataset, "__len__"):
             self._size = batches.batch_size
             done = loader._plain.current.start_batches * self._size
-            self._left = len(batches.sampler) - done  # type: ignore[arg-type]
-        self._skips = loader.on_error == "skip"
+            self._left = len(batches.sampler) - done
         self._has_batches = batches is not None
 
     def __next__(self) -> Any:
@@ -30,7 +30,7 @@ class TimedIterator(Iterator[Any]):
         except StopIteration:
             self._stats.end()
             raise
-        self._stats.take_plain(batch, self._samples(batch), self._skips)
+        self._stats.take_plain(batch, self._samples(batch))
         return batch
 
     def __len__(self) -> int:
@@ -45,6 +45,8 @@ class TimedIterator(Iterator[Any]):
         raise NotImplementedError("an iterator cannot be pickled: pickle the loader")
 
     def _samples(self, batch: Any) -> int:
+        if (said := self._inner.samples) is not None:
+            return int(said)
         if not self._has_batches:
             return 1
         if self._size is None:  # a sampler of the user's decides

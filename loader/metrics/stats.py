@@ -54,7 +54,7 @@ class LoopStats:
         self.ready: int | None = None
         self._work: MutableSequence[int] | None = None
         self._former_work_s = 0.0
-        self._handed_out = self._new_holes = 0
+        self._handed_out = 0
         self._step: tuple[int, int] | None = None
         self._asked: float | None = None
         self._returned: float | None = None
@@ -104,15 +104,11 @@ class LoopStats:
             self.sources.update(info.sources)
         self.step_wait_s += waited
 
-    def take_plain(self, batch: Any, samples: int, has_holes: bool) -> None:
-        """Count a batch of a plain loop, each of which counts as a step.
-
-        has_holes: it has fewer than its samples, by those that could not be used since the last.
-        """
+    def take_plain(self, batch: Any, samples: int) -> None:
+        """Count a batch of a plain loop, each of which counts as a step."""
         self.step_wait_s = self._end_wait()
         self.steps += 1
-        self._count(batch, max(0, samples - self._new_holes * has_holes))
-        self._new_holes = 0
+        self._count(batch, samples)
 
     def take_holes(self, holes: Iterable[Any]) -> None:
         """Count samples that could not be used, by what begins their reason."""
@@ -120,7 +116,6 @@ class LoopStats:
             reason = hole.reason.partition(":")[0][:REASON_CHARACTERS]
             is_known = reason in self.holes or len(self.holes) < MOST_REASONS
             self.holes[reason if is_known else OTHER_REASONS] += 1
-            self._new_holes += 1
 
     def take_plan(self, plan: Any, holes: Iterable[int], names: Sequence[str]) -> None:
         """Note how unequal the ranks' costs of a step are: a PlannedStep, the ordinals of holes."""
@@ -135,6 +130,7 @@ class LoopStats:
     def end(self) -> None:
         """Note that an iteration is over."""
         self._asked = self._returned = None
+        self._handed_out = self._done  # what says that a stream is over is never handed out
         self.save()
 
     def save(self) -> None:

@@ -152,6 +152,7 @@ def refuse_restarts(worker_restarts: int, why_inline: str) -> None:
 class _Counting:
     """Counts for an Iteration, which the loader holds: the count outlives the iterator."""
 
+    samples: int | None = None  # of the batch handed out last, where an envelope has said
     _iteration: Iteration
     _state: PlainState
 
@@ -174,6 +175,7 @@ class _Counting:
         if type(data) is not Envelope:
             current.done(self._consumed())
             return True, data
+        self.samples = data.samples
         if self._state.left_out is not None:
             self._state.left_out.take(tuple(data.holes))
         if current.stream:

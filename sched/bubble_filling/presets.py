@@ -63,7 +63,7 @@ class _Cut:
 
     def products(self, compute_ns: int) -> dict[str, int]:
         """Return the time of each matrix product, by its operations; the last has the rest."""
-        whole = sum(self.flops.values())
+        whole = max(1, sum(self.flops.values()))
         times = {name: compute_ns * flops // whole for name, flops in self.flops.items()}
         return times | {"fc2": times["fc2"] + compute_ns - sum(times.values())}
 

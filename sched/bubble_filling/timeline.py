@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ..ir.program import Pass
+from ..simulation.simulator import bubbles_by_cause
 from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
 from .encoder_plans import Host
 from .gaps import COMMUNICATING, FREE, Gaps, Ints
@@ -93,18 +94,12 @@ def _later(curve: Curve, shift: int, more: int) -> Curve:
 
 def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
     """Return idle time by place: before the first backward, after the last forward, between."""
-    back = [at for at, slot in enumerate(row) if slot.what.kind in ("B", "I", "EB")]
-    ahead = [at for at, slot in enumerate(row) if slot.what.kind == "F"]
-    first = back[0] if back else len(row)
-    last = ahead[-1] if ahead else -1
-    sums = [0, 0, 0]
-    now = 0
-    for at, slot in enumerate(row):
-        place = 0 if at <= first else 1 if at <= last else 2
-        sums[place] += max(0, slot.start_ns - now)
-        now = max(now, slot.end_ns)
-    sums[2] += makespan - now
-    return Bubbles(warmup_ns=sums[0], steady_ns=sums[1], cooldown_ns=sums[2])
+    kinds = tuple(dict.fromkeys(slot.what.kind for slot in row))
+    kind = np.array([kinds.index(slot.what.kind) for slot in row], np.int64)
+    start = np.array([slot.start_ns for slot in row], np.int64)
+    busy = np.maximum.accumulate([0, *(slot.end_ns for slot in row)])
+    gaps = np.maximum(start - busy[:-1], 0)
+    return bubbles_by_cause(kinds, kind, gaps, np.zeros_like(gaps), makespan - int(busy[-1]), 0)
 
 
 @dataclass(frozen=True, slots=True)

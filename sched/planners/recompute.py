@@ -151,11 +151,6 @@ def predicted_bytes(stage: Stage, saving: Mapping[str, Saving], recompute: Seque
     return stage.base_bytes - stage.working_bytes + working + stage.live * more
 
 
-def recomputed_ns(stage: Stage, saving: Mapping[str, Saving], policy: Policy) -> int:
-    """Return the time that a stage spends on recomputation for each microbatch."""
-    return sum(saving[stage.layers[at]].forward_ns for at in policy.recompute)
-
-
 def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: str) -> Policy:
     if unknown := set(stage.layers) - set(saving):
         raise ValueError(f"no saving is known for {sorted(unknown)[0]!r} layers; try one")

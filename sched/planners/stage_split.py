@@ -26,13 +26,12 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from ..ir.program import place
-from ..ir.typed_json import Whole, read_json_file
+from ..ir.typed_json import Whole
 from ..shapes import Device, LayerCost, ParallelLayout, partition, step_of
 
 Sizes = tuple[int, ...]
@@ -102,14 +101,14 @@ def parameter_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
     return partition([layer.parameters for layer in layers], place(stages))
 
 
-def layer_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
+def even_stages(layers: int, stages: int) -> Sizes:
     """Return equal numbers of layers, one more for the first stages (DeepSpeed's "uniform").
 
-    >>> layer_based([LayerCost("", 1, 1, 1, 1)] * 7, 3)
+    >>> even_stages(7, 3)
     (3, 2, 2)
     """
-    _check(layers, stages)
-    size, rest = divmod(len(layers), stages)
+    _check(range(layers), stages)
+    size, rest = divmod(layers, stages)
     return (size + 1,) * rest + (size,) * (stages - rest)
 
 
@@ -128,7 +127,7 @@ def minmax_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
 
 BASELINES: dict[str, Callable[[Sequence[LayerCost], int], Sizes]] = {
     "parameter": parameter_based,
-    "layer": layer_based,
+    "layer": lambda layers, stages: even_stages(len(layers), stages),
     "profile": profile_based,
     "minmax": minmax_based,
 }
@@ -266,12 +265,7 @@ def split_of(sizes: Sizes, recompute: Sequence[Sequence[int]] = ()) -> SplitPlan
     )
 
 
-def read_split(path: str | Path) -> SplitPlan:
-    """Return the plan in a file. Raises ValueError, with its name, for anything else."""
-    return read_json_file(Path(path), SplitPlan)
-
-
 def dump_split(plan: SplitPlan) -> Mapping[str, Any]:
-    """Return a plan for a JSON file, which `read_split` reads."""
+    """Return a plan for a JSON file, which `read_stages` reads."""
     found: Mapping[str, Any] = msgspec.to_builtins(plan)
     return found

@@ -163,7 +163,11 @@ def _attention(config: Config, kind: str, family: _Family) -> TransformerLayer:
         raise ValueError(
             f"{kind}: hidden_size {hidden} is no multiple of {heads} heads; give head_dim"
         )
-    size = int(config.get("head_dim") or hidden // heads)
+    if heads % shared:
+        raise ValueError(
+            f"{kind}: {heads} heads are no multiple of num_key_value_heads {shared}; give a divisor"
+        )
+    size = take(config, "head_dim", kind) if config.get("head_dim") else hidden // heads
     query, both = heads * size, 2 * shared * size
     if family.qkv_bias:
         vectors += query + both

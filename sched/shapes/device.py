@@ -3,7 +3,7 @@
 All of a named device but its peaks is assumed, not measured: the share of the peak that layers
 reach (encoders have smaller matrices than language models, a U-Net smaller ones still), links at
 what NCCL usually reaches of them, latencies. So times are roofline figures; `measured` says that a
-file's are not. DistTrain (2025), section 8, and Optimus (2024), Table 5, lie within a few percent.
+file's are not. DistTrain (2025), section 8, and Optimus (2025), Table 5, lie within a few percent.
 """
 
 import json

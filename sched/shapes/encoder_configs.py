@@ -38,9 +38,10 @@ def read_encoder(config: Config, *, of: str = "", is_required: bool = True) -> A
     return None
 
 
-def _size(value: Any) -> int:
-    """Return a side that is a number, or the first of two."""
-    return int(value[0] if isinstance(value, (list, tuple)) else value)
+def _side(config: Config, name: str, kind: str, usual: int) -> int:
+    """Return a side, a field that is a number or two of them; the usual one if it is left out."""
+    value = config.get(name, usual)
+    return take({name: value[0] if isinstance(value, list) and value else value}, name, kind)
 
 
 def _tower(config: Config, kind: str) -> SubModel:
@@ -50,7 +51,9 @@ def _tower(config: Config, kind: str) -> SubModel:
     if "vision_config" in found:
         found = {**defaults, **found["vision_config"]}
     width, inner = take(found, "hidden_size", kind), take(found, "intermediate_size", kind)
-    side, patch = _size(found.get("image_size", 224)), _size(found.get("patch_size", 16))
+    side, patch = _side(found, "image_size", kind, 224), _side(found, "patch_size", kind, 16)
+    if patch > side:
+        raise ValueError(f"{kind}: patch_size {patch} is above image_size {side}; give a smaller")
     patches = (side // patch) ** 2
     first = 0 if kind.startswith("siglip") else 1
     is_intern = kind in ("intern_vit_6b", "internvl_vision")

@@ -62,16 +62,20 @@ class ParallelLayout:
                 f"stages of {list(self.stages)} layers for pp {self.pp} x vpp {self.vpp}; give "
                 f"{self.pp * self.vpp} numbers of 1 or more"
             )
-        if not isinstance(self.recompute, str):
-            if len(self.recompute) != len(self.stages):
-                raise ValueError(
-                    f"recompute has {len(self.recompute)} stages of {len(self.stages)}; give all"
-                )
-            for at, (some, size) in enumerate(zip(self.recompute, self.stages, strict=True)):
-                if some and not 0 <= min(some) <= max(some) < size:
-                    raise ValueError(f"stage {at} has {size} layers and recomputes {list(some)}")
-        elif self.recompute not in ("none", "all"):
-            raise ValueError(f"recompute is {self.recompute!r}; give none, all, or positions")
+        self._check_recompute()
+
+    def _check_recompute(self) -> None:
+        if isinstance(self.recompute, str):
+            if self.recompute not in ("none", "all"):
+                raise ValueError(f"recompute is {self.recompute!r}; give none, all, or positions")
+            return
+        if len(self.recompute) != len(self.stages):
+            raise ValueError(
+                f"recompute has {len(self.recompute)} stages of {len(self.stages)}; give all"
+            )
+        for at, (some, size) in enumerate(zip(self.recompute, self.stages, strict=True)):
+            if some and not 0 <= min(some) <= max(some) < size:
+                raise ValueError(f"stage {at} has {size} layers and recomputes {list(some)}")
 
     @property
     def gpus(self) -> int:

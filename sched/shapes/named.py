@@ -3,7 +3,7 @@
 OmniBal (2025), Table 9: five encoders and five language models; a microbatch is 9 images of 1025
 tokens and 4096 tokens (section 5.2). DistTrain (2025), section 8: ViT-H, a Llama-3 and Stable
 Diffusion 2.1, sequences of 8192 tokens; patches of 16 x 16 and a U-Net's 6 TFLOP at 1024 pixels, .8
-at 512, are assumed. Optimus (2024): towers that see sequences of 2048 tokens, two a microbatch.
+at 512, are assumed. Optimus (2025): towers that see sequences of 2048 tokens, two a microbatch.
 These have matrices only: biases and norms are below .1 %.
 """
 
@@ -115,23 +115,27 @@ def read_model(text: str) -> Model:
     found = [_part_of(word, text) for word in text.split("+")]
     if len(found) == 1:
         return found[0]
+    return _joined(text, *found)
+
+
+def _joined(text: str, *found: Model) -> Model:
+    """Return encoders and a language model, the last, as one."""
     *encoders, last = found
     if any(one.parts[0].kind != ENCODER for one in encoders) or last.parts[-1].kind != LANGUAGE:
         raise ValueError(f"model {text!r}: write encoders first and the language model last")
-    hidden = last.language.hidden
-    parts: list[SubModel] = []
+    hidden, amounts = last.language.hidden, dict(last.usual)
+    # Of two that are alike the second has a name with a stroke.
+    parts: dict[str, SubModel] = {}
     for one in encoders:
         part = one.parts[0]
         name = part.name
-        while name in [other.name for other in parts]:
+        while name in parts:
             name += "'"
-        parts.append(replace(part, name=name, projector=part.projector or _projector(part, hidden)))
-    amounts = dict(last.usual)
-    for one in encoders:
+        parts[name] = replace(part, name=name, projector=part.projector or _projector(part, hidden))
         amounts |= {k: v for k, v in one.usual if k != "tokens"}
-    is_tower = any(part.unit_tokens == 2048 for part in parts)
-    usual = {"tokens": 4096, "token_pairs": 2 * 2048**2} if is_tower else {}
-    return Model(text, (*parts, *last.parts), tuple((amounts | usual).items()))
+    if any(part.unit_tokens == 2048 for part in parts.values()):
+        amounts |= {"tokens": 4096, "token_pairs": 2 * 2048**2}
+    return Model(text, (*parts.values(), *last.parts), tuple(amounts.items()))
 
 
 def _projector(part: SubModel, hidden: int) -> int:

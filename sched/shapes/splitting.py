@@ -1,6 +1,6 @@
 """Splits layers into contiguous stages so that the slowest is as fast as possible.
 
-The dynamic program of Optimus (2024), Appendix B, after Alpa: let F(l, m) be the smallest possible
+The dynamic program of Optimus (2025), Appendix B, after Alpa: let F(l, m) be the smallest possible
 time of the slowest of m stages that hold the first l layers; it is the minimum over j of
 max(F(j, m - 1), time of layers j + 1..l). Many partitions reach the minimum, and the published
 program leaves open which to take. This one takes the most even stages (least squares, exactly).

@@ -3,6 +3,7 @@
 Of two nodes by name: Slurm begins a het job only where each part could have a node of its own.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -123,7 +124,24 @@ def slurm(tmp_path):
     finally:
         for each in reversed(started):
             each.send_signal(signal.SIGTERM)
-            each.wait(30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                each.wait(30)
+        # Those that hang, and steps of a job that goes on, which outlive a slurmd.
+        for pid in pids_with(f"SLURM_CONF={conf}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for each in started:
+            each.wait()
+
+
+def pids_with(variable):
+    """Return the processes that have a variable in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
 
 
 def run(words, environment):

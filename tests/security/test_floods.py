@@ -179,6 +179,18 @@ def test_who_is_banned_is_disconnected_over_a_descriptor_that_another_had(shell)
     turn_until(shell, lambda: has_ended(peer))
 
 
+def test_who_was_banned_with_all_its_answers_on_their_way_is_told_why(shell):
+    flood = let_in(shell, b"flood")
+    flood.sendall(JUNK * 20)
+    turn_until(shell, lambda: has_ended(flood))
+    peer = let_in(shell, b"flood")
+    peer.recv(1 << 10)
+    peer.sendall(raw_zmtp.frame(encode(Ping())) * 40)
+    turn_until(shell, lambda: is_let_in(peer))
+    assert b"PeerRejected" in peer.recv(1 << 16)
+    peer.close()
+
+
 def let_in(shell, name):
     """Return a peer that is let in."""
     peer = introduced(shell, name)

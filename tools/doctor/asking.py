@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from ...balancer.protocol.messages import JobList, ListJobs, Message, PeerRejected
 from ...balancer.protocol.status_messages import (
@@ -17,15 +20,32 @@ from ...balancer.protocol.status_messages import (
 )
 from ...balancer.protocol.wire import WireError
 from ...balancer.transport.finding import checked_address, find_address
-from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
+from .installation import find_role
 
 T = TypeVar("T")
 
 QUESTIONS = 5
 # Waiting for an answer is interrupted this often, to check for a refused handshake.
 POLL_MS = 200
+
+
+def asking_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ADDRESS, --keys and --job to a command, which is given the keys themselves."""
+    keys = click.option(
+        "--keys", type=click.Path(path_type=Path), metavar="FOLDER",
+        callback=lambda _context, _option, folder: own_keys(folder),
+        help="A trainer's keys, made by counterpoise keygen.",
+    )  # fmt: skip
+    job = click.option("--job", default="", metavar="NAME", help="Only this job.  [default: all]")
+    return click.argument("address", metavar="ADDRESS")(keys(job(command)))
+
+
+def own_keys(folder: Path | None) -> PeerKeys | None:
+    """Return the keys in a folder, if there is one."""
+    return peer_keys(folder, find_role(folder)) if folder else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,19 @@ def busy_share(worker: WorkerStatus) -> float | None:
     return min(1.0, work_ms / worker.recent_ms)
 
 
+def cpu_share(worker: WorkerStatus) -> float | None:
+    """Return the CPU that a worker's process used, in cores, None if it has not told."""
+    return worker.recent_cpu_ms / worker.recent_ms if worker.recent_cpu_ms > 0 else None
+
+
 def per_second(count: int, worker: WorkerStatus) -> float:
     """Return a recent count of a worker per second."""
     return 1000 * count / worker.recent_ms if worker.recent_ms > 0 else 0.0
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text, "-" where it is not known."""
+    return "-" if share is None else f"{share:.0%}"
 
 
 def clock_text(ahead_us: int) -> str:
@@ -99,6 +109,7 @@ def report_fields(status: StatusReport) -> dict[str, Any]:
                 "probed_per_s": per_second(worker.recent_probed, worker),
                 "bytes_per_s": per_second(worker.recent_bytes, worker),
                 "busy": busy_share(worker),
+                "cpu": cpu_share(worker),
             }
             for worker in status.worker_statuses
         ],
@@ -134,19 +145,22 @@ def _worker_table(status: StatusReport, wide: bool) -> Table:
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for worker in status.worker_statuses[:ROWS]:
-        cells = _worker_cells(worker)
-        table.add_row(printable(worker.name), _state(worker), *[cells[name] for name in names])
+        cells = worker_cells(worker)
+        table.add_row(cells["worker"], cells["state"], *[cells[name] for name in names])
     _add_rest(table, status.workers)
     return table
 
 
-def _worker_cells(worker: WorkerStatus) -> dict[str, str]:
-    busy = busy_share(worker)
+def worker_cells(worker: WorkerStatus) -> dict[str, str]:
+    """Return what a table may say of a worker, by the names of columns."""
     return {
+        "worker": printable(worker.name),
+        "state": _state(worker),
         "probed/s": f"{per_second(worker.recent_probed, worker):.1f}",
         "decoded/s": f"{per_second(worker.recent_decoded, worker):.1f}",
         "MB/s": f"{per_second(worker.recent_bytes, worker) / 1e6:.1f}",
-        "busy": "-" if busy is None else f"{busy:.0%}",
+        "busy": percent(busy_share(worker)),
+        "CPU": percent(cpu_share(worker)),
         "probed": str(worker.probed),
         "decoded": str(worker.decoded),
         "failed": str(worker.failed),

@@ -17,10 +17,8 @@ from ...balancer.protocol.status_messages import (
     WorkerStatus,
 )
 from ...balancer.transport.finding import find_address
-from ...balancer.transport.keys import peer_keys
-from .asking import Answers, ask
+from .asking import Answers, ask, own_keys
 from .figures import BAD, GIB, Finding, busy_share, clock_text, decode_rate, judge, seconds
-from .installation import find_role
 
 # A balancer that takes longer than this to answer is busy with something else.
 SLOW_ANSWER_S = 0.1
@@ -298,7 +296,7 @@ def examine_job(
     ValueError if the address is malformed or the keys are missing.
     """
     address = find_address(address) or address
-    own = peer_keys(keys, find_role(keys)) if keys else None
+    own = own_keys(keys)
     # A balancer with keys counts a bare TCP connection as a refused peer, so do not try one first.
     reason = "" if own else _unreachable(address, timeout_s)
     answers = Answers(error=reason) if reason else ask(address, timeout_s, own, job)

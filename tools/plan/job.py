@@ -40,7 +40,10 @@ Json = dict[str, Any]
 @click.option("--cp", type=_COUNT, default=1, show_default=True, help="Context-parallel GPUs.")
 @click.option("--tp", default="1,2,4,8", show_default=True, help="Sizes of TP to try.")
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@click.option("--seed", default=0, show_default=True, help="Of the samples drawn from --data.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0),
+    help="Of the samples drawn from --data.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here (job.json).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -66,6 +69,9 @@ def job_command(
     Example: counterpoise plan job --config internvit-6b+internlm2-20b --gpus 16 --data costs.npz
     --global-batch 64 --out job.json
     """
+    for path in (out, html):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"{path} cannot be written: name a file in a folder that there is")
     found, given = read_model(model), read_device(device)
     began = time.perf_counter()
     with live_progress() as progress:
@@ -84,7 +90,8 @@ def job_command(
         answer = plan_job(job, look=look)
         progress.update(task, total=1, completed=1)
     report = job_report(job, answer, time.perf_counter() - began)
-    write_plan(out, _file(job, answer.best, out))
+    if out is not None:
+        write_plan(out, _file(job, answer.best, out))
     if html is not None:
         html.write_text(render_job(report, answer), "utf-8")
     emit(report, as_json, *_tables(report))
@@ -92,11 +99,11 @@ def job_command(
         click.echo("\n".join(report["arguments"]))
 
 
-def _file(job: Job, best: PricedPlan, out: Path | None) -> Json:
+def _file(job: Job, best: PricedPlan, out: Path) -> Json:
     pricer = Pricer(job)
     loads = pricer.loads(best.plan.unit.dp, best.plan.batch)
     stages = len(best.timeline.placement)
-    balance = balance_of(best.plan, job, loads.most, stages, out or Path("job.json"))
+    balance = balance_of(best.plan, job, loads.most, stages, out)
     return dump_job(job_file(pricer, best, json.loads(balance.to_json())))
 
 

@@ -19,6 +19,7 @@ from ...balancer.planning.problem.config import PlanConfig, Window
 from ...balancer.planning.problem.options import ATTENTION_PAIRS
 from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
+from ..analyze.model.pipelines import MOST_MODELLED
 from ..analyze.scan.run import scan_all
 from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
 from ..inputs.files import is_table, open_table
@@ -103,9 +104,17 @@ def read_samples(
         costs = open_table(path).costs(names)
     else:
         costs = _scanned(data, names, progress)
+    if not len(costs):
+        raise ValueError(f"{data} has no samples; give a data set with some")
     rng = np.random.default_rng(seed)
     drawn = costs[rng.choice(len(costs), batch, replace=batch > len(costs))]
-    real = int(drawn[:, 0].sum())
+    if (largest := int(drawn.max())) > MOST_MODELLED:
+        raise ValueError(
+            f"{data} has a sample of {largest:,} tokens or units, and {MOST_MODELLED:,} are the "
+            "most that is planned; leave it out"
+        )
+    if not (real := int(drawn[:, 0].sum())):
+        raise ValueError(f"{data}: none of {batch} samples has any tokens; give data with some")
     if cp > 1:
         drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
     none = dict.fromkeys((*names, PAIRS), 0)

@@ -45,7 +45,10 @@ from ..inputs.programs import with_options
 )
 @click.option("--resource", default="tiles", show_default=True, help="What images cost in --data.")
 @click.option("--keep", default=5, show_default=True, type=click.IntRange(1, 100))
-@click.option("--seed", default=0, show_default=True, help="Of the samples drawn from --data.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0),
+    help="Of the samples drawn from --data.",
+)  # fmt: skip
 @with_options(
     renamed(memory="--memory-gb", link="network_bytes_per_s in --device FILE", images="--tiles")
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from ...balancer.protocol.status_messages import StatusReport
-from ...loader.metrics.families import Family, Point, prometheus_families
+from ...loader.metrics.families import Collector, Family, Point, prometheus_families
 from ...workers.daemon.source_handler import SourceHandler
 from ..doctor.figures import busy_share, decode_rate
 
@@ -87,7 +87,7 @@ def balancer_points(reports: Mapping[str, StatusReport]) -> dict[str, list[Point
     return found
 
 
-class ReportOnRequest:
+class ReportOnRequest(Collector):
     """Status reports that another thread asks for, and the loop's makes.
 
     make: returns them by job; it is called by the thread that calls `stop`.
@@ -110,10 +110,6 @@ class ReportOnRequest:
             return stop()
 
         return stop_or_report
-
-    def describe(self) -> list[Any]:
-        """Return nothing: what there is is known when it is collected."""
-        return []
 
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families; TimeoutError where the loop does not turn."""
@@ -138,7 +134,7 @@ WORKER_BYTES = _worker("payload_bytes_total", "Bytes of the samples that were de
 WORKER_FAMILIES = (WORKER_SAMPLES, WORKER_SECONDS, WORKER_FAILED, WORKER_BYTES)
 
 
-class WorkCounts:
+class WorkCounts(Collector):
     """What a worker has done for each of its jobs, for Prometheus."""
 
     def __init__(self) -> None:
@@ -149,10 +145,6 @@ class WorkCounts:
         made = CountingHandler(*given, **named)
         made.counts, made.job = self.counts, job
         return made
-
-    def describe(self) -> list[Any]:
-        """Return nothing: what there is is known when it is collected."""
-        return []
 
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families."""

@@ -7,38 +7,29 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from ...balancer.transport.keys import peer_keys
+from ...balancer.transport.keys import PeerKeys
 from ..console.reporting import emit
-from ..doctor.asking import all_jobs
-from ..doctor.installation import find_role
+from ..doctor.asking import all_jobs, asking_options
 from .view import Sight, as_json, screen
 
 ANSWER_S = 5.0
 
 
 @click.command("top")
-@click.argument("address", metavar="ADDRESS")
-@click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="A trainer's keys, made by counterpoise keygen.",
-)
+@asking_options
 @click.option(
     "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1, 60), metavar="SECONDS",
     help="Ask this often.",
 )  # fmt: skip
-@click.option("--job", default="", metavar="NAME", help="Only this job.  [default: all]")
 @click.option("--once", is_flag=True, help="Ask twice, an interval apart, print, and end.")
 @click.option("--json", "as_object", is_flag=True, help="With --once, print one JSON object.")
 def command(
-    address: str, keys: Path | None, interval: float, job: str, once: bool, as_object: bool
+    address: str, keys: PeerKeys | None, interval: float, job: str, once: bool, as_object: bool
 ) -> int:
     """Show the jobs of the balancer at ADDRESS, live: who waits for whom, how fast workers are.
 
@@ -51,10 +42,9 @@ def command(
     """  # noqa: D301
     if as_object and not once:
         raise ValueError("--json is for --once: a screen is no object")
-    own = peer_keys(keys, find_role(keys)) if keys else None
     sight, console = Sight(), Console()
     once = once or not console.is_terminal
-    with all_jobs(address, own, job) as ask:
+    with all_jobs(address, keys, job) as ask:
 
         def look() -> None:
             sight.add(time.monotonic(), ask(ANSWER_S))

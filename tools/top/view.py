@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...balancer.protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
-from ..doctor.figures import busy_share, per_second, printable, report_fields, seconds
+from ...balancer.protocol.status_messages import StatusReport, TrainerStatus
+from ..doctor.figures import per_second, percent, printable, report_fields, seconds, worker_cells
 
 # Shares of time are of the last seconds, at most.
 WINDOW_S = 10.0
@@ -200,9 +200,9 @@ def _ranks(history: History, last: StatusReport, rows: int, wide: bool) -> Table
         columns[1:1] = [("state", 10)]
     table = _table(f"ranks: {last.trainers} processes", *columns)
     for each in last.trainer_statuses[:rows]:
-        share, ahead = waits.get(each.ranks), lead(each, last)
+        ahead = lead(each, last)
         cells = [
-            "-" if share is None else f"{share:.0%}",
+            percent(waits.get(each.ranks)),
             f"{each.step}.{each.microbatch}" if each.step >= 0 else "-",
             "-" if ahead is None else str(ahead),
             seconds(each.oldest_request_ms),
@@ -213,7 +213,8 @@ def _ranks(history: History, last: StatusReport, rows: int, wide: bool) -> Table
 
 
 def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
-    columns = [("worker", 0), ("state", 8), ("rate/s", 8), ("busy", 5), ("leases", 6), ("heard", 7)]
+    columns = [("worker", 0), ("state", 8), ("decoded/s", 9), ("busy", 5), ("CPU", 5)]
+    columns += [("leases", 6), ("heard", 7)]
     if wide:
         columns[3:3] = [("MB/s", 8), ("probed", 9), ("decoded", 9), ("failed", 7)]
     table = _table(f"workers: {last.workers}", *columns)
@@ -221,25 +222,11 @@ def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
     if last.workers > rows:
         shown = shown[: rows - 1]
     for each in shown:
-        busy = busy_share(each)
-        cells = [f"{per_second(each.recent_decoded, each):,.1f}"]
-        if wide:
-            rate = per_second(each.recent_bytes, each) / 1e6
-            cells += [f"{rate:,.1f}", str(each.probed), str(each.decoded), str(each.failed)]
-        cells += ["-" if busy is None else f"{busy:.0%}", str(each.leases)]
-        cells.append(seconds(each.last_message_ms))
-        table.add_row(printable(each.name), _state(each), *cells)
+        cells = worker_cells(each)
+        table.add_row(*(cells[name] for name, _ in columns))
     if last.workers > len(shown):
         table.add_row(f"and {last.workers - len(shown)} more")
     return table
-
-
-def _state(worker: WorkerStatus) -> str:
-    if worker.unresponsive:
-        return "[yellow]late[/]"
-    if worker.state != "ready":
-        return printable({"waiting": "no job", "preparing": "opening"}.get(worker.state, "?"))
-    return "works" if worker.leases else "idle"
 
 
 def _errors(last: StatusReport) -> Iterator[str]:

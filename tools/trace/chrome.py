@@ -1,31 +1,39 @@
 """Makes Chrome's trace-event JSON, which Perfetto opens, of what a balancer reports: pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from ...balancer.protocol.trace_messages import PartySpans, Span, TraceReport
 from ...workers.sources.visible_text import visible
 
 # A sample's way: where an arrow begins, and where it ends.
-FROM, TO = ("probe", "decode"), ("carry, until asked for",)
+FROM, TO = ("probe", "decode"), "carry, until asked for"
 Json = dict[str, Any]
 
 
 def trace_events(report: TraceReport) -> Json:
     """Return the trace: a process for each party, a row for each kind of span, arrows of samples.
 
-    All times are the balancer's, in microseconds since the trace began.
+    All times are the balancer's, in microseconds since the trace, or a span of it, began: Perfetto
+    leaves out what is before 0.
     """
-    events: list[Json] = []
-    for number, party in enumerate(report.parties):
-        events += _party_events(number, party, report.begin_us)
-    return {"traceEvents": [*events, *_arrows(events)], "displayTimeUnit": "ms"}
+    begins = [span.begin_us - party.ahead_us for party in report.parties for span in party.spans]
+    begin_us, jobs = min([report.begin_us, *begins]), [each.job for each in report.parties]
+    events = [
+        event
+        for number, party in enumerate(report.parties)
+        for event in _party_events(number, party, begin_us)
+    ]
+    spans = [(jobs[event["pid"]], event) for event in events if event["ph"] == "X"]
+    return {"traceEvents": [*events, *_arrows(spans)], "displayTimeUnit": "ms"}
 
 
 def _party_events(number: int, party: PartySpans, begin_us: int) -> Iterator[Json]:
     clock = f"clock {party.ahead_us / 1000:+.2f} ms, within {party.error_us / 1000:.2f} ms"
-    name = visible(party.name) + (f" ({clock})" if number and party.error_us >= 0 else "")
+    job = f", job {party.job}" if party.job else ""
+    name = visible(party.name + job) + (f" ({clock})" if number and party.error_us >= 0 else "")
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     rows: dict[tuple[str, int], int] = {}
     for span, row in _in_rows(party.spans):
@@ -57,21 +65,30 @@ def _in_rows(spans: tuple[Span, ...]) -> Iterator[tuple[Span, int]]:
         yield span, row
 
 
-def _arrows(events: list[Json]) -> Iterator[Json]:
-    """Yield an arrow for each sample, from where it was decoded last to the rank that got it."""
-    decoded: dict[int, Json] = {}
-    spans = sorted((each for each in events if each["ph"] == "X"), key=lambda each: each["ts"])
-    for event in spans:
+def _arrows(spans: Iterable[tuple[str, Json]]) -> Iterator[Json]:
+    """Yield an arrow for each sample that a rank got, from where it was last decoded before.
+
+    Each span has its job: ordinals are a job's, and come again in each epoch.
+    """
+    decoded: dict[tuple[str, int], Json] = {}
+    numbers = count()
+    for job, event in sorted(spans, key=lambda each: _end(each[1])):
+        samples = [(job, ordinal) for ordinal in event["args"]["samples"]]
         if event["name"] in FROM:
-            decoded |= dict.fromkeys(event["args"]["samples"], event)
-    for event in spans:
-        for ordinal in event["args"]["samples"] if event["name"] in TO else ():
-            if (begin := decoded.get(ordinal)) is None:
+            decoded |= dict.fromkeys(samples, event)
+        for sample in samples if event["name"] == TO else ():
+            if (begin := decoded.get(sample)) is None:
                 continue
-            same = {"name": "sample", "cat": "sample", "id": ordinal}
-            end_us = begin["ts"] + begin["dur"]
-            yield {"ph": "s", **same, "pid": begin["pid"], "tid": begin["tid"], "ts": end_us}
+            same = {"name": "sample", "cat": "sample", "id": next(numbers)}
+            # Inside of both spans, by which a viewer finds them.
+            left = max(begin["ts"], _end(begin) - 1)
+            yield {"ph": "s", **same, "pid": begin["pid"], "tid": begin["tid"], "ts": left}
             yield {
                 "ph": "f", "bp": "e", **same, "pid": event["pid"], "tid": event["tid"],
-                "ts": max(end_us, event["ts"]),
+                "ts": max(left, event["ts"]),
             }  # fmt: skip
+
+
+def _end(span: Json) -> int:
+    end: int = span["ts"] + span["dur"]
+    return end

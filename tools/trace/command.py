@@ -9,32 +9,24 @@ import click
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.trace_messages import MAX_TRACE_MS, StartTrace, TraceReport
 from ...balancer.server.tracing import GRACE_S
-from ...balancer.transport.keys import peer_keys
-from ..doctor.asking import asked_once
-from ..doctor.installation import find_role
+from ...balancer.transport.keys import PeerKeys
+from ..doctor.asking import asked_once, asking_options
 from .chrome import trace_events
 
 ANSWER_S = 5.0
 
 
 @click.command("trace")
-@click.argument("address", metavar="ADDRESS")
-@click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="A trainer's keys, made by counterpoise keygen.",
-)
+@asking_options
 @click.option(
     "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, MAX_TRACE_MS / 1000),
     help="Record for so long.",
 )  # fmt: skip
-@click.option("--job", default="", metavar="NAME", help="Only this job.  [default: all]")
 @click.option(
     "--out", default=Path("trace.json"), show_default=True,
     type=click.Path(dir_okay=False, path_type=Path), help="The file to write.",
 )  # fmt: skip
-def command(address: str, keys: Path | None, seconds: float, job: str, out: Path) -> int:
+def command(address: str, keys: PeerKeys | None, seconds: float, job: str, out: Path) -> int:
     """Record how samples go from probe to trainer at the balancer at ADDRESS, all on one clock.
 
     Open the file at https://ui.perfetto.dev, or in chrome://tracing. Exit status: 0, or 3 where no
@@ -44,9 +36,8 @@ def command(address: str, keys: Path | None, seconds: float, job: str, out: Path
     Example:
       counterpoise trace tcp://10.0.0.1:5555 --keys keys/trainer --seconds 10 --out trace.json
     """  # noqa: D301
-    own = peer_keys(keys, find_role(keys)) if keys else None
     question = StartTrace(round(1000 * seconds), round(MICROSECONDS * time.time()))
-    answer = asked_once(address, own, job, question, TraceReport, seconds + GRACE_S + ANSWER_S)
+    answer = asked_once(address, keys, job, question, TraceReport, seconds + GRACE_S + ANSWER_S)
     if isinstance(answer, str):
         click.echo(f"counterpoise: {address}: {answer}", err=True)
         return 3

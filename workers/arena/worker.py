@@ -22,8 +22,8 @@ from .sender import Sender
 class Worker:
     """This process as a worker; wrapper: torch's class for an exception that is sent.
 
-    work: where each worker adds up nanoseconds at work, and tasks that are done of this epoch: two
-    numbers in memory that the trainer sees, too; None: nobody asks.
+    work: where each worker adds up nanoseconds at work, and batches that it has made of this epoch:
+    two numbers in memory that the trainer sees, too; None: nobody asks.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Worker:
         place = 2 * self._number
         if self.work is not None and type(result) is tuple and type(result[0]) is int:
             self.work[place] += time.monotonic_ns() - self._began
-            self.work[place + 1] += 1
+            self.work[place + 1] += getattr(result[1], "empty", False) is not True  # an envelope
         elif self.work is not None:
             self.work[place + 1] = 0
 

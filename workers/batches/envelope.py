@@ -81,7 +81,7 @@ class Envelope(NamedTuple):
 
     A named tuple, since torch pins the members of those. number: of the batch in the sampler's
     order, -1 if nobody asks; reader: who made it; holes: the samples that it lacks; empty: there is
-    no batch to hand out; position: the reader's, packed, after the batch.
+    no batch to hand out; position: the reader's, packed, after the batch; samples: what it is of.
     """
 
     batch: Any
@@ -90,6 +90,7 @@ class Envelope(NamedTuple):
     holes: tuple[SkippedSample, ...] = ()
     empty: bool = False
     position: bytes | None = None
+    samples: int = 1
 
 
 def reader_number() -> int:

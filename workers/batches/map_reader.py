@@ -42,12 +42,13 @@ SEVERAL = -1
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """A dataset's samples for one batch, before they are collated."""
+    """A dataset's samples for one batch, before they are collated, and how many they are."""
 
     number: int
     found: Any
     holes: tuple[SkippedSample, ...] = ()
     empty: bool = False
+    samples: int = 1
 
 
 class MapReader(Dataset[Any]):
@@ -102,12 +103,12 @@ class MapReader(Dataset[Any]):
         self._expect(asked)
         if self._on_error == "raise":
             if self._loads_together:
-                return LoadedBatch(number, self._watched_together(indices))
-            return LoadedBatch(number, [self._watched(index) for index in indices])
+                return LoadedBatch(number, self._watched_together(indices), samples=len(indices))
+            return LoadedBatch(number, [self._watched(i) for i in indices], samples=len(indices))
         found = self._together(indices)
         samples = [each for each in found if not isinstance(each, SkippedSample)]
         holes = tuple(each for each in found if isinstance(each, SkippedSample))
-        return LoadedBatch(number, samples, holes, empty=bool(holes and not samples))
+        return LoadedBatch(number, samples, holes, bool(holes and not samples), len(samples))
 
     def __getitem__(self, asked: Any) -> LoadedBatch:
         """Load one sample, for a loader that makes no batches."""
@@ -130,7 +131,8 @@ class MapReader(Dataset[Any]):
         """Return the envelope of a batch."""
         batch = None if loaded.empty else self._collate_fn(loaded.found)
         position = self.position().pack() if self._carries else None
-        return Envelope(batch, loaded.number, reader_number(), loaded.holes, loaded.empty, position)
+        rest = loaded.holes, loaded.empty, position, loaded.samples
+        return Envelope(batch, loaded.number, reader_number(), *rest)
 
     def position(self) -> ReaderPosition:
         """Return the state of the dataset."""

@@ -180,7 +180,7 @@ class StreamReader(IterableDataset[Any]):
         if self._on_error != "raise":
             return self._collate_items(items)
         self._count(len(items))
-        return self._envelope(self._collate_fn(data))
+        return self._envelope(self._collate_fn(data), len(items))
 
     def _collate_items(self, items: list[Item]) -> Envelope:
         taken = sum(not item.last for item in items)
@@ -188,9 +188,9 @@ class StreamReader(IterableDataset[Any]):
         samples = [item.sample for item in items if item.found]
         holes = tuple(itertools.chain.from_iterable(item.holes for item in items))
         if not samples or (self._drop_last and self._ended):
-            return self._envelope(None, holes)._replace(empty=True)
+            return self._envelope(None, 0, holes)._replace(empty=True)
         batch = samples if self._batch_size is not None else samples[0]
-        return self._envelope(self._collate_fn(batch), holes)
+        return self._envelope(self._collate_fn(batch), len(samples), holes)
 
     def count(self, taken: int) -> None:
         """Note that items were taken from the iterator, by whoever does not collate them here."""
@@ -200,9 +200,10 @@ class StreamReader(IterableDataset[Any]):
         self.count(taken)
         self._ended = self._batch_size is not None and taken < self._batch_size
 
-    def _envelope(self, batch: Any, holes: tuple[Any, ...] = ()) -> Envelope:
+    def _envelope(self, batch: Any, samples: int, holes: tuple[Any, ...] = ()) -> Envelope:
         position = self.position().pack() if self._carries else None
-        return Envelope(batch, reader=reader_number(), holes=holes, position=position)
+        number = reader_number()
+        return Envelope(batch, reader=number, holes=holes, position=position, samples=samples)
 
     def position(self) -> ReaderPosition:
         """Return how far this reader is; what is the iterator is not stated twice."""

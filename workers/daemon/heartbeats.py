@@ -88,9 +88,10 @@ class WorkerActivity:
 
     def heartbeat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
         """Return the next heartbeat; `wall` is this machine's wall clock."""
+        cpu_ms = round(1000 * time.process_time())
         clock_us = round(wall * MICROSECONDS)
         work, hand = self.work_ms(now), self._work[-1]
-        return WorkerHeartbeat(name, incarnation, *work, clock_us, *hand, self.leaving)
+        return WorkerHeartbeat(name, incarnation, *work, clock_us, *hand, self.leaving, cpu_ms)
 
     def _seconds(self, now: float) -> tuple[float, float]:
         probe_s, decode_s, kind, since, _ = self._work

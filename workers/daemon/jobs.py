@@ -199,13 +199,7 @@ class JobsWorker:
         now = time.monotonic()
         if now > self._followed + LOOK_S:
             self._followed = now
-            for finder in self._finders:
-                self._follow(finder, now)
-            refusals = [each.refusal for each in self._finders]
-            if all(refusals):
-                raise ValueError(refusals[0])
-            if until_lost_s and now > max(each.heard_at for each in self._finders) + until_lost_s:
-                raise LostBalancerError(LOST % until_lost_s)
+            self._follow_all(now, until_lost_s)
         for key, session in list(self._sessions.items()):
             session.worker.now = max(now, session.worker.now)
             if (end := session.worker.look()) is not None and self._is_last(key, end):
@@ -215,6 +209,16 @@ class JobsWorker:
             self._work_on(hungry)
             return None
         return self._rest()
+
+    def _follow_all(self, now: float, until_lost_s: float | None) -> None:
+        """Follow the balancers; LostBalancerError, ValueError where none is left, as in `work`."""
+        for finder in self._finders:
+            self._follow(finder, now)
+        refusals = [each.refusal for each in self._finders]
+        if all(refusals):
+            raise ValueError(refusals[0])
+        if until_lost_s and now > max(each.heard_at for each in self._finders) + until_lost_s:
+            raise LostBalancerError(LOST % until_lost_s)
 
     def _is_last(self, key: str, end: str) -> bool:
         """Close a job that lets this worker go; return whether there is no other."""

@@ -16,10 +16,10 @@ from ..images.decode import is_image
 from ..media.files import is_media
 from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern
+from ..sources.file_patterns import Pattern, find_shards, texts
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
-from ..stores.finding import find_files
+from ..sources.urls import is_url, shown
 from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
@@ -62,8 +62,28 @@ class TarDataset(RecordDataset):
         self.open()
 
     def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
-        """Return the shards of a pattern, in order."""
-        return find_files(pattern, self.root)
+        """Return the files of a pattern, sorted, each once: paths, and StoreFiles for URLs.
+
+        A folder means its *.tar. With a root, URLs are refused unless this process was told which
+        ones jobs of others may name (`restrict_urls`). Raises what `find_shards` and `list_urls`
+        raise.
+        """
+        given = texts(pattern)
+        urls = [text for text in given if is_url(text)]
+        if not urls:
+            return find_shards(pattern, self.root)
+        from ..stores.allowed import are_restricted  # what is local does without
+        from ..stores.files import list_urls
+
+        if self.root is not None and not are_restricted():
+            raise ValueError(
+                f"{shown(urls[0])!r} is no path below the root {self.root}: URLs are read where "
+                "the process says which (counterpoise worker --allow-url PREFIX)"
+            )
+        local = [text for text in given if not is_url(text)]
+        stored = [file for url in urls for file in list_urls(url)]
+        ordered = sorted(dict.fromkeys(stored), key=lambda file: file.url)
+        return (*(find_shards(local, self.root) if local else ()), *ordered)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""

@@ -30,7 +30,7 @@ class WorkerStats(msgspec.Struct):
     """The counts of one worker; `since` is when it joined, times are the coordinator's.
 
     Counted are samples `probed`, `decoded` and `failed`, `nbytes` of payload, and milliseconds at
-    each work, `probe_ms` and `decode_ms`.
+    each work, `probe_ms` and `decode_ms`, and of CPU, `cpu_ms`.
 
     >>> stats = WorkerStats(since=0.0)
     >>> for second in range(100): stats.add(float(second), decoded=3)
@@ -44,7 +44,7 @@ class WorkerStats(msgspec.Struct):
     # Milliseconds for one sample lately, by kind of lease, where that is known.
     ms_each: dict[str, float] = msgspec.field(default_factory=dict)
     done: Counter[str] = msgspec.field(default_factory=Counter)
-    _before: tuple[int, int] | None = None
+    _before: dict[str, int] = msgspec.field(default_factory=dict)
     _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
 
     def add(self, now: float, **counts: int) -> None:
@@ -52,16 +52,16 @@ class WorkerStats(msgspec.Struct):
         self._mark(now)
         self.done.update(counts)
 
-    def record_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
-        """Record the total time that a worker has spent on each kind of work.
+    def record_work(self, now: float, probe_ms: int, decode_ms: int, cpu_ms: int) -> None:
+        """Record the total time that a worker has spent on each kind of work, and its CPU time.
 
         The time that it reports first is left out: it may have worked for another balancer.
         """
         self._mark(now)
-        if self._before is None:
-            self._before = probe_ms, decode_ms
-        self.done["probe_ms"] = probe_ms - self._before[0]
-        self.done["decode_ms"] = decode_ms - self._before[1]
+        told = {"probe_ms": probe_ms, "decode_ms": decode_ms, "cpu_ms": cpu_ms}
+        self._before = self._before or told
+        for name, total in told.items():
+            self.done[name] = total - self._before[name]
 
     def note_time(self, kind: str, each_us: int) -> None:
         """Note how long one sample takes; a negative time says that it is not known."""

@@ -14,7 +14,7 @@ from typing import Any
 from ...shapes import LayerCost, memory_of, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
-from ..stage_split import candidates, layer_based, parameter_based, profile_based
+from ..stage_split import candidates, even_stages, parameter_based, profile_based
 from .plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
 from .pricing import Pricer
 
@@ -71,7 +71,7 @@ def stages_to_try(
 def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
     stages = len(where)
     both = [layer.forward_ns + layer.backward_ns for layer in layers]
-    found = [partition(both, where), layer_based(layers, stages)]
+    found = [partition(both, where), even_stages(len(layers), stages)]
     if stages > 1 and keep:
         found += [parameter_based(layers, stages), profile_based(layers, stages)]
         found += candidates(layers, stages, keep=keep)

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
+from ..stage_split import even_stages
 from .layers import choices
 from .plan import EXACT_GPUS, BatchChoice, Job, JobPlan, ScheduleChoice
 from .pricing import Pricer
-from .programs import even_stages
 from .search import Found, Ranked, search
 
 # Beginnings of plans that are continued where there are more GPUs.
@@ -74,7 +74,7 @@ def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], obje
     ranked: list[Ranked] = sorted((one for f in found for one in f.best), key=lambda o: o.value)
     evaluated = sum(one.evaluated for one in found)
     least = min(one.bound for one in found)
-    return Found(tuple(ranked[:keep]), 0, evaluated, min([least, *(o.value for o in ranked[:1])]))
+    return Found(tuple(ranked[:keep]), evaluated, min([least, *(o.value for o in ranked[:1])]))
 
 
 def _missing(pricer: Pricer) -> str:
@@ -95,8 +95,9 @@ def _missing(pricer: Pricer) -> str:
                     least = plan, found
     if least is None:
         return (
-            f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: each replica needs "
-            "one; use fewer GPUs, more samples, or more pipeline stages"
+            f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: CP {job.cp} x TP "
+            f"({', '.join(map(str, job.tensor))}) x PP x DP have to, with a sample for each "
+            "replica; use other sizes of TP, fewer GPUs, or more samples"
         )
     plan, found = least
     rank, gb = int(np.argmax(found)), 1e9

@@ -26,16 +26,6 @@ def program_of(chosen: ScheduleChoice, pp: int, microbatches: int, encoder: Unit
     return units_program((Unit(pp=encoder.pp), Unit(pp=pp, vpp=chosen.chunks)), microbatches)
 
 
-def even_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """Return equal numbers of layers, one more for the first stages.
-
-    >>> even_stages(7, 3)
-    (3, 2, 2)
-    """
-    size, rest = divmod(layers, stages)
-    return (size + 1,) * rest + (size,) * (stages - rest)
-
-
 def most_held(row: Sequence[Pass]) -> int:
     """Return the most microbatches that a rank's copy of an encoder holds at a time."""
     held = peak = 0

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 import numpy as np
 
-from ...bubble_filling.filled_program import encoder_times, with_encoders
+from ...bubble_filling.filled_program import with_encoders
 from ...ir.program import Program
 from ...ir.registry import schedule
 from ...ir.typed_json import Whole, read_json_file
@@ -33,8 +33,10 @@ from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
 from ..orchestration.simulated import units_program
 from ..orchestration.units import Unit
 from ..stage_split import SplitPlan, StageLayers
+from .plan import Floats
 from .planner import PricedPlan
 from .pricing import Pricer
+from .programs import times_of
 
 Place = Literal["none", "first", "bubbles", "units"]
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -64,10 +66,9 @@ class UnitSection(_Section, frozen=True):
 
 
 class EncoderSection(_Section, frozen=True):
-    """Where the encoders are. `pieces`: the parts of a copy in the bubbles."""
+    """Where the encoders are."""
 
     placement: Place = "none"
-    pieces: Whole = 0
 
 
 class ScheduleSection(_Section, frozen=True):
@@ -149,7 +150,7 @@ class JobFile(_Section, frozen=True):
             return made
         loads = [self.microbatches[n % len(self.microbatches)] for n in range(microbatches)]
         costs = profile_costs(self.costs, loads)
-        return with_encoders(made, costs, encoder_times(costs, [self.encoders.pieces]))
+        return with_encoders(made, costs, [times_of(costs)])
 
 
 def read_job(path: str | Path) -> JobFile:
@@ -157,10 +158,12 @@ def read_job(path: str | Path) -> JobFile:
     return read_json_file(Path(path), JobFile)
 
 
-def read_stages(path: str | Path) -> SplitPlan:
-    """Return the split in a job's plan, or in the file of a planner of stages."""
-    kind = read_json_file(Path(path), dict[str, Any])
-    return read_job(path).split if "layout" in kind else read_json_file(Path(path), SplitPlan)
+def read_stages(plan: SplitPlan | str | Path) -> SplitPlan:
+    """Return a split, also the one in the file of a job's plan, or of a planner of stages."""
+    if isinstance(plan, SplitPlan):
+        return plan
+    kind = read_json_file(Path(plan), dict[str, Any])
+    return read_job(plan).split if "layout" in kind else read_json_file(Path(plan), SplitPlan)
 
 
 def dump_job(plan: JobFile) -> dict[str, Any]:
@@ -181,8 +184,6 @@ def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> J
     units = {"backbone": unit, "encoder": own} if own else {}
     loads = pricer.ordered_loads(plan)
     chunks = {"chunks": chosen.chunks} if chosen.name.startswith("interleaved") else {}
-    kinds = {slot.what.kind for slot in found.timeline.ranks[0]}
-    pieces = len([kind for kind in kinds if kind.startswith("EF")])
     return JobFile(
         1,
         LayoutSection(job.gpus, unit.dp, unit.tp, unit.pp, chosen.chunks, job.cp),
@@ -190,7 +191,7 @@ def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> J
         stages,
         cost_profile(pricer, found),
         Predicted(found.step_ns, found.memory_bytes, found.lost),
-        EncoderSection(cast(Place, plan.placement), pieces),
+        EncoderSection(cast(Place, plan.placement)),
         job.memory_bytes,
         {name: UnitSection(one.dp, one.pp, one.tp) for name, one in units.items()},
         balance,
@@ -200,22 +201,18 @@ def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> J
 
 def cost_profile(pricer: Pricer, found: PricedPlan) -> CostProfile:
     """Return what a plan assumes of passes, as a measured profile says it."""
-    rates, where, priced = pricer.stage_rates(found.plan)
-    names = tuple(pricer.job.amounts)
+    priced, names = pricer.priced(found.plan), tuple(pricer.job.amounts)
 
-    def functions(kind: str) -> tuple[CostFunction, ...]:
-        fixed, slopes = rates[kind]
-        rows = ({n: round(1000 * s) for n, s in zip(names, row, strict=True)} for row in slopes)
-        return tuple(
-            CostFunction(max(0, round(a)), {n: v for n, v in row.items() if v > 0})
-            for a, row in zip(fixed, rows, strict=True)
-        )
+    def function(row: Floats) -> CostFunction:
+        fixed, *rates = row.tolist()
+        slopes = {name: round(1000 * rate) for name, rate in zip(names, rates, strict=True)}
+        return CostFunction(max(0, round(fixed)), {n: v for n, v in slopes.items() if v > 0})
 
-    passes = {kind: functions(kind) for kind in rates}
-    passes["O"] = tuple(map(CostFunction, priced.optimizer_ns))
+    stages = pricer.stage_rates(found.plan)
+    passes = {kind: tuple(map(function, rows)) for kind, rows in stages.items()}
     return CostProfile(
-        placement=tuple(where),
-        passes=passes,
+        placement=priced.program.placement,
+        passes=passes | {"O": tuple(map(CostFunction, priced.optimizer_ns))},
         p2p_ns=int(np.max(priced.costs.p2p_ns)),
         collectives=dict(priced.costs.collective_ns),
         overlap=False,

@@ -17,6 +17,9 @@ Beginning = tuple[Any, ...]
 Choice = Callable[[Beginning], Iterable[Any]]
 # None: no plan that begins so is possible, or this plan is not.
 Bound = Callable[[Beginning], int | None]
+# Bound or value, depth, order of choices, whether it is a value, plan: among equals the deeper ones
+# come first, so that whole plans are found early.
+_Entry = tuple[int, int, int, bool, Beginning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,56 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plans, best first; `continued` beginnings were looked at, and plans `evaluated`.
+    """The best plans, best first; so many plans were `evaluated`.
 
     `bound`: no plan is better than this; the first one's value, where the search went to its end.
     """
 
     best: tuple[Ranked, ...]
-    continued: int
     evaluated: int
     bound: int
+
+
+class _Frontier:
+    """All beginnings and whole plans that were seen and not yet taken, as a heap."""
+
+    def __init__(self, choices: Sequence[Choice], evaluate: Bound, bound: Bound) -> None:
+        self.choices, self.evaluate, self.bound = choices, evaluate, bound
+        self.heap: list[_Entry] = [(0, 0, 0, False, ())]
+        self.number = self.continued = self.evaluated = 0
+
+    def proceed(self, least: int, at: int, chosen: Beginning, dive: int | None) -> None:
+        """Evaluate a whole plan, or add what a beginning is continued to."""
+        if len(chosen) == len(self.choices):
+            self._price(at, chosen)
+            return
+        self.continued += 1
+        following = self._longer(chosen, least)
+        for entry in following:
+            heapq.heappush(self.heap, entry)
+        if len(chosen) == dive:
+            while following and len(following[0][4]) < len(self.choices):
+                nearest = min(following)
+                following = self._longer(nearest[4], nearest[0])
+            if following:
+                self._price(at, min(following)[4])
+
+    def _longer(self, chosen: Beginning, least: int) -> list[_Entry]:
+        found = []
+        for one in self.choices[len(chosen)](chosen):
+            self.number += 1
+            following = (*chosen, one)
+            bounded = self.bound(following)
+            if bounded is not None:
+                entry = max(least, bounded), -len(following), self.number, False, following
+                found.append(entry)
+        return found
+
+    def _price(self, at: int, chosen: Beginning) -> None:
+        self.evaluated += 1
+        exact = self.evaluate(chosen)
+        if exact is not None:
+            heapq.heappush(self.heap, (exact, -len(chosen) - 1, at, True, chosen))
 
 
 def search(
@@ -67,56 +111,19 @@ def search(
     ([('a', 'y'), ('b', 'x')], 2)
     """
     apart = len(choices) if apart is None else apart
-    # (bound or value, depth, order of choices, whether it is a value, plan): among equals the
-    # deeper ones first, so that whole plans are found early.
-    heap: list[tuple[int, int, int, bool, Beginning]] = [(0, 0, 0, False, ())]
+    seen, least = _Frontier(choices, evaluate, bound), 0
     best: list[Ranked] = []
     kept: set[Beginning] = set()
-    number = continued = evaluated = 0
-
-    def longer(chosen: Beginning, least: int) -> list[tuple[int, int, int, bool, Beginning]]:
-        nonlocal number
-        found = []
-        for one in choices[len(chosen)](chosen):
-            number += 1
-            following = (*chosen, one)
-            bounded = bound(following)
-            if bounded is not None:
-                found.append((max(least, bounded), -len(following), number, False, following))
-        return found
-
-    def value_of(at: int, chosen: Beginning) -> None:
-        nonlocal evaluated
-        evaluated += 1
-        exact = evaluate(chosen)
-        if exact is not None:
-            heapq.heappush(heap, (exact, -len(chosen) - 1, at, True, chosen))
-
-    least = 0
-    while heap and len(best) < keep and (most is None or continued < most):
-        value, _, at, known, chosen = heapq.heappop(heap)
-        least = least if best else value
-        if len(chosen) >= apart and chosen[:apart] in kept:
+    while seen.heap and len(best) < keep:
+        is_over = most is not None and seen.continued >= most
+        value, _, at, is_value, chosen = heapq.heappop(seen.heap)
+        least = least if best or is_over else value
+        if chosen[:apart] in kept:
             continue
-        if known:
+        if is_value:
             best.append(Ranked(chosen, value))
             kept.add(chosen[:apart])
-        elif len(chosen) == len(choices):
-            value_of(at, chosen)
-        else:
-            continued += 1
-            following = longer(chosen, value)
-            for entry in following:
-                heapq.heappush(heap, entry)
-            if len(chosen) == dive:
-                while following and len(following[0][4]) < len(choices):
-                    nearest = min(following)
-                    following = longer(nearest[4], nearest[0])
-                if following:
-                    value_of(at, min(following)[4])
-        look(continued, evaluated)
-    for value, _, _, known, chosen in sorted(heap):
-        if known and len(best) < keep and chosen[:apart] not in kept:
-            best.append(Ranked(chosen, value))
-            kept.add(chosen[:apart])
-    return Found(tuple(best), continued, evaluated, least)
+        elif not is_over:
+            seen.proceed(value, at, chosen, dive)
+            look(seen.continued, seen.evaluated)
+    return Found(tuple(best), seen.evaluated, least)

@@ -29,8 +29,9 @@ from ...shapes import (
 from ...simulation.costs import Costs
 from ...simulation.simulator import node_times
 from ..orchestration.units import Unit, taken_in
+from ..stage_split import even_stages
 from .plan import ENCODER, BatchChoice, Floats, Ints, Job, JobPlan, StepLoads
-from .programs import even_stages, most_held, program_of, schedule_of, times_of
+from .programs import most_held, program_of, schedule_of, times_of
 
 T = TypeVar("T")
 # Of each rank the ns for gradients, and for the optimizer.
@@ -268,10 +269,8 @@ class Simulated:
         pair = times.forward, times.backward
         return [loads[at] for at in self.job.arrange(plan.batch.ordering, max(where) + 1, *pair)]
 
-    def stage_rates(
-        self, plan: JobPlan
-    ) -> tuple[dict[str, tuple[Floats, Floats]], Sequence[int], Priced]:
-        """Return fixed ns and ns by resource of each kind's stages, their ranks, and the step.
+    def stage_rates(self, plan: JobPlan) -> dict[str, Floats]:
+        """Return ns of each kind's stages (stages, 1 + resources): fixed ones, then by resource.
 
         Passes of ranks (S, T, and pieces of encoders) are not linear in this sense: their means are
         what is fixed.
@@ -281,27 +280,20 @@ class Simulated:
         if own is not None:
             front, share = self._unit_layout(plan, own), plan.unit.dp / own.dp
             parts.insert(0, (ENCODER, front, front.stages, (), share))
-        rows: list[tuple[Any, Any]] = []
+        rows: list[LayerTable] = []
         for part, like, stages, policy, share in parts:
             fixed, rates = self._rates(part, like)
             every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
-            summed = _by_stage(LayerTable(*every), stages, policy)
-            rows.append((np.asarray(summed.forward), np.asarray(summed.backward)))
-        found = {kind: np.concatenate([pair[at] for pair in rows]) for at, kind in enumerate("FB")}
-        priced = self.priced(plan)
+            rows.append(_by_stage(LayerTable(*every), stages, policy))
+        forward, backward, weight, *_ = map(np.concatenate, zip(*rows, strict=True))
+        found: dict[str, Any] = {"F": forward, "B": backward}
         if plan.schedule.is_split:
-            fixed, rates = self._rates(parts[-1][0], layout)
-            every = np.concatenate((fixed[:, :, None], rates), axis=2)
-            found["W"] = _by_stage(LayerTable(*every), plan.stages, ()).weight
-            found["I"] = found["B"] - found["W"]
-        tables = {k: t for k, t in priced.costs.pass_ns.items() if k[0] in "STE"}
-        for kind, table in tables.items():
-            mean = np.asarray(table, np.float64).mean(axis=1, keepdims=True)
-            found[kind] = np.concatenate(
-                (mean, np.zeros((len(mean), len(self.job.amounts)))), axis=1
-            )
-        split = {kind: (row[:, 0], row[:, 1:]) for kind, row in found.items()}
-        return split, self._joined(plan)[1], priced
+            found |= {"W": weight, "I": backward - weight}
+        for kind, table in self.priced(plan).costs.pass_ns.items():
+            if kind[0] in "STE":
+                mean = np.asarray(table, np.float64).mean(axis=1, keepdims=True)
+                found[kind] = np.pad(mean, ((0, 0), (0, len(self.job.amounts))))
+        return found
 
     def _costs(self, plan: JobPlan, times: LayerTable, where: Sequence[int], copies: bool) -> Costs:
         inputs = times.backward - times.weight

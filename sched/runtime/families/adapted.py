@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.program import Program
 from ...ir.registry import schedules
-from ...planners.stage_split import SplitPlan, read_split, split_of
+from ...planners.job.schema import read_stages
+from ...planners.stage_split import SplitPlan, split_of
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
@@ -90,7 +91,7 @@ class Adapted:
         model on the meta device a small one of its class is compared, or that of a config that is
         given as `check`. Raises ValueError as `split` does.
         """
-        plan = _read(plan)
+        plan = read_stages(plan)
         if self.is_meta and check is not False:
             self._check_small(check, words=words, head=head)
             check = False
@@ -180,7 +181,7 @@ class Adapted:
         _refuse_without_encoder(program, pictures, mesh)
         kinds = {item.kind for row in program.ranks for item in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
-        plan = self.plan(program.stages) if plan is None else _read(plan)
+        plan = self.plan(program.stages) if plan is None else read_stages(plan)
         stages = self.split(plan, words=words, head=head, check=check)
         numbers = program.stages_of(seat) if seat < ranks else ()
         modules = self.modules(plan, words=words, head=head)
@@ -356,10 +357,6 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
     found: Tensor = x + module(extras["position_ids"])
     return found
-
-
-def _read(plan: SplitPlan | str | Path) -> SplitPlan:
-    return plan if isinstance(plan, SplitPlan) else read_split(plan)
 
 
 def _size(module: nn.Module) -> int:

@@ -57,7 +57,7 @@ def split(
     >>> [list(stage.state_dict()) for stage in split(model, split_of((1, 2)), layers="")]
     [['0.weight', '0.bias'], ['2.weight', '2.bias']]
     """
-    plan = plan if isinstance(plan, SplitPlan) else read_stages(plan)
+    plan = read_stages(plan)
     names = _layer_names(model, [layers] if isinstance(layers, str) else layers, (*first, *last))
     if len(names) != plan.layers:
         raise ValueError(

@@ -139,11 +139,13 @@ def test_what_workers_have_done_is_counted_with_its_time(cluster):
 
 def test_a_heartbeat_reports_time_at_work_and_the_clock(cluster):
     cluster.coordinator.diagnostics.wall_ahead_s = 1000.0
-    cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 5000, 6000))  # worked for another balancer
-    beat = WorkerHeartbeat("a", 0, 5700, 6200, 1_001_000_000 - 40_000)
+    cluster.send(
+        b"heartbeat.a", WorkerHeartbeat("a", 0, 5000, 6000, cpu_ms=9000)
+    )  # worked for another balancer
+    beat = WorkerHeartbeat("a", 0, 5700, 6200, 1_001_000_000 - 40_000, cpu_ms=9300)
     cluster.send(b"heartbeat.a", beat, after_s=1.0)
     seen = note(cluster.look(), "a")
-    assert (seen.recent_probe_ms, seen.recent_decode_ms) == (700, 200)
+    assert (seen.recent_probe_ms, seen.recent_decode_ms, seen.recent_cpu_ms) == (700, 200, 300)
     assert (seen.ahead_us, seen.last_message_ms) == (-40_000, 0)
 
 
@@ -215,7 +217,7 @@ def test_the_answer_is_bounded_whatever_the_peers_say(cluster):
 def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
     most = (1 << 63) - 1
     for told in (most, -most):
-        beat = WorkerHeartbeat("a", 0, told, -told, told)
+        beat = WorkerHeartbeat("a", 0, told, -told, told, cpu_ms=-told)
         cluster.send(b"heartbeat.a", beat, after_s=3.0)
         cluster.send(b"r0", Ping(1, told))
         seen = cluster.look()

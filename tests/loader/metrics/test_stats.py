@@ -142,7 +142,7 @@ def test_waits_are_apart_from_starts_and_training():
     stats.start()
     for _ in range(3):  # asked at 1, 5 and 9, returned at 4, 7 and 10
         stats.wait()
-        stats.take_plain(torch.zeros(2, 3), 2, has_holes=False)
+        stats.take_plain(torch.zeros(2, 3), 2)
     found = stats.summary()
     assert (found["start_seconds"], found["wait_seconds"], found["train_seconds"]) == (3, 3, 3)
     assert found["wait_share"] == 0.5
@@ -157,7 +157,7 @@ def test_time_between_iterations_is_nobodys():
     for _ in range(2):
         stats.start()
         stats.wait()
-        stats.take_plain(0, 1, has_holes=False)
+        stats.take_plain(0, 1)
         stats.end()  # looks at the clock, to save
     found = stats.summary()
     assert (found["start_seconds"], found["train_seconds"]) == (2, 0)

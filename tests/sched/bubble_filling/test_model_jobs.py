@@ -1,6 +1,7 @@
 """Jobs of any model: its language model costs what `sched.shapes` says, to the ns and byte."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,9 @@ from counterpoise.sched.bubble_filling.encoder_plans import host_step, plans
 from counterpoise.sched.bubble_filling.presets import model_setup
 from counterpoise.sched.bubble_filling.setup import total_ns
 from counterpoise.sched.shapes import (
+    Amounts,
+    Device,
+    Model,
     ParallelLayout,
     layer_costs,
     read_device,
@@ -23,28 +27,36 @@ MODELS = {
 }
 
 
+def filling_costs_what_shapes_say(
+    model: Model, device: Device, layout: ParallelLayout, amounts: Amounts
+) -> None:
+    """Check the step and the memory of a language model, one equal stage on each rank."""
+    language = model.only(model.language.name)
+    layout = replace(
+        layout, stages=(len(model.language.layers) // layout.pp,) * layout.pp, zero=1,
+        # What filling leaves out: the vocabulary, what the loader holds, senders that wait.
+        spread_vocabulary=True, prefetch=0, overlap=True,
+    )  # fmt: skip
+    host = host_step(model_setup(model, device, layout, amounts))
+    expected = step(language, device, layout, amounts)
+    ends = time(language, device, layout, amounts).reduce_ns
+    whole = expected.timeline.makespan_ns + max(ends)
+    assert host.timeline.makespan_ns == pytest.approx(whole, abs=2)
+    assert host.timeline.peak_bytes == expected.memory_bytes
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_language_model_costs_what_shapes_say(seed: int) -> None:
     draw = random.Random(seed)
     name = draw.choice(list(MODELS))
     model, device = read_model(name), read_device(draw.choice(["a100", "h100", "b200"]))
     pp = draw.choice(MODELS[name])
-    language = model.only(model.language.name)
     layout = ParallelLayout(
         tp=draw.choice([1, 2, 8]), pp=pp, dp=draw.choice([1, 3, 16]),
-        microbatches=draw.choice([pp, 4 * pp]), stages=(len(model.language.layers) // pp,) * pp,
-        recompute=draw.choice(["none", "all"]),
-        # What filling leaves out: the vocabulary, what the loader holds, senders that wait.
-        spread_vocabulary=True, prefetch=0, overlap=True,
+        microbatches=draw.choice([pp, 4 * pp]), recompute=draw.choice(["none", "all"]),
     )  # fmt: skip
     amounts = model.amounts(tiles=draw.randint(1, 9), tokens=draw.choice([1024, 4096]))
-    host = host_step(model_setup(model, device, layout, amounts))
-    expected = step(language, device, layout, amounts)
-    ends = time(language, device, layout, amounts).reduce_ns
-    assert host.timeline.makespan_ns == pytest.approx(
-        expected.timeline.makespan_ns + max(ends), abs=2
-    )
-    assert host.timeline.peak_bytes == expected.memory_bytes
+    filling_costs_what_shapes_say(model, device, layout, amounts)
 
 
 def test_encoders_layers_cost_what_shapes_say() -> None:

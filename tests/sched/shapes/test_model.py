@@ -210,6 +210,9 @@ def test_models_and_devices_are_read_by_name_or_file(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "'mamba' is not known"),
         ({}, "with hidden_size, intermediate_size, num_hidden_layers"),
         ({"model_type": "gemma2", "hidden_size": 8}, "needs num_hidden_layers"),
+        ({"model_type": "llama", "num_key_value_heads": 3}, "32 heads are no multiple of"),
+        ({"model_type": "llama", "head_dim": "x"}, "needs head_dim, a whole number"),
+        ({"model_type": "clip", "image_size": 8, "patch_size": 9}, "9 is above image_size 8"),
         ({"model_type": "llama", "hidden_size": 100, "num_attention_heads": 3}, "no multiple of 3"),
         (
             {"model_type": "llava", "vision_config": {"model_type": "swin"}},
@@ -255,7 +258,12 @@ def test_stages_must_hold_all_layers() -> None:
 def test_a_config_with_values_of_other_types_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     base = {"model_type": "vit", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    for bad in ({"patch_size": 0}, {"image_size": {}}, {"architectures": 3}):
-        path.write_text(json.dumps(base | bad))
-        with pytest.raises(ValueError, match=r"config.json is no config.json, a field has"):
+    needed, other = (
+        "config.json: vit needs {}, a whole",
+        "config.json is no config.json, a field has",
+    )
+    for name, bad in {"patch_size": 0, "image_size": {}, "architectures": 3}.items():
+        path.write_text(json.dumps(base | {name: bad}))
+        words = other if name == "architectures" else needed.format(name)
+        with pytest.raises(ValueError, match=words):
             read_model(str(path))

@@ -28,6 +28,7 @@ WORKER = WorkerStatus(
     fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, leases=2, probed=500,
     decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100,
     recent_decoded=300, recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000,
+    recent_cpu_ms=12_000,
     ahead_us=200, transport="inline: the loader was given a balancer's address",
 )  # fmt: skip
 WAITS = TrainerStatus(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.sched.planners.stage_split import BASELINES, read_split
+from counterpoise.sched.planners.job.schema import read_stages
+from counterpoise.sched.planners.stage_split import BASELINES
 from counterpoise.sched.runtime.units.layout import Units
 from counterpoise.tools.plan.command import command
 
@@ -255,10 +256,10 @@ def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
     assert (units.backbone.tp, units.encoder.tp) == (2, 1)
     assert units.processes == report["gpus"]
     report = run("partition", *PAIR, "--out", str(cut))
-    assert [one.layers for one in read_split(cut).stages] == report["layers_per_stage"]
+    assert [one.layers for one in read_stages(cut).stages] == report["layers_per_stage"]
     large = ("--model", "internvit-6b+llama3-70b", "--tp", "4", "--dp", "2", "--pp", "8")
     report = run("recompute", *large, "--memory-gb", "60", "--out", str(policy))
-    assert [list(one.recompute) for one in read_split(policy).stages] == [
+    assert [list(one.recompute) for one in read_stages(policy).stages] == [
         one["recompute"] for one in report["stages"]
     ]
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def refused(*arguments: str) -> str:
-    with pytest.raises(ValueError, match=r"\w") as found:
+    with pytest.raises((ValueError, click.BadParameter), match=r"\w") as found:
         CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
     message = str(found.value)
     assert "\n" not in message
@@ -148,6 +149,10 @@ def test_too_little_memory_names_the_rank_and_what_is_missing(data: Path) -> Non
     ("more", "words"),
     [
         (("--cp", "3"), "2 GPUs do not divide into CP 3"),
+        (("--tp", "16"), "CP 1 x TP (16) x PP x DP have to"),
+        (("--out", "nowhere/job.json"), "nowhere/job.json cannot be written"),
+        (("--gpus", "0"), "0 is not in the range"),
+        (("--seed", "-1"), "-1 is not in the range"),
         (("--tp", "x"), "--tp got 'x'"),
         (("--memory-gb", "0"), "--memory-gb 0.0"),
         (("--device", "z900"), "z900"),
@@ -164,6 +169,33 @@ def test_an_unknown_architecture_says_which_fields_it_needs(data: Path, tmp_path
         "job", "--config", str(config), "--gpus", "8", "--global-batch", "8", "--data", str(data)
     )
     assert "hidden_size" in message
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([], "have no rows"),
+        ([0, 0], "none of 8 samples has any tokens"),
+        ([10**12, 5], "16,777,216 are the most"),
+        ([[1, 2]], "column 'tokens' has shape (1, 2)"),
+        ([-5, 5], "cost 'tokens' is -5"),
+    ],
+)
+def test_data_that_cannot_be_planned_are_refused(
+    tokens: list[Any], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "costs.npz"
+    found = np.array(tokens, np.int64)
+    np.savez(path, tokens=found, tiles=np.ones(len(found), np.int64))
+    assert words in refused(*JOB, "--data", str(path))
+    path.write_bytes(b"PK\x03\x04")
+    assert "costs.npz cannot be read" in refused(*JOB, "--data", str(path))
+
+
+def test_a_batch_need_not_divide(data: Path) -> None:
+    report = run(*JOB, "--data", str(data), "--global-batch", "7", "--memory-gb", "300")
+    assert report["batch"] == 7
+    assert report["step_s"] > 0
 
 
 def test_data_without_what_the_model_counts_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.units import (
+    OrchestrationProblem,
+    Unit,
+    memory_of,
+)
 from counterpoise.sched.planners.recompute import (
     Policy,
     exact_policies,
@@ -22,6 +27,7 @@ from counterpoise.sched.planners.recompute import (
 from counterpoise.sched.planners.stage_split import step_timer
 from counterpoise.sched.shapes import (
     DEVICES,
+    Amounts,
     Device,
     Model,
     ParallelLayout,
@@ -30,6 +36,7 @@ from counterpoise.sched.shapes import (
     Vocabulary,
     layer_costs,
     memory,
+    partition,
     read_device,
     read_model,
     step,
@@ -42,6 +49,7 @@ from counterpoise.tools.analyze.model.pipelines import (
     simulate_schedule,
 )
 from counterpoise.tools.plan.command import command
+from tests.sched.bubble_filling.test_model_jobs import filling_costs_what_shapes_say
 
 NAME, TILES, TOKENS, MICROBATCHES = "internvit-6b+internlm2-20b", 9, 4096, 32
 JOB = ("--model", NAME, "--device", "a100", "--tp", "8", "--pp", "4", "--dp", "4")
@@ -76,13 +84,32 @@ def test_one_job_is_priced_alike_by_all_commands() -> None:
     assert max(found.memory_bytes) / 1e9 == row["memory_gb"]
     assert peak_bytes(machine, TILES, TOKENS) == max(found.memory_bytes)
 
-    # `orchestrate` gives encoder and backbone GPUs of their own: the same layers, added up.
-    encoder, backbone = modules_of(model, device, amounts)
+    modules_cost_what_shapes_say(model, device, layout, amounts)
+    filling_costs_what_shapes_say(model, device, layout, amounts)
+
+
+def modules_cost_what_shapes_say(
+    model: Model, device: Device, layout: ParallelLayout, amounts: Amounts
+) -> None:
+    """Check `plan orchestrate`'s modules, which have GPUs of their own: the same layers, added up.
+
+    It divides a whole module by TP, which leaves a copy of each vector, and takes equal layers, so
+    its bytes are those of shapes for a stage on one GPU, a backward's working set apart.
+    """
+    modules = modules_of(model, device, amounts)
+    encoder, backbone = modules
     layers = layer_costs(model, device, layout, amounts)
     for module, kind in ((encoder, "encoder"), (backbone, "language")):
         own = [one for one in layers if one.kind == kind]
-        assert module.forward_ns[8] == sum(one.forward_ns for one in own)
-        assert module.backward_ns[8] == sum(one.backward_ns for one in own)
+        assert module.forward_ns[layout.tp] == sum(one.forward_ns for one in own)
+        assert module.backward_ns[layout.tp] == sum(one.backward_ns for one in own)
+    problem = OrchestrationProblem(modules, 64, 4 * layout.dp, 2**50)
+    found = memory_of(problem, (Unit(dp=layout.dp), Unit(dp=layout.dp)))
+    # 1F1B over two stages: the encoder keeps two microbatches, the language model one.
+    cut = tuple(module.layers for module in modules)
+    both = ParallelLayout(pp=2, dp=layout.dp, microbatches=4, stages=cut, prefetch=0)
+    expected = memory(model, device, both, amounts)
+    assert found == tuple(one.total - one.working for one in expected)
 
 
 LAYER = TransformerLayer(256, 640, 3, 128, causal=True)
@@ -127,8 +154,22 @@ def random_layout(seed: int) -> tuple[ParallelLayout, dict[str, int]]:
     return layout, SMALL.amounts(tiles=draw.randint(0, 9), tokens=draw.randint(1, 900))
 
 
+def analysis_costs_what_shapes_say(layout: ParallelLayout, amounts: Amounts) -> None:
+    """Check `analyze`, which recomputes nothing and splits the layers for 4,096 tokens."""
+    device = DEVICES["h200"]
+    layout = replace(layout, recompute="none", stages=())
+    typical = SMALL.amounts(tokens=4096, token_pairs=4096**2, tiles=3)
+    layers = layer_costs(SMALL, device, layout, typical)
+    both = [one.forward_ns + one.backward_ns for one in layers]
+    cut = replace(layout, stages=partition(both, layout.placement))
+    machine = PipelineMachine(SMALL, device, layout, 10**12, tiles=3)
+    found = simulate_schedule(layout.schedule, machine, [amounts] * layout.microbatches)
+    expected = step(SMALL, device, cut, amounts)
+    assert (found.total_ns, found.memory_bytes) == (expected.total_ns, expected.memory_bytes)
+
+
 def test_random_layouts_are_priced_alike() -> None:
-    """Formula, simulation, the recomputation planner and the timer of splits: 200 layouts."""
+    """All five planners, formula and simulation, where they model the same: 200 layouts."""
     device: Device = DEVICES["h200"]
     planned = 0
     for seed in range(200):
@@ -138,6 +179,14 @@ def test_random_layouts_are_priced_alike() -> None:
         assert found.memory_bytes == sizes
         layers = layer_costs(SMALL, device, layout, amounts)
         assert step_timer(layers, device, layout)(layout.stages) == found.total_ns
+        if layout.sequence_parallel and layout.cp == 1:
+            modules_cost_what_shapes_say(SMALL, device, layout, amounts)
+        if layout.schedule == "1f1b" and amounts["tiles"]:
+            equal = replace(layout, pp=seed % 2 * 3 + 2, stages=(), recompute="none")
+            if layout.recompute == "all":
+                equal = replace(equal, recompute="all")
+            filling_costs_what_shapes_say(SMALL, device, equal, amounts)
+        analysis_costs_what_shapes_say(layout, amounts)
         stages = time(SMALL, device, layout, amounts).stages
         assert sum(one.forward_ns for one in stages) == sum(one.forward_ns for one in layers)
         if layout.vpp == 1:

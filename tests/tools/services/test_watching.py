@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.tools.trace.test_chrome import check_trace
 
 pytest.importorskip("prometheus_client")
 pytestmark = pytest.mark.slow
@@ -152,7 +153,9 @@ def traced(address, path, seconds):
     """Return a trace's events, and the names of what each party did."""
     done = run("trace", address, "--seconds", str(seconds), "--out", str(path))
     assert "3 parties" in done.stdout
-    events = json.loads(path.read_text())["traceEvents"]
+    trace = json.loads(path.read_text())
+    check_trace(trace)
+    events = trace["traceEvents"]
     names = {each["pid"]: set() for each in events}
     for each in events:
         if each["ph"] == "X":

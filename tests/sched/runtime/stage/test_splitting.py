@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoise.sched.planners.job.schema import read_stages
 from counterpoise.sched.planners.recompute import Stage, Trial, plan_recompute, savings
-from counterpoise.sched.planners.stage_split import SplitPlan, dump_split, read_split, split_of
+from counterpoise.sched.planners.stage_split import SplitPlan, dump_split, split_of
 from counterpoise.sched.runtime import split
 from tests.sched.saved_tensors import saved_bytes
 
@@ -144,7 +145,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"stages": [{"stage": 0, "first_layer": 1, "layers": 2}]}))
     with pytest.raises(ValueError, match="begins with layer 1; stage 0 and layer 0 come next"):
-        read_split(path)
+        read_stages(path)
     with pytest.raises(ValueError, match="has 2 layers and recomputes"):
         split_of((2,), [(2,)])
     assert SplitPlan(split_of((2,)).stages).layers == 2

@@ -1,0 +1,106 @@
+"""A root, what lies outside of it, and a watch on what the interpreter opens and executes."""
+
+import contextlib
+import functools
+import io
+import os
+import sys
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.sources.registry import open_source
+
+PLAN = PlanConfig(1, 1, 1, ("tokens",), (None,))
+EXECUTING = {
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "socket.connect",
+}
+
+
+class Watch:
+    """What the interpreter does while it is on, by its audit events."""
+
+    def __init__(self):
+        self.thread = None
+        self.opened = []
+        self.executed = []
+        sys.addaudithook(self._hear)
+
+    def __enter__(self):
+        self.opened.clear()
+        self.executed.clear()
+        self.thread = threading.get_ident()
+        return self
+
+    def __exit__(self, *_):
+        self.thread = None
+
+    def _hear(self, event, arguments):
+        if self.thread != threading.get_ident():
+            return
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            self.opened.append(Path(os.fsdecode(arguments[0])).resolve())
+        elif event in EXECUTING:
+            self.executed.append((event, arguments))
+
+
+WATCH = Watch()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A root with a shard, a link that leaves it, and a shard and a secret beside it."""
+    open_once()
+    folder = tmp_path / "root"
+    for name in ("root", "outside"):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name / "a.tar", {"0.txt": b"hello", "0.cls": b"1"})
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "passwd.tar").symlink_to("/etc/passwd")
+    return folder
+
+
+@functools.cache
+def open_once():
+    """Open some data: modules, and what is installed, are read once in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_shard(root / "a.tar", {"0.txt": b"hello"})
+        (root / "a.jsonl").write_text('{"text": "a"}')
+        for source in ("tar", "jsonl"):
+            served = handler(root)
+            served.open(job(source=source, pattern=[f"a.{source}"]))
+            served.source.load(0)
+        with contextlib.suppress(ValueError):
+            handler(root).open(job(pattern=["http://127.0.0.1:1/a.tar"]))
+
+
+def write_shard(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def job(**source):
+    told = {"source": "tar", "pattern": ["a.tar"], "transform": None, **source}
+    return to_json(JobSpec(PLAN, source=told))
+
+
+def handler(root):
+    return SourceHandler(None, (), 0, local=False, build=lambda told: open_source(told, root))
