@@ -53,7 +53,7 @@ def video(
             stream.width, stream.height, stream.pix_fmt = width, height, pixels
             stream.codec_context.options = codec_options or {}
             if turned:
-                if not hasattr(stream.codec_context, "set_display_rotation"):
+                if not hasattr(stream, "set_display_rotation"):
                     pytest.skip("this PyAV reads the rotation of videos, but writes none")
                 stream.set_display_rotation(turned)
             if times_ms is not None:
