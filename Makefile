@@ -1,12 +1,25 @@
-# Every target makes what it needs: a new clone needs only Python 3.11, make, gcc and git.
+# Every target makes what it needs: a new clone needs only Python 3.11 to 3.13, make, gcc and git.
+# make test PYTHON=python3.13 tests under another Python, DEPENDENCIES=oldest (or newest) with the
+# versions of tests/frameworks/oldest.txt: each in an environment of its own, as .venv-3.13.
 PYTHON ?= python3
-VENV := .venv
+DEPENDENCIES ?=
+CONSTRAINTS := $(if $(DEPENDENCIES),tests/frameworks/$(DEPENDENCIES).txt)
+VERSION_OF = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv$(if $(filter file,$(origin PYTHON)),,-$(or $(VERSION_OF),$(error \
+	there is no $(PYTHON): install that Python or name another)))$(addprefix -,$(DEPENDENCIES))
+# The oldest are tried without frameworks: `make test-frameworks` has the oldest of those.
+EXTRAS := $(if $(filter oldest,$(DEPENDENCIES)),test,dev)
+TORCH := $(if $(DEPENDENCIES),torch -c $(CONSTRAINTS),torch==2.13.0)
 BIN := $(VENV)/bin
 # What a user installs, and what tests, lint and benches need besides
 CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
-# Where torch comes from besides PyPI: its build without CUDA, unless there is an NVIDIA driver
-TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
+# Where torch comes from besides PyPI: its build without CUDA, a tenth of PyPI's, unless there is an
+# NVIDIA driver, or the index cannot be reached (pip would ask it for minutes).
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,$(shell $(PYTHON) -c \
+	'from urllib.request import urlopen as o; o("$(CPU_INDEX)/torch/", timeout=5); print("$(CPU_INDEX)")' \
+	2>/dev/null))
 KERNELS := $(VENV)/.kernels
 KERNEL_FOLDERS := balancer/planning/kernels sched/bubble_filling/kernels
 # Three processes on two cores: tests of processes wait as much as they compute.
@@ -20,7 +33,7 @@ PAGES := README.md AGENTS.md CONTRIBUTING.md CHANGELOG.md $(wildcard skills/*/re
 	$(filter-out docs/reference/api.md docs/reference/cli.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types size bench docs notebooks clean
+.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks constraints dist lint types size bench docs notebooks clean
 demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
@@ -80,22 +93,33 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	touch $@
 
 # All cases under the newest accelerate, transformers and lightning (`make test` runs a few of them)
-# and under the oldest, with torchtitan and megatron-core; then the oldest and the newest torch and
-# numpy. Each in an environment of its own (5 GB each: PyPI's torch brings CUDA); other Pythons are
-# only checked by vermin.
+# and under the oldest, with torchtitan and megatron-core, in an environment of its own.
 FRAMEWORKS ?= $(VENV)/frameworks
-FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
-test-frameworks: $(STAMP) $(KERNELS) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
+test-frameworks: $(STAMP) $(KERNELS) $(FRAMEWORKS)/.installed
 	$(BIN)/pytest -m '' tests/frameworks
-	$(FRAMEWORKS)/oldest-adapters/bin/pytest -m '' tests/frameworks
-	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
-	$(FRAMEWORKS)/oldest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
-	$(FRAMEWORKS)/newest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/bin/pytest -m '' tests/frameworks
 
-$(FRAMEWORKS)/%/.installed: tests/frameworks/%.txt pyproject.toml
+$(FRAMEWORKS)/.installed: tests/frameworks/oldest-adapters.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -q -e . -r $<
 	touch $@
+
+# The oldest and the newest of what pyproject.toml allows, for DEPENDENCIES=oldest or newest. What
+# only tests use is not held back.
+COMPILE := uv pip compile -q --upgrade --no-annotate --python-version 3.11 pyproject.toml \
+	--custom-compile-command 'make constraints'
+constraints: $(STAMP)
+	$(BIN)/$(COMPILE) $(addprefix --extra ,media metrics parquet ray stores) \
+		--resolution lowest-direct -o tests/frameworks/oldest.txt
+	$(BIN)/$(COMPILE) --extra dev --universal -o tests/frameworks/newest.txt
+
+# The files of a release in dist/, checked, and the wheel tried where nothing else is installed.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	PYTHONPATH=$(VENV)/typing $(BIN)/python -P -m tests.release dist/*.whl
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -138,23 +162,23 @@ notebooks: $(KERNELS)
 # torch first, by its exact version: a range would let pip take a build for another device. Named
 # again with the rest: where pip has to go back, it takes a newer torch than the one installed.
 # What builds the kernels is installed here and not in a build environment, which pip would make
-# anew each time; -qq: an index that cannot be reached is no more than slow.
+# anew each time.
 # The folder typing/ gives mypy the package under its own name, and `tests` and `benchmarks` to
 # import.
-$(CORE): pyproject.toml
+$(CORE): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch==2.13.0 \
+	$(BIN)/pip install -q $(addprefix --extra-index-url ,$(TORCH_INDEX)) $(TORCH) \
 		'cython>=3.1' 'setuptools>=77'
-	$(BIN)/pip install -q --no-build-isolation torch==2.13.0 -e .
+	$(BIN)/pip install -q --no-build-isolation $(TORCH) -e .
 	touch $@ $(KERNELS)
 
 $(STAMP): $(CORE)
-	$(BIN)/pip install -q --no-build-isolation torch==2.13.0 -e '.[dev]'
+	$(BIN)/pip install -q --no-build-isolation $(TORCH) -e '.[$(EXTRAS)]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
 	ln -sfn ../../tests $(VENV)/typing/tests
 	ln -sfn ../../benchmarks $(VENV)/typing/benchmarks
 	touch $@ $(KERNELS)
 
 clean:
-	rm -rf $(VENV) build $(addsuffix /compiled.c,$(KERNEL_FOLDERS)) $(addsuffix /compiled.*.so,$(KERNEL_FOLDERS))
+	rm -rf $(VENV) .editable build dist $(addsuffix /compiled.c,$(KERNEL_FOLDERS)) $(addsuffix /compiled.*.so,$(KERNEL_FOLDERS))
 	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Finds the packages and compiles the kernels, neither of which pyproject.toml can express.
+"""Finds the packages, compiles the kernels, and installs checkouts: what pyproject.toml cannot say.
 
 The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, of the
 sources that it includes; without a C compiler the package is installed without extensions.
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.editable_wheel import editable_wheel
 
 FOLDERS = ("balancer", "loader", "sched", "tools", "workers")
 KERNELS = ("balancer/planning/kernels", "sched/bubble_filling/kernels")
@@ -30,10 +31,28 @@ def extension(folder: str) -> Extension:
     )
 
 
+class EditableByLink(editable_wheel):
+    """Installs with `-e` by a folder in which a link gives the checkout the package's name.
+
+    setuptools would install a finder, which type checkers do not read. They read folders of a .pth.
+    """
+
+    def _select_strategy(self, name: str, *_: str) -> object:
+        # private in setuptools: where it is gone, this file still makes wheels
+        from setuptools.command.editable_wheel import _StaticPth
+
+        folder = Path(".editable")
+        folder.mkdir(exist_ok=True)
+        (folder / "counterpoise").unlink(missing_ok=True)
+        (folder / "counterpoise").symlink_to("..")
+        return _StaticPth(self.distribution, name, [folder])
+
+
 found = find_packages(include=[*FOLDERS, *(f"{folder}.*" for folder in FOLDERS)])
 # setuptools leaves this file out of the wheel only if it is told the file's name
 setup(
     packages=["counterpoise", *(f"counterpoise.{name}" for name in found)],
     ext_modules=[extension(folder) for folder in KERNELS],
+    cmdclass={"editable_wheel": EditableByLink},
     script_name="setup.py",
 )

@@ -11,10 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 import counterpoise
 from tests.imports import FOLDERS, modules, package_of
 
+LONG = pytest.mark.long
 NOT_SOURCE = {"docs", "build"}
 # What `counterpoise demo --pipeline` runs.
 EXAMPLE = "examples/train_vlm.py"
@@ -84,7 +86,7 @@ def test_the_wheel_holds_compiled_kernels(shipped: set[str]) -> None:
     )
 
 
-@pytest.mark.long
+@LONG
 def test_without_a_compiler_a_wheel_is_built_and_runs(source: Path, tmp_path: Path) -> None:
     wheel = built(source, tmp_path, CC="false")
     assert not [name for name in files_of(wheel) if name.endswith(".so")]
@@ -169,24 +171,34 @@ REVEALED = {
 WRONG = [16, 17, 18, 19]
 
 
-@pytest.fixture(scope="session")
-def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a program beside a folder in which the wheel is installed."""
+@pytest.fixture(scope="session", params=["installed", pytest.param("editable", marks=LONG)])
+def program(
+    request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a program beside an environment `venv` in which nothing but the package is."""
     folder = tmp_path_factory.mktemp("types")
-    zipfile.ZipFile(wheel).extractall(folder / "installed")
+    call("-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    (site,) = folder.glob("venv/lib/python*/site-packages")
+    if request.param == "installed":
+        made = request.getfixturevalue("wheel")
+    else:
+        # what `pip install -e` calls; checkers need no kernels
+        hook = f"from setuptools.build_meta import build_editable; build_editable({str(folder)!r})"
+        call("-c", hook, cwd=source.parent / "copy", CC="false")
+        (made,) = folder.glob("*.whl")
+    zipfile.ZipFile(made).extractall(site)
     (folder / "program.py").write_text(PROGRAM)
     return folder / "program.py"
 
 
-def test_mypy_sees_the_types_of_an_installed_wheel(program: Path) -> None:
-    # without site-packages: torch's types are not needed to see ours, and take long to read
+def test_mypy_sees_the_types_of_the_package(program: Path) -> None:
+    # torch is not in the environment: its types are not needed to see ours, and take long to read
     command = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent"]
-    command += ["--no-site-packages", "--ignore-missing-imports", "--hide-error-codes"]
+    command += ["--python-executable", "venv/bin/python", "--ignore-missing-imports"]
     done = subprocess.run(
-        [*command, "--cache-dir", str(program.parent / "cache"), str(program)],
+        [*command, "--hide-error-codes", "--cache-dir", "cache", "program.py"],
         capture_output=True,
         text=True,
-        env={**os.environ, "MYPYPATH": str(program.parent / "installed")},
         cwd=program.parent,
     )
     said = re.findall(r"program.py:(\d+): (note|error): (.*)", done.stdout)
@@ -195,12 +207,16 @@ def test_mypy_sees_the_types_of_an_installed_wheel(program: Path) -> None:
     assert [int(line) for line, kind, _ in said if kind == "error"] == WRONG
 
 
-@pytest.mark.long
-def test_pyright_sees_the_types_of_an_installed_wheel(program: Path) -> None:
-    settings = {"extraPaths": ["installed"], "include": ["program.py"]}
-    (program.parent / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=program.parent)
+@LONG
+def test_pyright_sees_the_types_of_the_package(program: Path) -> None:
+    python = program.parent / "venv" / "bin" / "python"
+    # with torch, whose DataLoader's arguments have our types in them
+    (site,) = program.parent.glob("venv/lib/python*/site-packages")
+    (site / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", str(python)]
+    done = subprocess.run(
+        [*command, "program.py"], capture_output=True, text=True, cwd=program.parent
+    )
     found = json.loads(done.stdout)["generalDiagnostics"]
     lines = [each["range"]["start"]["line"] + 1 for each in found]
     notes = {n: each["message"] for n, each in zip(lines, found, strict=True) if n not in WRONG}

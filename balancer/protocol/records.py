@@ -96,5 +96,5 @@ def _inner(kind: Any, name: str) -> Any:
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
-# pyproject.toml has the same one; `counterpoise.__version__` is this.
+# The one place of the version: pyproject.toml reads it here, `counterpoise.__version__` is this.
 VERSION = "0.1.0"

@@ -78,15 +78,18 @@ def _at(page: str) -> str:
     return Path(page).stem.lower().replace("-", "_")
 
 
-def _reader(page: str) -> Path:
+def reader_of(page: str) -> Path:
     """Return the file of what a page's reader has; it need not exist."""
     return Path(__file__).with_name("readers") / f"{_at(page)}.py"
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of tar shards with as many samples as README's step takes, and a few more."""
-    folder = tmp_path_factory.mktemp("data") / "shards"
+    return few_shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+def few_shards(folder: Path) -> Path:
+    """Make a folder of tar shards with as many samples as README's step takes, and a few more."""
     folder.mkdir()
     with tarfile.open(folder / "few-0.tar", "w") as tar:
         for number in range(SAMPLES):
@@ -106,10 +109,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _program(page: str) -> str:
+def program_of(page: str) -> str:
     """Return a program that runs a page's blocks; a traceback names the page and the line."""
     lines = ["page = {'__name__': 'page'}"]
-    if _reader(page).exists():
+    if reader_of(page).exists():
         lines = [f"from tests.docs.readers import {_at(page)}", f"page = vars({_at(page)})"]
     # the guard that every script with workers needs; the reader's names stay importable for them
     lines.append("if __name__ == '__main__':")
@@ -126,14 +129,14 @@ def _program(page: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> None:
     (tmp_path / "shards").symlink_to(shards)
-    (tmp_path / "page.py").write_text(_program(page))
+    (tmp_path / "page.py").write_text(program_of(page))
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run([sys.executable, "page.py"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 def test_readers_are_given_nothing_of_ours() -> None:
-    readers = [_reader(page) for page in PAGES if _reader(page).exists()]
+    readers = [reader_of(page) for page in PAGES if reader_of(page).exists()]
     assert readers
     for reader in readers:
         assert not [name for _, name, _ in imported(reader) if name.split(".")[0] == "counterpoise"]

@@ -15,6 +15,7 @@ receives it in the first of them, and sends it in those that are its receiver's 
 process gets it once: a channel has as many groups as receivers, one or several or none.
 """
 
+import inspect
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -307,8 +308,13 @@ def make_groups(
 
     `pipelines`: the global ranks of every pipeline, one for each data-parallel index and lane.
     `communicators`: the pipeline's ranks on each. `sharers`: the sets of its ranks that have
-    parameters in common. Ranks of one communicator or set are in the same lanes.
+    parameters in common. Ranks of one communicator or set are in the same lanes. RuntimeError where
+    torch cannot make groups of ranks in a given order.
     """
+    if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+        raise RuntimeError(
+            f"a pipeline needs torch 2.12 or newer, this is {torch.__version__}: update torch"
+        )
     refuse_one_connection(device)
     timeout = timedelta(seconds=deadline_s)
     cuda = device.type == "cuda"

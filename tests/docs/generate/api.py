@@ -207,7 +207,9 @@ def _annotation(hint: Any) -> Any:
     if hint is inspect.Parameter.empty:
         return hint
     text = hint if isinstance(hint, str) else inspect.formatannotation(hint)
-    return _Plain(re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])|~", "", text))
+    plain = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])|~", "", text)
+    # newer numpys print NDArray[...] as it was written
+    return _Plain(re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]", r"NDArray[\1]", plain))
 
 
 def _default(value: Any) -> Any:

@@ -97,7 +97,7 @@ def test_options_of_the_other_form_are_refused(
 
 
 def test_the_example_is_the_one_of_the_checkout(root: Path) -> None:
-    assert example() == root / "examples" / "train_vlm.py"
+    assert example().resolve() == root / "examples" / "train_vlm.py"
 
 
 STEPS = """

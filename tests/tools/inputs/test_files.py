@@ -93,7 +93,7 @@ TABLES: dict[str, tuple[bytes, str]] = {
     "text2.npz": (zipped(tokens=saved(OK), key=npy(described("'<U500000000'"))), "column 'key' ca"),
     "nested.npz": (headed("(" * 4000 + ")" * 4000), "column 'tokens' cannot be read"),
     "braces.npz": (headed("{" * 9000), "column 'tokens' cannot be read"),
-    "types.npz": (headed(described("[" * 200 + "]" * 200)), "Cannot parse header"),
+    "types.npz": (headed(described("[" * 200 + "]" * 200)), "column 'tokens' cannot be read"),
     "signs.npz": (headed("-" * 9000 + "1"), "column 'tokens' cannot be read (MemoryError"),
     "long.npz": (headed(described() + " " * 50000), "Header info length (50058) is large"),
     "code.npz": (headed("__import__('os').getpid()"), "malformed node"),

@@ -38,7 +38,7 @@ def test_processes_see_it(method: str) -> None:
     process.start()
     assert process.exitcode is None
     event.set()
-    process.join(30)
+    process.join(120)
     assert process.exitcode == 0
 
 
