@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import counterpoise as cp
 from counterpoise.tools.cli import main
 from tests.browser import Browser
 from tests.browser import chromium as chromium
+from tests.tools.trial import kinds
 
 from .checking import faults_of
 
@@ -48,8 +50,29 @@ def fill(folder: Path) -> Path:
     return folder / "page.html"
 
 
+def trial(folder: Path) -> Path:
+    loader = f"{Path(kinds.__file__)}:make_loader"
+    _run("try", loader, "--seconds", 1, "--html", folder / "page.html")
+    return folder / "page.html"
+
+
+def report(folder: Path) -> Path:
+    lengths = [1 + n * n % 97 for n in range(256)]
+    loader = cp.DataLoader(
+        [[length] for length in lengths], shuffle=True, collate_fn=list, keep_stats=True,
+        balance=cp.Balance(budgets={"tokens": 2048}, samples_per_step=64),
+        cost={"tokens": lengths}, virtual_ranks=8,
+    )  # fmt: skip
+    for _ in loader.steps():
+        pass
+    loader.report(html=folder / "page.html")
+    return folder / "page.html"
+
+
 # `schedule show` and the demo's pipeline have the page of compare.
-PAGES: Mapping[str, Callable[[Path], Path]] = {"analyze": analyze, "schedule compare": compare}
+PAGES: Mapping[str, Callable[[Path], Path]] = {
+    "analyze": analyze, "report": report, "schedule compare": compare, "try": trial,
+}  # fmt: skip
 LONG: Mapping[str, Callable[[Path], Path]] = {"schedule fill": fill}
 BROKEN = """<!doctype html><meta name="color-scheme" content="light dark"><style>
 td { overflow-wrap: anywhere } #grey { color: #999 } #cut { overflow: hidden; width: 40px }
