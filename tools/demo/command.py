@@ -100,6 +100,7 @@ def command(
         settings = replace(settings, data=made)
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
+    source_of(settings.data, make_transform(settings))  # an error of the data stands alone
     with live_progress() as progress:
         report = {name: _run(name, settings, progress) for name in RUNS}
     emit(report, as_json, _table(report))
