@@ -83,6 +83,11 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
         return f"A stream's samples come as they come: no step is planned. {_speed(report)}", []
     if not costs["vary"]:
         return f"Balance cannot gain: {costs['found']}. {_speed(report)}", []
+    if not costs["recognised"]:
+        return (
+            f"A step cannot be foretold: {costs['work']}. If you know how a batch's cost follows "
+            f'from its samples, say it by costs and Balance("auto", work=...). {_speed(report)}'
+        ), []
     if "torch" in failed:
         return f"torch's DataLoader cannot run: {failed['torch']}", []
     if "auto" in failed:

@@ -2,8 +2,10 @@
 
 Microbatches of the same sample several times say how large one of the shortest, of the longest and
 of samples between is; one that mixes the shortest with the longest says how sizes add up: to the
-mean of both (packed), or to the size of the longer (padded). This needs no common unit: samples may
-be text and batches tokens. A size that is the same in all of them is no cost.
+mean of both (packed), or to the size of the longer (padded). Two that are nearly as large as each
+other must give no more than the larger: pictures that are padded in height and in width do. This
+needs no common unit: samples may be text and batches tokens. A size that is the same in all of them
+is no cost.
 
 What each resource is follows from the sizes alone.
 """
@@ -11,7 +13,7 @@ What each resource is follows from the sizes alone.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,8 @@ class Mixed:
     """The sizes that a field of the batches has.
 
     alike: in microbatches of one sample again and again; mixed: (of one, of another, of both mixed)
-    with the share of the first; drawn: whether the same samples have another size next time.
+    with the share of the first; close: the same of samples that cost nearly the same; drawn:
+    whether the same samples have another size next time.
     """
 
     field: SampleField
@@ -36,6 +39,7 @@ class Mixed:
     mixed: Sequence[tuple[int, int, int]]
     share: float
     drawn: bool
+    close: Sequence[tuple[int, int, int]] = ()
 
     @property
     def work(self) -> Recognised:
@@ -46,6 +50,8 @@ class Mixed:
         'padded'
         >>> Mixed(field, (2, 8), [(2, 8, 5)], 0.5, False).work
         'packed'
+        >>> Mixed(field, (2, 8), [(2, 8, 8)], 0.5, False, close=[(7, 8, 12)]).work
+        'unrecognised'
         """
         if self.drawn:
             return "unrecognised"
@@ -55,6 +61,8 @@ class Mixed:
         unit = math.gcd(*sizes)
         # Microbatches of one sample add up to whatever it is.
         kinds = {self._of(*each, unit) for each in self.mixed} - {"constant"} or {"packed"}
+        if "padded" in kinds and any(both > max(one, other) for one, other, both in self.close):
+            return "unrecognised"
         return kinds.pop() if len(kinds) == 1 else "unrecognised"
 
     def _of(self, one: int, other: int, both: int, unit: int) -> Recognised:
@@ -208,25 +216,33 @@ def recognise_work(
     count = max(1, min(batch_size, MOST_COLLATED))
     # Alike: batches of one sample many times, which show what its size becomes; pairs: two samples
     # that differ, which show whether the shorter is filled up.
-    alike = sorted({k for each in costs.values() for k in _spread(each)} | _strided(costs))
     pairs = list(dict.fromkeys(pair for each in costs.values() for pair in _pairs(each)))
-    seen = _collated(_Collating(some, collate_fn), alike, pairs, count)
+    close = list(dict.fromkeys(pair for each in costs.values() for pair in _close(each)))
+    shown = {k for each in costs.values() for k in _spread(each)} | _strided(costs)
+    alike = sorted(shown | {k for pair in close for k in pair})
+    seen = _collated(_Collating(some, collate_fn), alike, pairs, close, count)
     ordered = {name: [each[k] for k in alike] for name, each in costs.items()}
     return recognised(found, seen, ordered, count)
 
 
 def _collated(
-    collate: _Collating, alike: list[int], pairs: list[tuple[int, int]], count: int
+    collate: _Collating,
+    alike: list[int],
+    pairs: list[tuple[int, int]],
+    close: list[tuple[int, int]],
+    count: int,
 ) -> list[Mixed]:
     """Return the sizes of all fields of the batches, in microbatches of `count` samples."""
     half = count // 2
     batches = [collate([k] * count) for k in alike]
     # One sample a batch: nothing is beside it, and only what never varies can be told apart.
-    mixed = pairs if half else []
+    mixed = [*pairs, *close] if half else []
     batches += [collate([one] * half + [two] * (count - half)) for one, two in mixed]
     batches += [collate([k] * count, seed=1) for k in alike[:1] + alike[-1:]]
     fields = [field for field in find_fields(batches, count) if field.kind != "bytes"]
-    return [_seen(field, batches, alike, mixed, half / count) for field in fields]
+    seen = [_seen(field, batches, alike, mixed, half / count) for field in fields]
+    ends = len(pairs) if half else 0
+    return [replace(each, mixed=each.mixed[:ends], close=each.mixed[ends:]) for each in seen]
 
 
 def _seen(
@@ -265,6 +281,13 @@ def _pairs(costs: list[int]) -> Iterator[tuple[int, int]]:
     found = list(_spread(costs))
     yield found[0], found[-1]
     yield found[_PARTS // 2], found[-1]
+
+
+def _close(costs: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of samples that cost nearly the same: the two longest, and two in the middle."""
+    order = sorted(range(len(costs)), key=costs.__getitem__)
+    for last in sorted({len(order) - 1, len(order) // 2} - {0}):
+        yield order[last - 1], order[last]
 
 
 def _copy(sample: Any) -> Any:

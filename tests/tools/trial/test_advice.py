@@ -29,7 +29,13 @@ def report(
         "steps": steps,
         "forecast": {"time": time},
         "other_plans": {FREE: free},
-        "costs": {"vary": True, "found": "tokens", "only_loading_shows": False},
+        "costs": {
+            "vary": True,
+            "found": "tokens",
+            "work": "",
+            "recognised": True,
+            "only_loading_shows": False,
+        },
         "broken": {"count": 0},
         **more,
     }
@@ -81,7 +87,7 @@ def test_a_slower_balanced_loader_takes_its_gain_away() -> None:
 
 
 def test_costs_that_only_loading_shows_are_said_where_balance_is_recommended() -> None:
-    costs = {"vary": True, "found": "tokens", "only_loading_shows": True}
+    costs = {**report(0.8)["costs"], "only_loading_shows": True}
     assert advised(report(0.8, costs=costs))[2][0].startswith("a length column")
     assert advised(report(0.99, costs=costs))[2] == []
 
@@ -146,3 +152,11 @@ def test_turns_go_to_and_fro_and_broken_samples_are_left_out_from_where_they_end
     for one in both:
         # 8 samples a batch, a batch a second
         assert {turn.rate for turn in one.turns} == {8.0}
+
+
+def test_work_that_was_not_recognised_foretells_nothing() -> None:
+    costs = {"vary": True, "work": "pixels not recognised, planned as adding up"}
+    costs |= {"recognised": False, "only_loading_shows": False}
+    said, last, _ = advised(report(0.5, costs=costs))
+    assert said.startswith("A step cannot be foretold: pixels not recognised")
+    assert "balance" not in last

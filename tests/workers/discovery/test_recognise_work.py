@@ -130,6 +130,19 @@ def test_images_are_padded_to_the_largest_and_boxes_add_up() -> None:
     assert (work.padded, work.packed) == (("image",), ("boxes",))
 
 
+def test_pictures_that_are_padded_in_height_and_in_width_are_not_count_times_largest() -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"image": torch.zeros(3, *rng.integers(8, 64, 2).tolist())} for _ in range(64)]
+
+    def pad_both(batch: list[Any]) -> Any:
+        high, wide = (max(each["image"].shape[axis] for each in batch) for axis in (1, 2))
+        return {"image": torch.zeros(len(batch), 3, high, wide)}
+
+    work = recognise_work(find_costs(samples), samples, pad_both, 4)
+    assert work.padded == ()
+    assert len(work.unrecognised) == 1
+
+
 def test_one_huge_sample_is_told_apart_from_a_sum() -> None:
     samples = samples_of("one sample larger than all others together")
     assert _work(samples, padding()).padded == ("tokens",)
