@@ -280,5 +280,8 @@ def _check_end(video: _Video, last: Any, at: Fraction) -> None:
 def _upright(frame: Any, height: int, width: int, turns: int) -> np.ndarray[Any, Any]:
     """Return a frame as uint8 (height, width, 3)."""
     wide, high = (height, width) if turns % 2 else (width, height)
-    rgb = frame.reformat(width=wide, height=high, format="rgb24", interpolation="BICUBIC")
+    av = library("av", "decoding video")
+    # A pool of threads (from PyAV 17 on) does not live on in a forked worker, which then hangs.
+    alone = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+    rgb = frame.reformat(width=wide, height=high, format="rgb24", interpolation="BICUBIC", **alone)
     return np.rot90(rgb.to_ndarray(), turns)
