@@ -20,7 +20,6 @@ from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import (
     FIRST,
     FoundSource,
-    FoundWork,
     find_costs,
     hold_first,
     recognise_work,
@@ -97,15 +96,17 @@ def answer(question: Question) -> Answer:
 def _found(question: Question) -> tuple[Choice, Int64, int]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
-    found = find_costs(samples)
+    found, unknown = find_costs(samples), tuple[str, ...]()
     if said_work(question.terms.balance) is None:
         work = recognise_work(found, samples, question.collate, question.terms.batch_size)
         found = found.as_batched(work)
-        padded, said = work.padded, work.describe()
+        padded, unknown, said = work.padded, work.unrecognised, work.describe()
     else:
         padded, said = padded_if_said(question.terms.balance, found.resources), ""
     said_costs = found.describe() if found.work else "nothing in the samples varies in size"
-    choice = Choice(found.to_dict(), found.resources, padded, bool(found.work), said_costs, said)
+    choice = Choice(
+        found.to_dict(), found.resources, padded, bool(found.work), said_costs, said, unknown
+    )  # fmt: skip
     rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
     is_held = bool(found.resources) and FoundSource(question.dataset, found, None).decode_first
     return choice, np.array(rows, dtype=np.int64), _mean_bytes(samples) if is_held else 0
@@ -127,12 +128,14 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
     varying = {name: column for name, column in columns.items() if np.ptp(column)}
-    padded, said = padded_if_said(question.terms.balance, names), ""
+    padded, unknown, said = padded_if_said(question.terms.balance, names), tuple[str, ...](), ""
     if samples and varying and not is_said:
         first = {name: column[: len(samples)] for name, column in varying.items()}
-        padded, said = work_of_columns(first, samples, question.collate, question.terms.batch_size)
+        padded, unknown, said = work_of_columns(
+            first, samples, question.collate, question.terms.batch_size
+        )
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
-    choice = Choice(None, names, padded, bool(varying), words, said)
+    choice = Choice(None, names, padded, bool(varying), words, said, unknown)
     return choice, rows, _mean_bytes(samples) if is_held else 0
 
 
@@ -222,8 +225,8 @@ def work_of_columns(
     samples: Sequence[Any],
     collate: Callable[[list[Any]], Any],
     batch_size: int,
-) -> tuple[tuple[str, ...], str]:
-    """Return which costs are padded, and in words how batches hold each.
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Return the costs that are padded, those not recognised, and in words how batches hold each.
 
     columns: the costs of the samples by name, (n,) each.
     """
@@ -232,7 +235,21 @@ def work_of_columns(
     measured = [found.measure(sample) for sample in samples]
     like = {name: _like(column, measured) for name, column in columns.items()}
     padded = tuple(name for name in columns if like[name] in work.padded)
-    return padded, _said(list(columns), like, work)
+    constant = [name for name in columns if like[name] in work.constant]
+    unknown = tuple(
+        name
+        for name in columns
+        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
+    )
+    added = [name for name in columns if name not in (*padded, *constant, *unknown)]
+    kinds = (
+        (padded, "padded"),
+        (added, "add up"),
+        (constant, "the same in every batch: planned as adding up"),
+        (unknown, "not recognised in the batches: planned as adding up"),
+    )
+    said = "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)
+    return padded, unknown, said
 
 
 def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
@@ -243,22 +260,3 @@ def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
         if column[top] and other[top] and (column * other[top] == other * column[top]).all():
             return name
     return ""
-
-
-def _said(names: Sequence[str], like: Mapping[str, str], work: FoundWork) -> str:
-    """Return in words how batches hold the costs of some names."""
-    padded = [name for name in names if like[name] in work.padded]
-    constant = [name for name in names if like[name] in work.constant]
-    unknown = [
-        name
-        for name in names
-        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
-    ]
-    added = [name for name in names if name not in (*padded, *constant, *unknown)]
-    kinds = (
-        (padded, "padded"),
-        (added, "add up"),
-        (constant, "the same in every batch: planned as adding up"),
-        (unknown, "not recognised in the batches: planned as adding up"),
-    )
-    return "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)

@@ -26,8 +26,9 @@ class Choice:
     """The costs and the work that were found; `to_json` and `from_json` are inverses.
 
     costs: FoundCosts as JSON values, None where the data say by themselves what samples cost.
-    resources: the costs' names. padded: those of which a microbatch costs count x largest. varies:
-    False where all samples cost alike. costs_said, work_said: both in words.
+    resources: the costs' names. padded: those of which a microbatch costs count x largest.
+    unrecognised: those of which it was not seen, planned as sums. varies: False where all samples
+    cost alike. costs_said, work_said: both in words.
 
     >>> choice = Choice(None, ("tokens",), ("tokens",))
     >>> Choice.from_json(choice.to_json()) == choice
@@ -40,6 +41,7 @@ class Choice:
     varies: bool = True
     costs_said: str = ""
     work_said: str = ""
+    unrecognised: tuple[str, ...] = ()
 
     @property
     def found(self) -> FoundCosts | None:

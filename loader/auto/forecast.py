@@ -132,11 +132,12 @@ def start_line(
         # In one unit, random order's step: where batches are padded, ranks may wait a larger share
         # of a step that is much shorter, and still wait less.
         works, waits = told.time * (1 - told.waiting), told.time * told.waiting
+        sums = f"if {' and '.join(choice.unrecognised)} add up, " if choice.unrecognised else ""
         parts.append(
-            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait {waits:.2f} "
-            f"instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest microbatch "
-            f"{told.largest:,} {told.resource} instead of {told.largest_random:,} (forecast from "
-            f"{told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
+            f"{sums}step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
+            f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
+            f"microbatch {told.largest:,} {told.resource} instead of {told.largest_random:,} "
+            f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
         )
     if not choice.varies:
         parts.append(f"microbatches of {batch_size} in the reference order")

@@ -169,14 +169,14 @@ def _head(job: str, history: History, last: StatusReport) -> Iterator[Text]:
     worst = max(waits, key=lambda ranks: waits[ranks], default="")
     exposed = f"exposed wait {waits[worst]:.0%} (ranks {worst})" if waits else "exposed wait -"
     limit = f" of {last.budget_bytes / 1e6:,.0f}" if 0 < last.budget_bytes < 2**50 else ""
-    yield _line(f"job {printable(job)}   {_place(last)}   [bold]{exposed}[/]   {_rate(last)}")
+    yield _line(f"job {printable(job)}   {_place(last)}   [bold]{exposed}[/]")
     held = f"{last.held_bytes / 1e6:,.0f}{limit} MB"
     yield _line(
         f"workers {last.workers} ({last.lost} lost)   leases {last.leases} ({last.expired} expired)"
         f"   buffer {held}   holes {last.holes}"
     )
-    if last.waiting:
-        yield _line(f"waits for {printable(last.waiting)}")
+    waiting = f"   waits for {printable(last.waiting)}" if last.waiting else ""
+    yield _line(f"{_rate(last)}{waiting}")
 
 
 def _table(title: str, *columns: tuple[str, int]) -> Table:

@@ -176,7 +176,7 @@ def _report(
             "found": "" if found is None else found.choice.costs_said,
             "work": "" if found is None else found.choice.work_said,
             "vary": found is not None and found.choice.varies,
-            "recognised": found is None or "not recognised" not in found.choice.work_said,
+            "recognised": found is None or not found.choice.unrecognised,
             "only_loading_shows": found is not None and found.loads,
         },
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},

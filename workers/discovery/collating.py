@@ -284,10 +284,16 @@ def _pairs(costs: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _close(costs: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of samples that cost nearly the same: the two longest, and two in the middle."""
+    """Yield pairs of samples that cost nearly the same, but not the same: the longest, and others.
+
+    Of pictures whose heights and widths differ one hardly ever fits into the other then.
+    """
     order = sorted(range(len(costs)), key=costs.__getitem__)
-    for last in sorted({len(order) - 1, len(order) // 2} - {0}):
-        yield order[last - 1], order[last]
+    last = len(order) - 1
+    for place in (last * part // _PARTS for part in range(_PARTS, 0, -2)):
+        less = next((k for k in range(place, -1, -1) if costs[order[k]] < costs[order[place]]), -1)
+        if less >= 0:
+            yield order[less], order[place]
 
 
 def _copy(sample: Any) -> Any:

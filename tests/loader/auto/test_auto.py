@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -232,3 +233,9 @@ def test_what_stays_out_is_said_at_the_start_and_not_again(said: Any) -> None:
         data.Texts(67), balance=Balance("auto", accumulate=2), virtual_ranks=2, drop_last=True
     )
     assert len(flat(numbers(dropped))) == 64
+
+
+def test_costs_whose_sums_were_not_seen_are_foretold_on_condition(said: Any) -> None:
+    loader = make(data.Pictures(240), collate_fn=data.pad_both, virtual_ranks=4)
+    next(iter(loader))
+    assert re.search(r"not recognised.*; if \S+ add up, step 0\.\d\d of random order's", line(said))

@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 
-from tests.loader.auto.auto_data import Broken, SomeBroken, Texts, join, pad
+from tests.loader.auto.auto_data import (
+    Broken,
+    Pictures,
+    SomeBroken,
+    Texts,
+    join,
+    pad,
+    pad_both,
+)
 
 COUNT = 240
 
@@ -34,6 +42,7 @@ class Odd(Texts):
         return {"words": ["w"] * self.length(index), "thing": object()}
 
 
+pictures: Any = Pictures(COUNT)
 long: Any = Texts(1024)
 texts: Any = Texts(COUNT)
 locked: Any = Locked(COUNT)
@@ -89,4 +98,4 @@ def _in_random_order(lengths: list[int], width: int) -> Any:
     return order[: len(order) // width * width].reshape(-1, width)
 
 
-__all__ = ["join", "pad"]
+__all__ = ["join", "pad", "pad_both"]

@@ -133,3 +133,10 @@ def test_broken_samples_are_counted_and_named(capsys: Any) -> None:
     assert set(report["broken"]["named"].values()) == {"it is torn"}
     assert report["paste"][-1].endswith('balance="auto", on_error="skip")')
     run_pasted(report)
+
+
+def test_pictures_padded_in_two_directions_are_foretold_nothing(capsys: Any) -> None:
+    report = tried(capsys, f"{HERE}:pictures", "--collate", f"{HERE}:pad_both")
+    assert not report["costs"]["recognised"]
+    assert report["verdict"].startswith("A step cannot be foretold")
+    assert not [line for line in report["paste"] if "balance" in line]
