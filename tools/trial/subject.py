@@ -104,15 +104,7 @@ def open_subject(
     given = {"batch_size": batch_size, "num_workers": workers}
     given = {name: value for name, value in given.items() if value is not None}
     subject = _with(subject, **given)
-    if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
-        raise UnusableDataError(f"{source} is empty: give a data set with samples")
-    method = start_method(subject.settings.get("multiprocessing_context"))
-    if subject.settings["num_workers"] and method != "fork" and (why := why_unpicklable(subject)):
-        raise UnusableDataError(
-            f"{source} cannot be pickled ({why}), and torch's workers and ours would start clean "
-            f"({method}): open files and locks when a sample is first read, or give "
-            "multiprocessing_context='fork'"
-        )
+    _refuse_unusable(subject)
     if subject.is_stream:
         left = {n: v for n, v in subject.settings.items() if n not in ("shuffle", "sampler")}
         subject = replace(subject, settings=left)
@@ -121,6 +113,19 @@ def open_subject(
         return replace(_with(subject, collate_fn=found), setup=(*subject.setup, *lines))
     is_found = "collate_fn" in subject.settings or subject.is_stream
     return subject if is_found else _with_collate(subject)
+
+
+def _refuse_unusable(subject: Subject) -> None:
+    """Raise UnusableDataError for no samples, and for what workers that start clean cannot get."""
+    if hasattr(subject.dataset, "__len__") and len(subject.dataset) == 0:
+        raise UnusableDataError(f"{subject.name} is empty: give a data set with samples")
+    method = start_method(subject.settings.get("multiprocessing_context"))
+    if subject.settings["num_workers"] and method != "fork" and (why := why_unpicklable(subject)):
+        raise UnusableDataError(
+            f"{subject.name} cannot be pickled ({why}), and torch's workers and ours would start "
+            f"clean ({method}): open files and locks when a sample is first read, or give "
+            "multiprocessing_context='fork'"
+        )
 
 
 def _with(subject: Subject, **settings: Any) -> Subject:

@@ -15,31 +15,17 @@ from counterpoise.balancer import PlanConfig
 from counterpoise.loader.metrics.report import report_lines
 from counterpoise.loader.metrics.stats import LoopStats
 from counterpoise.loader.metrics.waits import step_times
+from tests.loader.metrics.texts import Texts
 
 COUNT, RANKS, STEP = 96, 4, 32
 SIZES = np.minimum(200, np.random.default_rng(5).lognormal(3, 1, COUNT)).astype(int) + 1
-
-
-class Texts:
-    """Samples of skewed sizes, of which some cannot be read."""
-
-    def __init__(self, broken=()):
-        self.broken = broken
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        if index in self.broken:
-            raise KeyError(f"sample {index}")
-        return torch.full((int(SIZES[index]),), index)
 
 
 def balanced(broken=(), balance=None, **changes):
     balance = balance or cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP)
     given: dict[str, Any] = {"cost": {"tokens": SIZES}, "virtual_ranks": RANKS, "shuffle": True}
     given |= {"collate_fn": list, "on_error": "skip", "keep_stats": True}
-    return cp.DataLoader(Texts(broken), balance=balance, **(given | changes))
+    return cp.DataLoader(Texts(SIZES, broken), balance=balance, **(given | changes))
 
 
 class Cell:
@@ -132,7 +118,7 @@ def test_random_order_is_that_of_a_loop_that_deals_samples_out():
 
 
 def plain_loop():
-    return cp.DataLoader(Texts(), 8, collate_fn=list, keep_stats=True)
+    return cp.DataLoader(Texts(SIZES), 8, collate_fn=list, keep_stats=True)
 
 
 def packed_stream(**changes):

@@ -14,25 +14,11 @@ import torch
 import counterpoise as cp
 from counterpoise.loader.metrics.families import LOADER_FAMILIES, loader_points
 from counterpoise.loader.metrics.stats import MOST_REASONS, OTHER_REASONS, LoopStats, rank_costs
+from tests.loader.metrics.texts import Texts
 
 COUNT = 60
 SIZES = [1 + n % 9 for n in range(COUNT)]
 BROKEN = (7, 20)
-
-
-class Texts:
-    """Samples of some sizes, of which two cannot be read."""
-
-    def __init__(self, broken=()):
-        self.broken = broken
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        if index in self.broken:
-            raise KeyError(f"sample {index}")
-        return torch.full((SIZES[index],), index)
 
 
 def balanced(broken=(), **changes):
@@ -41,7 +27,7 @@ def balanced(broken=(), **changes):
     }
     given |= {"cost": {"tokens": SIZES}, "virtual_ranks": 2, "shuffle": True, "collate_fn": list}
     given |= {"on_error": "skip", "keep_stats": True}
-    return cp.DataLoader(Texts(broken), **(given | changes))
+    return cp.DataLoader(Texts(SIZES, broken), **(given | changes))
 
 
 def plain(broken=(), **changes):
@@ -51,7 +37,7 @@ def plain(broken=(), **changes):
         "on_error": "skip",
         "keep_stats": True,
     }
-    return cp.DataLoader(Texts(broken), **(given | changes))
+    return cp.DataLoader(Texts(SIZES, broken), **(given | changes))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -122,7 +108,7 @@ def test_costs_of_ranks_are_those_of_the_plan_less_the_holes():
 
 
 def test_sources_of_a_mixture_are_counted_apart():
-    mixture = cp.Mixture({"a": (Texts(), 1), "b": (Texts(), 3)})
+    mixture = cp.Mixture({"a": (Texts(SIZES), 1), "b": (Texts(SIZES), 3)})
     loader = cp.DataLoader(
         mixture, balance=cp.Balance("fixed"), batch_size=4, shuffle=True, collate_fn=list,
         cost=lambda sample: {"tokens": len(sample)}, keep_stats=True,
