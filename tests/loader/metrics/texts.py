@@ -4,11 +4,13 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from counterpoise.balancer.planning.kernels.arrays import Int64
+
 
 class Texts:
     """As many tokens in a sample as its size says; `broken` samples raise KeyError."""
 
-    def __init__(self, sizes: Sequence[int], broken: Collection[int] = ()) -> None:
+    def __init__(self, sizes: Sequence[int] | Int64, broken: Collection[int] = ()) -> None:
         self.sizes, self.broken = sizes, broken
 
     def __len__(self) -> int:
