@@ -137,7 +137,8 @@ def test_every_page_and_script_of_the_skill_is_named_and_there() -> None:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
     }
     assert all(path.exists() for path in linked)
-    assert {path for path in SKILL.rglob("*.*") if path.is_file()} - linked == {SKILL / "SKILL.md"}
+    found = {path for kind in ("*.md", "*.py") for path in SKILL.rglob(kind)}
+    assert found - linked == {SKILL / "SKILL.md"}
 
 
 def test_every_name_of_ours_that_the_skill_gives_is_there() -> None:
