@@ -23,7 +23,7 @@ from ..sources.urls import is_url, shown
 from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
-from .shard_files import ShardFiles
+from .shard_files import open_member, read_member
 from .stored_shards import read_members, wanted
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class TarDataset(RecordDataset):
     """
 
     FORMAT, EXTENSIONS = "tar", (".tar",)
+    HINT = "; members must be named key.extension"
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class TarDataset(RecordDataset):
     ) -> None:
         super().__init__(pattern, transform, root, cache, cost)
         self.files = self.find_files(pattern)
-        self._files = ShardFiles()
         self.open()
 
     def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
@@ -87,19 +87,12 @@ class TarDataset(RecordDataset):
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""
-        self._files.note(self.files)
         self._indexes = _open_indexes(self.files, self.cache)
         self.reads_stores = any(not isinstance(shard, Path) for shard in self.files)
-        counts = [len(index) for index in self._indexes]
-        if not sum(counts):
-            raise ValueError(
-                f"{', '.join(self.pattern)}: no samples in {len(self.files)} shards; members "
-                "must be named key.extension"
-            )
         if len(self.files) > 1:
             keys = (map(index.key, range(len(index))) for index in self._indexes)
             refuse_repeated(self.files, keys)
-        return counts
+        return [len(index) for index in self._indexes]
 
     def key(self, index: int) -> str:
         """Return the sample's name in the shard; IndexError outside 0 <= index < len."""
@@ -150,8 +143,8 @@ class TarDataset(RecordDataset):
                 return read_members(path, members, headers)
             for member in members:
                 is_file = headers and (is_image(member.extension) or is_media(member.extension))
-                read = self._files.piece if is_file else self._files.read
-                found[member.extension] = read(path, member)
+                read = open_member if is_file else read_member
+                found[member.extension] = read(self._files, path, member)
             self._files.check(path)
         except DataChangedError:
             # It may look as it did when the index was kept: the next run is to index it anew.

@@ -12,9 +12,8 @@ from zlib import crc32
 
 from ..images.decode import is_image
 from ..media.files import is_media
-from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
-from .shard_files import MemberFile
+from .shard_files import MemberFile, check_header
 
 if TYPE_CHECKING:
     from ..stores.files import StoreFile
@@ -91,9 +90,7 @@ def read_members(shard: "StoreFile", members: Sequence[Member], headers: bool) -
     found = dict[str, Any]()
     ranges = list(wanted(shard, members, headers))
     for member, data in zip(members, read_ranges(ranges), strict=True):
-        if crc32(data[:BLOCK]) != member.header:
-            what = f"there is another member at byte {member.offset - BLOCK}"
-            raise DataChangedError.at(str(shard), what)
+        check_header(shard, member, data[:BLOCK])
         found[member.extension] = data[BLOCK:]
         if headers and (is_image(member.extension) or is_media(member.extension)):
             found[member.extension] = _piece(shard, member, data[BLOCK:], headers)
