@@ -240,10 +240,7 @@ def _pixels(value: Any) -> int:
     if value is None:
         return 0
     data = value["bytes"]
-    if data is None:
-        with Path(value["path"]).open("rb") as file:
-            return math.prod(image_size(file))
-    return math.prod(image_size(data))
+    return math.prod(image_size(Path(value["path"]) if data is None else data))
 
 
 def _size(value: Any) -> int:
