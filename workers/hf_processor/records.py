@@ -125,7 +125,7 @@ class _Places:
         for kind in KINDS:
             names = image_members(record, kind.is_member) if "__key__" in record else ()
             self.members[kind.name] = names
-            self.listed[kind.name] = [record[n] for n in names] if names else _listed(text, kind)
+            self.listed[kind.name] = [record[n] for n in names] if names else listed(text, kind)
         self.placed: dict[str, list[Any]] = {kind.name: [] for kind in KINDS}
         marked = [kind for kind in KINDS if kind.name == "image" or self.listed[kind.name]]
         self.marks = re.compile(f"<({'|'.join(kind.name for kind in marked)})>")
@@ -163,7 +163,7 @@ def _text_object(record: Record) -> Record:
     return found
 
 
-def _listed(text: Record, kind: MediaKind) -> list[Any]:
+def listed(text: Record, kind: MediaKind) -> list[Any]:
     """Return the images in a record's columns `images` or `image`, or others of their kind."""
     found = next((text[name] for name in kind.columns if text.get(name) is not None), None)
     if found is None:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..images.decode import is_image
-from ..media.files import is_media
 from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, texts
@@ -22,7 +20,7 @@ from ..sources.records import RecordDataset, Transform, refuse_repeated
 from ..sources.urls import is_url, shown
 from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
-from .members import decode_member, refuse_pickled
+from .members import decode_member, holds_media, refuse_pickled
 from .shard_files import open_member, read_member
 from .stored_shards import read_members, wanted
 
@@ -142,8 +140,7 @@ class TarDataset(RecordDataset):
             if not isinstance(path, Path):
                 return read_members(path, members, headers)
             for member in members:
-                is_file = headers and (is_image(member.extension) or is_media(member.extension))
-                read = open_member if is_file else read_member
+                read = open_member if headers and holds_media(member) else read_member
                 found[member.extension] = read(self._files, path, member)
             self._files.check(path)
         except DataChangedError:
