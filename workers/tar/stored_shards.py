@@ -75,11 +75,8 @@ def wanted(
 ) -> Iterator[tuple["StoreFile", int, int]]:
     """Yield what is read of members at first: a range with the header, and how much follows it."""
     for member in members:
-        size = (
-            member.size
-            if member.size <= READ_WHOLE or not (headers and holds_media(member))
-            else HEAD
-        )
+        is_read_in_parts = headers and member.size > READ_WHOLE and holds_media(member)
+        size = HEAD if is_read_in_parts else member.size
         yield shard, member.offset - BLOCK, member.offset + size
 
 
