@@ -95,7 +95,7 @@ class HFDataset(ColumnDataset):
         chosen = dataset._indices
         return name, whole if chosen is None else whole[chosen.column(0).to_numpy()], columns
 
-    def find_files(self) -> tuple[Path, ...]:
+    def find_files(self, _: Any) -> tuple[Path, ...]:
         """Return the Arrow files of the folder; none of a data set in memory."""
         if self._live is not None:
             return self._mapped

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..sources.file_patterns import find_shards
 from .dataset import ColumnDataset, read_keys
 from .row_form import RowForm
 from .row_groups import Footer, RowGroups, open_file, read_columns, read_footer
@@ -30,10 +29,6 @@ class ParquetDataset(ColumnDataset):
     """
 
     FORMAT, EXTENSIONS = "parquet", (".parquet",)
-
-    def find_files(self) -> tuple[Path, ...]:
-        """Return the files of a pattern."""
-        return find_shards(self.pattern, self.root, self.EXTENSIONS)
 
     def open_files(self) -> Sequence[int]:
         """Read the footers, and the column of keys; ValueError as the class says."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..sources.cache_files import remove_file
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern, find_shards
+from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
 from .line_index import MOST_BYTES, RecordPlace, kept_index, open_index
@@ -43,17 +43,15 @@ class JsonlDataset(RecordDataset):
         media: str | Path | None = None,
         key: str | None = None,
     ) -> None:
-        super().__init__(pattern, transform, root, cache, cost)
         for name, value in (("media", media), ("key", key)):
             if not isinstance(value, str | Path | None):
                 raise ValueError(f"{name} is {value!r:.80}: give a text")
         self.media, self.key_field = media, key
-        self.files = find_shards(pattern, root, self.EXTENSIONS)
-        self._folders = [MediaFolder.of(media, path, root) for path in self.files]
-        self.open()
+        super().__init__(pattern, transform, root, cache, cost)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the files once; ValueError as the class says."""
+        self._folders = [MediaFolder.of(self.media, path, self.root) for path in self.files]
         self._indexes = [open_index(path, self.key_field, self.cache) for path in self.files]
         if len(self.files) > 1:
             keys = (

@@ -51,14 +51,17 @@ class MDSDataset(RecordDataset):
         *,
         images: Names = None,
     ) -> None:
+        self._images = column_names(images, "images")
         super().__init__(pattern, transform, root, cache, cost)
+
+    def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
+        """Find the folder, whose index.json names the files when it is read."""
         if len(self.pattern) != 1:
             raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
         if "://" in self.pattern[0]:
             raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
-        self.folder = resolved(Path(self.pattern[0]), root)
-        self._images = column_names(images, "images")
-        self.open()
+        self.folder = resolved(Path(self.pattern[0]), self.root)
+        return ()
 
     def fields(self) -> dict[str, Any]:
         """Return the argument that a description has beside pattern and transform."""

@@ -26,7 +26,7 @@ from .cache_files import Stamp, identity
 from .cost_cache import CostsCache
 from .costs import checked_measure, sample_nbytes
 from .data_files import DataFiles
-from .file_patterns import Pattern, named
+from .file_patterns import Pattern, find_shards, named
 from .fingerprint import digest, library_versions
 from .interface import (
     DEFAULT_COST,
@@ -56,8 +56,8 @@ class RecordDataset(ABC):
     in `cache`, $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise.
 
     A format is a subclass that has `open_files`, `key`, `raw` and `file_digest`. Its
-    constructor takes these arguments by name, and those that `fields` returns; it sets `files` and
-    calls `open`.
+    constructor takes these arguments by name, and those that `fields` returns, which it sets before
+    it calls this one: that finds the files and opens them.
     """
 
     FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
@@ -66,7 +66,7 @@ class RecordDataset(ABC):
     MARKERS: ClassVar[tuple[str, ...]] = ()
     HINT: ClassVar[str] = ""  # what an error about files without samples says besides
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...]
 
     def __init__(
         self,
@@ -83,8 +83,14 @@ class RecordDataset(ABC):
         self._files = DataFiles()
         self._cost = cost
         self._probe = getattr(transform, "probe", None) if cost is None else None
+        self.files = self.find_files(pattern)
+        self.open()
 
     # What a format says.
+
+    def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
+        """Return the files of a pattern, below the root if there is one, sorted, each once."""
+        return find_shards(pattern, self.root, self.EXTENSIONS)
 
     @abstractmethod
     def open_files(self) -> Sequence[int]:
@@ -303,8 +309,7 @@ class RecordDataset(ABC):
         paths = [self._absolute(each) for each in self.pattern]
         transform = None if self.transform is None else spec_of(self.transform)
         name = self.FORMAT or name_of(type(self))
-        about = {"source": name, "pattern": list(paths), "transform": transform}
-        return {**about, **self.fields()}
+        return {"source": name, "pattern": paths, "transform": transform, **self.fields()}
 
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):

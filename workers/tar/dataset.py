@@ -6,7 +6,7 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Any
 from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, texts
-from ..sources.interface import Cost, Sample, SampleError
-from ..sources.records import RecordDataset, Transform, refuse_repeated
+from ..sources.interface import SampleError
+from ..sources.records import RecordDataset, refuse_repeated
 from ..sources.urls import is_url, shown
 from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
@@ -46,18 +46,6 @@ class TarDataset(RecordDataset):
 
     FORMAT, EXTENSIONS = "tar", (".tar",)
     HINT = "; members must be named key.extension"
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        transform: Transform | None = None,
-        root: str | Path | None = None,
-        cache: str | Path | None = None,
-        cost: Callable[[Sample], Cost] | None = None,
-    ) -> None:
-        super().__init__(pattern, transform, root, cache, cost)
-        self.files = self.find_files(pattern)
-        self.open()
 
     def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
         """Return the files of a pattern, sorted, each once: paths, and StoreFiles for URLs.

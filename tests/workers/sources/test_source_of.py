@@ -7,7 +7,6 @@ import pytest
 
 from counterpoise.workers import JsonlDataset, TarDataset
 from counterpoise.workers.sources import registry
-from counterpoise.workers.sources.file_patterns import find_shards
 from counterpoise.workers.sources.interface import Probe, SampleError
 from counterpoise.workers.sources.records import RecordDataset
 from counterpoise.workers.sources.registry import SOURCE_GROUP, format_of, open_source, source_of
@@ -19,10 +18,8 @@ class Words(RecordDataset):
     FORMAT, EXTENSIONS, MARKERS = "words", (".words",), (".words-meta",)
 
     def __init__(self, pattern, transform=None, root=None, cache=None, cost=None, upper=False):
-        super().__init__(pattern, transform, root, cache, cost)
         self.upper = upper
-        self.files = find_shards(pattern, root, self.EXTENSIONS)
-        self.open()
+        super().__init__(pattern, transform, root, cache, cost)
 
     def open_files(self):
         self._texts = [path.read_text().split("\n\n") for path in self.files]
