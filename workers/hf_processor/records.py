@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ..images.decode import is_image
 from ..media.files import is_audio, is_video
 from ..sources.interface import SampleError
+from ..vision_language.token_layout import TEXT_MEMBERS
 from ..vision_language.transform import image_members
 
 Record = Mapping[str, Any]
@@ -33,7 +34,6 @@ ROLES = {
 }
 CHATS = ("messages", "conversations")
 DOCUMENTS = ("document", "caption", "text")
-TEXT_MEMBERS = ("txt", "text", "caption")
 # In place of what a part says that it is: it says nothing.
 NOTHING: Any = object()
 
