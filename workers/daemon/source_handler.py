@@ -58,7 +58,7 @@ class SourceHandler:
             told = from_json(job)
             source = self.build(told.source)
             self._of_job = Measurer(source, told.resources, told.plan.seed, self._sleep)
-        source, resources = self._measurer.source, self._measurer.resources
+        source, resources = self.source, self._measurer.resources
         self._reads_stores = reads_stores(source)
         if self._threads is not None:
             self.expect(())
@@ -122,7 +122,7 @@ class SourceHandler:
 
     def file_of(self, ref: SampleRef) -> str:
         """Return the file that a sample is in, empty where the source does not say."""
-        return file_of(self._measurer.source, ref.index)
+        return file_of(self.source, ref.index)
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, keep what was decoded."""
@@ -138,6 +138,11 @@ class SourceHandler:
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
         return self._packed(self.key(ref), (), *self._load(ref, epoch))
+
+    @property
+    def source(self) -> Source:
+        """The source that is open; ValueError where there is none yet."""
+        return self._measurer.source
 
     @property
     def _measurer(self) -> Measurer:
