@@ -43,7 +43,7 @@ def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None
     microbatches: list[tuple[int, int, int]] = []
 
     def forward(module: Any, args: Any, kwargs: Any) -> None:
-        if module.training:
+        if module is model and module.training:  # a copy is looked at before training
             counted = (measure or by_mask)(*args, **kwargs)
             microbatches.append(tuple(map(int, counted)))  # type: ignore[arg-type]
 

@@ -58,6 +58,10 @@ class Join:
         return join(samples)
 
 
+joiner = Join()
+join_at_once = lambda samples: join(samples)  # noqa: E731
+
+
 def make_loader() -> Any:
     """Return the loader of rank 0 of 2."""
     sampler: Any = DistributedSampler(texts, 2, 0, shuffle=False)
