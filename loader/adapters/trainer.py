@@ -303,6 +303,11 @@ def ledger_callback(loader: Any) -> Any:
             epoch = state.global_step / loader.num_steps if is_exact else loader.step_info.epoch
             state.epoch = float(epoch)
 
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            # Trainer takes as many batches as an epoch has, and does not ask whether it is over
+            if loader._stats is not None:
+                loader._stats.end()
+
     return LedgerCallback()
 
 

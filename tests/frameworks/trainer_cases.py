@@ -1,6 +1,8 @@
 """What the tests of transformers.Trainer run in each process of a pool."""
 
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from inspect import getsource
 from typing import Any
 
@@ -238,3 +240,12 @@ def stats_in_logs(folder: str, is_plain: bool) -> tuple[list[str], dict[str, flo
     made.train()
     logs = next(each for each in made.state.log_history if "loss" in each)
     return sorted(logs), loader.stats(flat=True)
+
+
+def said_after_epochs(folder: str) -> tuple[str, str]:
+    """Return what a loader with Balance(report=True) writes in two epochs, and its last report."""
+    made, loader, said = trainer(folder, num_train_epochs=2), balanced(report=True), io.StringIO()
+    cp.adapters.attach_trainer(made, loader)
+    with redirect_stderr(said):
+        made.train()
+    return said.getvalue(), loader.report()
