@@ -183,10 +183,12 @@ def attach_errors(folder: str) -> list[str]:
     ]
 
 
-def sampling_by_length(folder: str) -> str:
-    """What attach_trainer says where Trainer is to make batches by length."""
+def sampling_by_length(folder: str, is_trl: bool) -> str:
+    """What attach_trainer says where Trainer, or TRL, is to make batches by length."""
     made = trainer(folder)
-    if hasattr(made.args, "train_sampling_strategy"):
+    if is_trl:
+        made.args.packing = True
+    elif hasattr(made.args, "train_sampling_strategy"):
         made.args.train_sampling_strategy = "batch_rebalance"
     else:  # transformers 4
         made.args.group_by_length = True
