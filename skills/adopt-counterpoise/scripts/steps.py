@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 # A gradient that differs by more is that of another loss.
-GRADIENT = 0.05
+GRADIENT = 0.1
 
 
 def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None) -> None:
@@ -31,7 +31,7 @@ def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None
 
     measure: given what the model is called with, returns the samples of a microbatch, its real
     elements, and all elements, padding included. Default: by its attention_mask (B, L), or by
-    the position_ids (1, L) of a packed one.
+    the position_ids (1, L) of a packed one, with M-RoPE (4, 1, L).
     """
     if not (folder := os.environ.get("STEPS")):
         return
@@ -73,7 +73,7 @@ def by_mask(*args: Any, **kwargs: Any) -> tuple[int, int, int]:
             mask = given["attention_mask"]
             return int(mask.any(1).sum()), int(mask.sum()), mask.numel()
         if isinstance(given, dict) and given.get("position_ids") is not None:
-            places = given["position_ids"].flatten()
+            places = given["position_ids"].flatten(0, -2)[0]
             return int((places == 0).sum()), places.numel(), places.numel()
     raise ValueError(
         "the model is called without attention_mask or position_ids: give watch(model, measure), "
