@@ -32,6 +32,7 @@ TAKEN: dict[str, Any] = {
 }  # fmt: skip
 # First samples that are looked at, to see what makes batches of them.
 LOOKED_AT = 8
+OWN_BATCHES = "The forecast compares with random order, and the batch_sampler has one of its own."
 COLLATE_LINE = "from counterpoise.loader import collate_padded"
 
 
@@ -158,7 +159,8 @@ def _in_python(source: str) -> Subject:
     taken = {name: getattr(found, name) for name in TAKEN}
     settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
     place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
-    return Subject(source, found.dataset, "dataset", place, settings, ranks)
+    notes = (OWN_BATCHES,) if "batch_sampler" in order else ()
+    return Subject(source, found.dataset, "dataset", place, settings, ranks, notes)
 
 
 def _named(source: str) -> Any:

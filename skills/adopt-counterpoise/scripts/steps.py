@@ -86,6 +86,8 @@ def read(folder: str) -> list[list[dict[str, float]]]:
     files = sorted(Path(folder).glob("rank-*.jsonl"))
     if not files:
         raise SystemExit(f"{folder} has no rank-*.jsonl: run the script with STEPS={folder}")
+    if not all(file.stat().st_size for file in files):
+        raise SystemExit(f"a rank of {folder} made no step: see what the script said")
     ranks = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     return [list(step) for step in zip(*ranks, strict=False)]
 

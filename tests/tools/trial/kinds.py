@@ -68,6 +68,11 @@ def make_loader() -> Any:
     return DataLoader(texts, batch_size=4, sampler=sampler, num_workers=0, collate_fn=join)
 
 
+def make_loader_of_own_batches() -> Any:
+    """Return a loader whose batches are chosen by the user."""
+    return DataLoader(texts, batch_sampler=[[0, 1], [2, 3]], collate_fn=join)
+
+
 def make_weighted_loader() -> Any:
     """Return a loader whose order is drawn."""
     sampler = WeightedRandomSampler([1] * COUNT, COUNT)
