@@ -18,8 +18,9 @@ class Stage(nn.Module):
 
     def __init__(self, layers: list[nn.Module]) -> None:
         super().__init__()
+        self.layers = nn.Sequential(*layers)
         self.words: nn.Module | None = None
-        self.layers, self.head = nn.Sequential(*layers), self.words
+        self.head: nn.Module | None = None
 
     def forward(self, x: Any) -> Any:
         x = self.layers(x if self.words is None else self.words(x))
