@@ -30,7 +30,7 @@ from ..simulation.simulator import simulate
 from ..simulation.timeline import Slot
 from .encoder_plans import Host, groups_of
 from .gaps import Ints, find_gaps
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .search import Effort, fill_bubbles
 from .setup import Kernel
 
@@ -91,13 +91,11 @@ def _places(
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, int, Pass]]:
     """Yield rank, planned start and end, and pass of every encoder layer."""
     problem = filled.problem
-    forward = p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward)
-    backward = p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward)
     encoders = problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
     sizes, back = problem.forward_layers, problem.backward_layers
-    up, down = (p.forward, forward), (p.backward, backward)
+    up, down = (p.forward, p.forward_end), (p.backward, p.backward_end)
     yield from _layers("EF", p, up, p.microbatches, sizes, every)
     yield from _layers("EB", p, down, p.backward_order, back, trained[::-1])
 

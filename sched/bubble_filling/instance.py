@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .gaps import FREE, Gaps, Ints
+from .gaps import Gaps, Ints
 from .setup import Kernel, Splitting, pieces
 
 
@@ -137,7 +137,8 @@ class EncoderPipeline:
 
     `microbatches`, `backward_order`: its microbatches in the order of forwards and backwards.
     `position[i]`: the language model's microbatch that `microbatches[i]` becomes. `forward`,
-    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds.
+    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds, in these orders;
+    `forward_end`, `backward_end`: their ends.
     """
 
     ranks: tuple[int, ...]
@@ -147,6 +148,8 @@ class EncoderPipeline:
     position: tuple[int, ...]
     forward: Ints
     backward: Ints
+    forward_end: Ints
+    backward_end: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,33 +183,3 @@ class FilledSchedule:
             pair for p in self.pipelines for pair in zip(p.position, p.microbatches, strict=True)
         ]
         return tuple(microbatch for _, microbatch in sorted(pairs))
-
-
-def lengths(work: Work, ranks: Sequence[int], microbatches: Sequence[int]) -> Ints:
-    """Return kernel times of these microbatches, (microbatches, stages, kernels) nanoseconds."""
-    ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
-    rows = np.array(microbatches if ns.shape[1] > 1 else [0] * len(microbatches), np.int64)
-    return np.ascontiguousarray(ns[:, rows].transpose(1, 0, 2))
-
-
-def taken(
-    problem: FillProblem,
-    work: Work,
-    ranks: Sequence[int],
-    microbatches: Sequence[int],
-    starts: Ints,
-) -> Ints:
-    """Return what kernels take that begin at `starts` (microbatches, stages, kernels).
-
-    Those that begin beside a kernel of the language model take longer where the problem says so.
-    """
-    ns = lengths(work, ranks, microbatches)
-    if not any(problem.slower) or not ns.size:
-        return ns
-    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
-    for stage, rank in enumerate(ranks):
-        one = problem.gaps.ranks[rank]
-        # Before the step's start a kernel is in the extension of the first stretch.
-        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
-        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
-    return ns

@@ -26,7 +26,7 @@ from .encoder_plans import (
     plans,
 )
 from .gaps import FREE, Gaps, Ints, Stretches, fill_holes
-from .instance import FilledSchedule, Work, taken
+from .instance import FilledSchedule
 from .search import fill_bubbles
 from .setup import FillSetup, Splitting, total_ns
 
@@ -176,21 +176,12 @@ def left_over(filled: FilledSchedule) -> Gaps:
 
 def _occupied(filled: FilledSchedule, rank: int) -> tuple[Ints, Ints]:
     """Return the starts and ends of the stretches that encoders occupy on a rank, in order."""
-    problem = filled.problem
     begin, end = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for pipeline in filled.pipelines:
-        if rank not in pipeline.ranks:
-            continue
-        stage = pipeline.ranks.index(rank)
-        directions: tuple[tuple[Ints, tuple[int, ...], Work], ...] = (
-            (pipeline.forward, pipeline.microbatches, problem.forward),
-            (pipeline.backward, pipeline.backward_order, problem.backward),
-        )
-        for starts, order, work in directions:
-            if starts.size:
-                ns = taken(problem, work, pipeline.ranks, order, starts)
-                begin.append(starts[:, stage].ravel())
-                end.append((starts + ns)[:, stage].ravel())
+    for one in filled.pipelines:
+        if rank in one.ranks:
+            stage = one.ranks.index(rank)
+            begin += [starts[:, stage].ravel() for starts in (one.forward, one.backward)]
+            end += [ends[:, stage].ravel() for ends in (one.forward_end, one.backward_end)]
     first, last = np.concatenate(begin), np.concatenate(end)
     by = np.argsort(first, kind="stable")
     first, last = first[by], np.maximum.accumulate(last[by]) if len(by) else last
@@ -211,10 +202,9 @@ def _without(one: Stretches, occupied: tuple[Ints, Ints], shift: int, step_ns: i
     # Before and after the step of the language model everything is free.
     inside = (low >= start[0]) & (high <= end[-1]) & (low >= start[host]) & (high <= end[host])
     kind = np.where(inside, one.kind[host], FREE)
-    owner = np.where(inside, one.owner[host], -1)
     if len(first):
         guest = np.searchsorted(first, low, side="right") - 1
         busy = (guest >= 0) & (high <= last[np.maximum(guest, 0)])
-        kind, owner = np.where(busy, BUSY, kind), np.where(busy, -1, owner)
+        kind = np.where(busy, BUSY, kind)
     keep = kind != FREE
-    return fill_holes(low[keep], high[keep], kind[keep], owner[keep], step_ns)
+    return fill_holes(low[keep], high[keep], kind[keep], step_ns)

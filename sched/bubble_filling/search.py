@@ -18,7 +18,6 @@ from .gaps import COMMUNICATING, FREE
 from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .kernels import check_work
 from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
-from .validate import check_filled
 
 Lists = tuple[tuple[int, ...], ...]
 # About what Python takes for a kernel of a microbatch and a stage, without compiled walks
@@ -63,9 +62,8 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
         raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
     best = search.improve(best)
     if not any(sum(problem.gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING)):
-        note = "the step has no bubbles: encoders run before and after it"
-        best = replace(best, note=note)
-    return check_filled(best)
+        best = replace(best, note="the step has no bubbles: encoders run before and after it")
+    return best
 
 
 def _sizes(sizes: Sequence[int]) -> Assignment:
@@ -298,11 +296,11 @@ class _Search:
         name = place if self.equal else tuple(range(problem.microbatches))
         result = []
         for at, row in enumerate(assignment.forward):
-            shape = (len(row), len(problem.groups[0]), 0)
-            starts = np.zeros(shape, np.int64)
+            back = back_end = np.zeros((len(row), len(problem.groups[0]), 0), np.int64)
             if backward:
-                mirror = backward[at].starts + backward[at].took
-                starts = step - mirror[::-1, :, ::-1]
+                # On the mirrored clock kernels begin where they end.
+                back_end = step - backward[at].starts[::-1, :, ::-1]
+                back = back_end - backward[at].took[::-1, :, ::-1]
             result.append(
                 EncoderPipeline(
                     ranks=problem.groups[at // problem.copies],
@@ -311,7 +309,9 @@ class _Search:
                     backward_order=tuple(name[m] for m in assignment.backward[at]),
                     position=tuple(place[m] for m in row),
                     forward=forward[at].starts,
-                    backward=starts,
+                    backward=back,
+                    forward_end=forward[at].starts + forward[at].took,
+                    backward_end=back_end,
                 )
             )
         return tuple(result)

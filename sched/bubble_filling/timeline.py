@@ -16,7 +16,7 @@ from ..simulation.simulator import bubbles_by_cause
 from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
 from .encoder_plans import Host
 from .gaps import COMMUNICATING, FREE, Gaps, Ints
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
+from .instance import FilledSchedule
 
 
 def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) -> Timeline:
@@ -47,21 +47,18 @@ def _guests(filled: FilledSchedule, rank: int) -> Iterator[Slot]:
     problem = filled.problem
     for p in filled.pipelines:
         if p.copy == 0 and rank in p.ranks:
-            for kind, starts, order, work in (
-                ("EF", p.forward, p.microbatches, problem.forward),
-                ("EB", p.backward, p.backward_order, problem.backward),
+            stage = p.ranks.index(rank)
+            for kind, starts, ends, order, work in (
+                ("EF", p.forward, p.forward_end, p.microbatches, problem.forward),
+                ("EB", p.backward, p.backward_end, p.backward_order, problem.backward),
             ):
+                keep = work.resource == 0
                 if starts.size:
-                    yield from _joined(kind, p, starts, problem, order, rank, work)
+                    times = starts[:, stage, keep], ends[:, stage, keep]
+                    yield from _joined(rank, kind, order, *times)
 
 
-def _joined(
-    kind: str, p: EncoderPipeline, starts: Ints, problem: FillProblem, order: tuple[int, ...],
-    rank: int, work: Work,
-) -> Iterator[Slot]:  # fmt: skip
-    stage, keep = p.ranks.index(rank), work.resource == 0
-    begin = starts[:, stage][:, keep]
-    end = begin + taken(problem, work, p.ranks, order, starts)[:, stage][:, keep]
+def _joined(rank: int, kind: str, order: tuple[int, ...], begin: Ints, end: Ints) -> Iterator[Slot]:
     for at, microbatch in enumerate(order):
         breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
         first = np.concatenate(([0], breaks)).astype(np.int64)

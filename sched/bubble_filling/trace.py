@@ -89,8 +89,7 @@ def _rank(kernels: list[_Event], begin: int, step: int) -> Stretches:
     only = _without(_union(pair for pair in inner if pair[0] < pair[1]), busy)
     rows = sorted([(a, b, COMPUTING) for a, b in busy] + [(a, b, COMMUNICATING) for a, b in only])
     start, end, kind = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    owner = np.full(len(rows), -1, np.int64)
-    return fill_holes(start - begin, end - begin, kind, owner, step)
+    return fill_holes(start - begin, end - begin, kind, step)
 
 
 def _union(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

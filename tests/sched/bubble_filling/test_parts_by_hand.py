@@ -47,7 +47,7 @@ def test_kernels_are_stretched_to_the_time_that_their_pass_takes() -> None:
     timeline = simulate(schedule("gpipe", ranks=1, microbatches=1), unit_costs(31, 60))
     inside = (Kernel("a", "compute", 10), Kernel("b", "communication", 20))
     (one,) = find_gaps(timeline, {"F": inside, "B": inside}).ranks
-    busy = one.owner >= 0
+    busy = one.kind != FREE
     assert one.start[busy].tolist() == [0, 10, 31, 51]
     assert one.end[busy].tolist() == [10, 31, 51, 91]
     assert one.kind[busy].tolist() == [COMPUTING, COMMUNICATING] * 2
@@ -62,7 +62,7 @@ def test_a_bubble_counts_once(
 ) -> None:
     end = np.array(ends, np.int64)
     start = np.concatenate(([0], end[:-1]))
-    free = Stretches(start, end, np.full(len(end), FREE), np.full(len(end), -1))
+    free = Stretches(start, end, np.full(len(end), FREE))
     nothing = np.empty(0, np.int64)
     (one,) = bubble_causes(Gaps((free,), nothing, nothing, 10))
     assert (one.warmup_ns, one.steady_ns, one.cooldown_ns) == (warmup, steady, cooldown)
