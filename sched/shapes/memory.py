@@ -23,7 +23,7 @@ from .model import Amounts, Model
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one GPU of a pipeline rank. `working`: of a backward; `encoders`: beside stages."""
+    """Bytes of one GPU of a pipeline rank. `working`: of a backward."""
 
     weights: int = 0
     gradients: int = 0
@@ -31,7 +31,6 @@ class RankMemory:
     activations: int = 0
     logits: int = 0
     working: int = 0
-    encoders: int = 0
     loader: int = 0
 
     @property
@@ -63,21 +62,12 @@ def memory(
 ) -> tuple[RankMemory, ...]:
     """Return the peak of every pipeline rank; all microbatches have these amounts.
 
-    Raises ValueError if the layout's stages do not add up to the model's layers. Encoders that have
-    a layout of their own are not in the stages.
+    Raises ValueError if the layout's stages do not add up to the model's layers.
     """
-    chain = model.only(model.language.name) if layout.encoders else model
-    found = memory_of(layer_costs(chain, device, layout, amounts), layout)
+    found = memory_of(layer_costs(model, device, layout, amounts), layout)
     if layout.spread_vocabulary:
-        words = output_layer(chain, device, layout, amounts)
+        words = output_layer(model, device, layout, amounts)
         found = tuple(_with_vocabulary(one, words, layout) for one in found)
-    if layout.encoders:
-        names = [part.name for part in model.encoders]
-        beside = memory(model.only(*names), device, layout.encoders, amounts)
-        found = tuple(
-            replace(one, encoders=beside[rank % len(beside)].total)
-            for rank, one in enumerate(found)
-        )
     return found
 
 

@@ -24,7 +24,7 @@ from .model import Amounts, Model
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns` and `recompute_ns`.
+    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns`, and recomputation.
 
     `send_ns`: its output's way to the next stage.
     """
@@ -32,7 +32,6 @@ class StageTime:
     forward_ns: int
     backward_ns: int
     weight_ns: int
-    recompute_ns: int
     send_ns: int
 
     @property
@@ -59,16 +58,11 @@ class SimulatedStep:
     memory_bytes: tuple[int, ...] = ()
 
 
-def time(model: Model, device: Device, layout: ParallelLayout, amounts: Amounts) -> StepTime:
-    """Return the times of stages and of the step's end, for microbatches of these amounts.
-
-    Raises ValueError if the layout's stages do not add up to the model's layers.
-    """
-    return time_of(layer_costs(model, device, layout, amounts), device, layout)
-
-
 def time_of(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
-    """Return the times of a chain of layers that is cut by a layout."""
+    """Return the times of a chain of layers that is cut by a layout, and of the step's end.
+
+    Raises ValueError if the layout's stages do not add up to the layers.
+    """
     stages = tuple(
         _stage_time([layers[at] for at in stage], set(layout.recomputed(number)), device)
         for number, stage in enumerate(layout.ranges(len(layers)))
@@ -94,7 +88,7 @@ def step(
 ) -> SimulatedStep:
     """Simulate a step on microbatches of these amounts, or on equal ones.
 
-    Raises ValueError as `time` and `schedule` do, and for another number of microbatches.
+    Raises ValueError as `time_of` and `schedule` do, and for another number of microbatches.
     """
     if isinstance(microbatches, Mapping):
         microbatches = [microbatches] * layout.microbatches
@@ -173,7 +167,6 @@ def _stage_time(own: Sequence[LayerCost], again: set[int], device: Device) -> St
         sum(one.forward_ns for one in own),
         sum(one.backward_ns for one in own) + recomputed,
         sum(one.weight_ns for one in own),
-        recomputed,
         device.send_ns(own[-1].output_bytes),
     )
 

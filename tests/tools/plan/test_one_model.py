@@ -40,7 +40,7 @@ from counterpoise.sched.shapes import (
     read_device,
     read_model,
     step,
-    time,
+    time_of,
 )
 from counterpoise.tools.analyze.command import command as analyze
 from counterpoise.tools.analyze.model.pipelines import (
@@ -187,7 +187,7 @@ def test_random_layouts_are_priced_alike() -> None:
                 equal = replace(equal, recompute="all")
             filling_costs_what_shapes_say(SMALL, device, equal, amounts)
         analysis_costs_what_shapes_say(layout, amounts)
-        stages = time(SMALL, device, layout, amounts).stages
+        stages = time_of(layers, device, layout).stages
         assert sum(one.forward_ns for one in stages) == sum(one.forward_ns for one in layers)
         if layout.vpp == 1:
             planned += 1
