@@ -51,19 +51,18 @@ def stages_to_try(
     keep: int,
 ) -> list[Layers]:
     """Return splits of the layers, without repetition."""
-    empty = JobPlan(placement, sizes, chosen, batch, (), ())
-    job, where, part = pricer.job, empty.layout().placement, pricer.job.pipeline(placement)
+    where = JobPlan(placement, sizes, chosen, batch, (), ()).layout().placement
+    job, part, unit = pricer.job, pricer.job.pipeline(placement), sizes.pipeline
     # Of the mean sample: how many of them a microbatch holds does not change what is even.
     load = {name: amount // job.batch for name, amount in job.amounts.items()}
-    like = replace(empty.layout(job.cp), recompute="none")
-    layers = pricer.chain(part, like, load)
-    key = ("stages", part, where, sizes.pipeline.tp, chosen.spread, keep)
+    layers = pricer.chain(part, unit, load, chosen.spread)
+    key = ("stages", part, where, unit.tp, chosen.spread, keep)
     found = pricer.keep(key, lambda: _splits(layers, where, keep))
     if keep < THOROUGH:
         return found
     # What the planner of stages finds for the largest microbatch, as people would ask it.
-    most = pricer.loads(sizes.pipeline.dp, batch).most
-    heavy = pricer.chain(part, like, most)
+    most = pricer.loads(unit.dp, batch).most
+    heavy = pricer.chain(part, unit, most, chosen.spread)
     more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
     return list(dict.fromkeys((*found, *more)))
 
@@ -106,7 +105,8 @@ def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
     """Return the layers to recompute for every rank to fit; None if that is not found."""
     most = pricer.loads(nothing.unit.dp, nothing.batch).most
     layout = nothing.layout(pricer.job.cp)
-    layers = pricer.chain(pricer.job.pipeline(nothing.placement), layout, most)
+    part, spread = pricer.job.pipeline(nothing.placement), nothing.schedule.spread
+    layers = pricer.chain(part, nothing.unit, most, spread)
     plain = memory_of(layers, replace(layout, recompute="all"))
     # What the vocabulary's part and encoders' copies take is no stage's.
     full = pricer.memory(every)[-nothing.unit.pp :]

@@ -85,8 +85,6 @@ def _missing(pricer: Pricer) -> str:
             one = ScheduleChoice("1f1b")
             for batch in list(job.choose_batch((place, sizes, one)))[-1:]:
                 layers = job.parts[job.pipeline(place)].layers
-                if sizes.pipeline.pp > layers:
-                    continue
                 stages = even_stages(layers, sizes.pipeline.pp)
                 every = tuple(tuple(range(count)) for count in stages)
                 plan = JobPlan(place, sizes, one, batch, stages, every)
