@@ -7,7 +7,6 @@ pipelines narrower than the language model's, one copy is shown.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..ir.program import Pass
 from ..simulation.simulator import bubbles_by_cause
 from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
 from .encoder_plans import Host
-from .gaps import COMMUNICATING, FREE, Gaps, Ints
+from .gaps import COMMUNICATING, FREE, GATHER, SCATTER, Gaps, Ints
 from .instance import FilledSchedule
 
 
@@ -99,53 +98,31 @@ def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
     return bubbles_by_cause(kinds, kind, gaps, np.zeros_like(gaps), makespan - int(busy[-1]), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """Nanoseconds in which a rank does not compute, by cause.
+def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[dict[str, int], ...]:
+    """Return the nanoseconds in which each rank does not compute, by cause.
 
-    `gather`, `scatter`: data-parallel collectives. `warmup`, `cooldown`: before the first and after
-    the last pass. `steady`: between passes. `tensor`: tensor-parallel collectives, the only ones
-    where a guest may compute but not communicate.
-    """
-
-    gather_ns: int
-    warmup_ns: int
-    steady_ns: int
-    tensor_ns: int
-    cooldown_ns: int
-    scatter_ns: int
-
-    @property
-    def total_ns(self) -> int:
-        """The sum of all causes."""
-        return sum(asdict(self).values())
-
-
-def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[Causes, ...]:
-    """Return every rank's bubbles by cause.
-
-    Without the timeline (a measured trace), data-parallel collectives count as warm-up and
-    cool-down.
+    `gather_ns`, `scatter_ns`: data-parallel collectives. `warmup_ns`, `cooldown_ns`: before the
+    first and after the last pass. `steady_ns`: between passes. `tensor_ns`: tensor-parallel
+    collectives, the only ones where a guest may compute but not communicate. Without the timeline
+    (a measured trace), data-parallel collectives count as warm-up and cool-down.
     """
     result = []
     rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)
     for row, one in zip(rows, gaps.ranks, strict=True):
         length = one.end - one.start
-        took = {
-            kind: sum(s.end_ns - s.start_ns for s in row if s.what.kind == kind)
-            for kind in ("UNSHARD", "REDUCE_GRAD")
-        }
-        free = length * (one.kind == FREE)
-        single = len(length) == 1
-        last = 0 if single else int(free[-1])
-        result.append(
-            Causes(
-                gather_ns=took["UNSHARD"],
-                warmup_ns=max(0, int(free[0]) - took["UNSHARD"]),
-                steady_ns=int(np.sum(free[1:-1])),
-                tensor_ns=int(length[one.kind == COMMUNICATING].sum()),
-                cooldown_ns=max(0, last - took["REDUCE_GRAD"]),
-                scatter_ns=took["REDUCE_GRAD"],
-            )
+        gather, scatter = (
+            sum(slot.end_ns - slot.start_ns for slot in row if slot.what.kind == kind)
+            for kind in (GATHER, SCATTER)
         )
+        free = length * (one.kind == FREE)
+        last = 0 if len(length) == 1 else int(free[-1])
+        causes = {
+            "gather_ns": gather,
+            "warmup_ns": max(0, int(free[0]) - gather),
+            "steady_ns": int(np.sum(free[1:-1])),
+            "tensor_ns": int(length[one.kind == COMMUNICATING].sum()),
+            "cooldown_ns": max(0, last - scatter),
+            "scatter_ns": scatter,
+        }
+        result.append(causes)
     return tuple(result)
