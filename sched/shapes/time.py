@@ -18,7 +18,7 @@ from ..simulation.timeline import Timeline
 from .device import Device
 from .layers import LayerCost, layer_costs
 from .layout import ParallelLayout
-from .memory import StageMemory, rank_states, rank_working, stage_memory
+from .memory import StageMemory, of_rank, rank_states, rank_working, stage_memory
 from .model import Amounts, Model
 
 
@@ -116,7 +116,7 @@ def step_of(
     ends = [row[-1].end_ns if row else 0 for row in timeline.ranks]
     tails = zip(ends, each[0].reduce_ns, each[0].optimizer_ns, strict=True)
     memory = [
-        peak + max(rank_working(one, layout, rank) for one in sizes.values())
+        peak + max(rank_working(of_rank(one, layout, rank), layout) for one in sizes.values())
         for rank, peak in enumerate(timeline.peak_bytes)
     ]
     return SimulatedStep(timeline, max(sum(tail) for tail in tails), tuple(memory))
@@ -151,7 +151,8 @@ def _step_costs(
         for (a, b), stage in zip(pairwise(layout.placement), one.stages, strict=False):
             lags[a][b] = lags[b][a] = max(lags[a][b], stage.send_ns)
     kept = [[one[row].activations + one[row].logits for one in held] for row in rows]
-    owned = [rank_states(held[0], layout, rank) for rank in range(layout.pp)]
+    ranks = (of_rank(held[0], layout, rank) for rank in range(layout.pp))
+    owned = [rank_states(own, layout) for own in ranks]
     return Costs(
         {kind: table(name) for kind, name in passes.items()},
         p2p_ns=lags,

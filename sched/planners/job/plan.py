@@ -52,6 +52,11 @@ class ScheduleChoice(NamedTuple):
     chunks: int = 1
 
     @property
+    def options(self) -> dict[str, int]:
+        """Return the options of the registered schedule."""
+        return {"chunks": self.chunks} if self.name.startswith("interleaved") else {}
+
+    @property
     def spread(self) -> bool:
         """Return whether the output layer is divided over the pipeline's ranks."""
         return self.name.endswith(("-naive", "-alg1", "-alg2", "-interlaced"))
