@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.bubble_filling.choose import scan
+from counterpoise.sched.bubble_filling.choose import scan, shared_hosts
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
-    Host,
     encoder_collectives,
     host_step,
     plan_problem,
@@ -100,9 +99,9 @@ def test_the_least_extension_that_fits(least_ns: int) -> None:
 
 
 def test_steps_are_kept_by_warm_up_where_encoders_have_no_collectives() -> None:
-    kept: dict[str, Host] = {}
-    scan(SETUP, candidates=[EncoderPlan(1, 1), EncoderPlan(2, 2, False, "reduced")], hosts=kept)
-    assert kept.keys() == {"megatron", "reduced"}
+    hosts = shared_hosts(SETUP)
+    assert hosts(EncoderPlan(1, 1)) is hosts(EncoderPlan(2, 2, False))
+    assert hosts(EncoderPlan(1, 1)) is not hosts(EncoderPlan(1, 1, warmup="reduced"))
 
 
 def test_a_plan_is_skipped_when_its_step_is_as_long_as_the_best_so_far() -> None:
