@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.program import Pass
-from ..simulation.simulator import bubbles_by_cause
-from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
+from ..simulation.measured import row_bubbles
+from ..simulation.timeline import Curve, Slot, Timeline
 from .encoder_plans import Host
 from .gaps import COMMUNICATING, FREE, GATHER, SCATTER, Gaps, Ints
 from .instance import FilledSchedule
@@ -35,7 +35,7 @@ def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) ->
         ranks=tuple(rows),
         lanes={},
         makespan_ns=makespan,
-        bubbles=tuple(_bubbles(row, makespan) for row in rows),
+        bubbles=tuple(row_bubbles(row, makespan) for row in rows),
         memory=tuple(_later(curve, shift, encoder_bytes) for curve in host.timeline.memory),
         critical=(),
     )
@@ -86,16 +86,6 @@ def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
 def _later(curve: Curve, shift: int, more: int) -> Curve:
     moved = tuple((at + shift, held + more) for at, held in curve)
     return ((0, moved[0][1]), *moved) if shift and moved else moved
-
-
-def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
-    """Return idle time by place: before the first backward, after the last forward, between."""
-    kinds = tuple(dict.fromkeys(slot.what.kind for slot in row))
-    kind = np.array([kinds.index(slot.what.kind) for slot in row], np.int64)
-    start = np.array([slot.start_ns for slot in row], np.int64)
-    busy = np.maximum.accumulate([0, *(slot.end_ns for slot in row)])
-    gaps = np.maximum(start - busy[:-1], 0)
-    return bubbles_by_cause(kinds, kind, gaps, np.zeros_like(gaps), makespan - int(busy[-1]), 0)
 
 
 def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[dict[str, int], ...]:
