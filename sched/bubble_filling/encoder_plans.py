@@ -7,7 +7,7 @@ without recomputing them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -235,8 +235,6 @@ def plan_problem(
         fixed=fixed,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
         most=need.microbatches if backward else None,
-        forward_layers=_kernel_counts(forward, splitting, costs),
-        backward_layers=_kernel_counts(backward, splitting, costs),
         encoders=tuple(
             (one.layers // plan.stages * max(1, layer_pieces), one.trainable) for one in stacks
         ),
@@ -262,22 +260,17 @@ def _layers_work(
     backward: bool = False,
 ) -> Work:
     """Return the work of one direction of a stage's layers."""
-    count = sum(_kernel_counts(layers, splitting, permille))
+    # Of the dearest microbatch, after splitting.
+    counts = [sum(len(pieces(k, splitting, max(permille))) for k in one) for one in layers]
     # The collective arrives layer by layer, so each kernel waits for its share of it.
-    release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
-    return make_work(
+    release = np.arange(1, sum(counts) + 1, dtype=np.int64) * collective_ns // max(1, sum(counts))
+    work = make_work(
         [kernel for layer in layers for kernel in layer],
         splitting=splitting,
         release=release[::-1] if backward else release,
         permille=permille,
     )
-
-
-def _kernel_counts(
-    layers: list[tuple[Kernel, ...]], how: Splitting | None, permille: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return each layer's number of kernels after splitting, of the dearest microbatch."""
-    return tuple(sum(len(pieces(k, how, max(permille))) for k in layer) for layer in layers)
+    return replace(work, layers=tuple(counts))
 
 
 def encoder_kernels(

@@ -41,7 +41,7 @@ def fill_program(host: Host, filled: FilledSchedule) -> Program:
     Raises ValueError if the problem does not say which kernels are which layer's.
     """
     problem = filled.problem
-    if sum(problem.forward_layers) != len(problem.forward.resource):
+    if sum(problem.forward.layers) != len(problem.forward.resource):
         raise ValueError("the problem does not say its layers; make it with plan_problem")
     timed: list[list[tuple[tuple[int, int], Pass]]] = [
         [((slot.end_ns, -1), slot.what) for slot in row] for row in host.timeline.ranks
@@ -94,7 +94,7 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
     encoders = problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
-    sizes, back = problem.forward_layers, problem.backward_layers
+    sizes, back = problem.forward.layers, problem.backward.layers
     up, down = (p.forward, p.forward_end), (p.backward, p.backward_end)
     yield from _layers("EF", p, up, p.microbatches, sizes, every)
     yield from _layers("EB", p, down, p.backward_order, back, trained[::-1])
@@ -259,8 +259,6 @@ def fill_between_passes(
         # Of a stage: the mean over the ranks, whose layers may differ.
         nominal_ns=np.broadcast_to(total // ranks, (program.microbatches,)),
         fixed=fixed,
-        forward_layers=(1,) * len(forward.resource),
-        backward_layers=(1,) * len(backward.resource),
         encoders=tuple((len(one.forward_ns) // width, bool(one.backward_ns)) for one in encoders),
     )
     return host, fill_bubbles(problem, Effort(max(1, timeline.makespan_ns // 10_000)))
@@ -285,7 +283,8 @@ def _work(
     # No pass takes no time: the order of what ends at one moment would be unclear.
     ns = np.maximum(np.stack([rows[rank % width] for rank in range(ranks)]), 1)
     count = ns.shape[2]
-    return Work(np.zeros(count, np.int64), np.ascontiguousarray(ns), np.zeros(count, np.int64))
+    none = np.zeros(count, np.int64)
+    return Work(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
 
 
 def with_encoders(

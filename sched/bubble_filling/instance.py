@@ -16,11 +16,13 @@ class Work:
     `resource` (kernels): 0 computes, 1 communicates. `ns` (ranks or 1, microbatches or 1, kernels).
     `release` (kernels): nanoseconds that the first microbatch's kernels wait for the encoders' own
     data-parallel collectives, from the start of the step (forward) or its end (backward).
+    `layers`: the number of kernels of each layer, where known.
     """
 
     resource: Ints
     ns: Ints
     release: Ints
+    layers: tuple[int, ...] = ()
 
     @property
     def per_microbatch_ns(self) -> Ints:
@@ -66,11 +68,10 @@ class FillProblem:
     each group, on different tensor-parallel GPUs of its ranks. `nominal_ns`: encoder time per
     microbatch and stage before any splitting; efficiency is measured against it. `fixed`:
     microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
-    microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
-    kernels of each layer of a stage, where known. Frozen encoders have none backward. `encoders`:
-    of each encoder, its layers on a stage and whether it is trained; one by default. `slower`:
-    permille that its computation and its collectives take longer beside the language model's
-    kernels (`Contention.permille`).
+    microbatches that a pipeline's memory holds. Frozen encoders have no kernels backward.
+    `encoders`: of each encoder, its layers on a stage and whether it is trained; one by default.
+    `slower`: permille that its computation and its collectives take longer beside the language
+    model's kernels (`Contention.permille`).
     """
 
     gaps: Gaps
@@ -82,8 +83,6 @@ class FillProblem:
     nominal_ns: Ints
     fixed: bool = False
     most: int | None = None
-    forward_layers: tuple[int, ...] = ()
-    backward_layers: tuple[int, ...] = ()
     encoders: tuple[tuple[int, bool], ...] = ()
     slower: tuple[int, int] = (0, 0)
 
@@ -103,7 +102,7 @@ class FillProblem:
 
         On a stage layers are numbered encoder by encoder.
         """
-        one = ((len(self.forward_layers), bool(self.backward_layers)),)
+        one = ((len(self.forward.layers), bool(self.backward.layers)),)
         found, start = [], 0
         for count, trained in self.encoders or one:
             found.append((range(start, start + count), trained))
