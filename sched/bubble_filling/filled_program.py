@@ -90,34 +90,21 @@ def _places(
 
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, int, Pass]]:
     """Yield rank, planned start and end, and pass of every encoder layer."""
-    problem = filled.problem
-    encoders = problem.layers_of_encoders()
+    up, down = filled.problem.forward.layers, filled.problem.backward.layers
+    encoders = filled.problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
-    sizes, back = problem.forward.layers, problem.backward.layers
-    up, down = (p.forward, p.forward_end), (p.backward, p.backward_end)
-    yield from _layers("EF", p, up, p.microbatches, sizes, every)
-    yield from _layers("EB", p, down, p.backward_order, back, trained[::-1])
-
-
-def _layers(
-    direction: str,
-    p: EncoderPipeline,
-    times: tuple[Ints, Ints],
-    order: tuple[int, ...],
-    sizes: tuple[int, ...],
-    numbers: list[int],
-) -> Iterator[tuple[int, int, int, Pass]]:
-    starts, ends = times
-    if not ends.size:
-        return
-    last = np.cumsum(sizes) - 1
-    first = last - np.array(sizes) + 1
-    for at, microbatch in enumerate(order):
-        for stage, rank in enumerate(p.ranks):
-            both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
-            for layer, start, end in zip(numbers, *both, strict=True):
-                yield rank, start, end, Pass(rank, layer_kind(direction, layer), microbatch)
+    for direction, numbers, sizes, order, starts, ends in (
+        ("EF", every, up, p.microbatches, p.forward, p.forward_end),
+        ("EB", trained[::-1], down, p.backward_order, p.backward, p.backward_end),
+    ):
+        last = np.cumsum(sizes, dtype=np.int64) - 1
+        first = last - np.array(sizes, np.int64) + 1
+        for at, microbatch in enumerate(order):
+            for stage, rank in enumerate(p.ranks):
+                both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
+                for layer, start, end in zip(numbers, *both, strict=True):
+                    yield rank, start, end, Pass(rank, layer_kind(direction, layer), microbatch)
 
 
 def _entering(host: Host) -> list[Slot]:
