@@ -215,30 +215,23 @@ class _Search:
         return FilledSchedule(problem, pipelines, before, after)
 
     def _forward(self, assignment: Assignment, extension: int, stop: int = NEVER) -> list[Placed]:
-        return self._run(
-            self.problem.forward,
-            assignment.forward,
-            extension,
-            stop,
-            self.spaces,
-            self.problem.copies,
-        )
+        spaces = [space for space in self.spaces for _ in range(self.problem.copies)]
+        return self._run(self.problem.forward, assignment.forward, extension, stop, spaces)
 
     def _run(
-        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space],
-        copies: int,
-    ) -> list[Placed]:  # fmt: skip
-        """Place every pipeline's microbatches; equal pipelines with equal work are placed once."""
+        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
+    ) -> list[Placed]:
+        """Place every pipeline's microbatches; equal work in one space is placed once."""
         problem = self.problem
         known: dict[tuple[int, tuple[int, ...]], Placed] = {}
         result = []
-        for pipeline, microbatches in enumerate(lists):
+        for pipeline, (microbatches, space) in enumerate(zip(lists, spaces, strict=True)):
             rows = tuple(problem.row(m, work) for m in microbatches)
-            key = (pipeline // copies, rows)
+            key = (id(space), rows)
             if key not in known:
                 group = problem.groups[pipeline // problem.copies]
                 known[key] = fill(
-                    spaces[pipeline // copies], work, group, np.array(rows, np.int64),
+                    space, work, group, np.array(rows, np.int64),
                     extension, problem.hop_ns, stop, problem.slower,
                 )  # fmt: skip
                 if known[key].placed < len(rows):
@@ -252,9 +245,8 @@ class _Search:
         if not placed:
             return False
         done = self._by_microbatch(assignment.forward, placed)
-        if self.problem.fixed:
-            return all(end <= by for end, by in zip(done, need.tolist(), strict=True))
-        return all(end <= by for end, by in zip(sorted(done), need.tolist(), strict=True))
+        ends = done if self.problem.fixed else sorted(done)
+        return all(end <= by for end, by in zip(ends, need.tolist(), strict=True))
 
     def _by_microbatch(self, lists: Lists, placed: Sequence[Placed]) -> list[int]:
         done = [0] * self.problem.microbatches
@@ -273,7 +265,7 @@ class _Search:
             return None if place is None else (place, [])
         lists = tuple(row[::-1] for row in assignment.backward)
         stop = gaps.step_ns - int(gaps.gradient_ns[0])
-        placed = self._run(self.mirrored, lists, extension, stop, spaces, 1)
+        placed = self._run(self.mirrored, lists, extension, stop, spaces)
         if not placed:
             return None
         last = [gaps.step_ns - end for end in self._by_microbatch(lists, placed)]
