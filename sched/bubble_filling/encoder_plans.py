@@ -63,9 +63,8 @@ def host_step(
     else:
         warmup = plan.warmup if plan else WARMUPS[0]
         program = schedule("interleaved", chunks=setup.chunks, warmup=warmup, **sizes)
-    forward, backward = host_kernels(setup)
-    per_stage = setup.model.layers // program.stages
-    layer = setup.model.layer
+    layer, per_stage = setup.model.layer, setup.model.layers // program.stages
+    forward, backward = layer.forward, layer.backward_kernels(setup.recompute)
     saved = layer.checkpoint_bytes if setup.recompute else layer.saved_bytes
     gather, scatter = encoder_collectives(setup, plan) if plan else (0, 0)
     costs = Costs(
@@ -85,12 +84,6 @@ def host_step(
     inside = {"F": forward * per_stage, "B": backward * per_stage}
     gaps = find_gaps(timeline, {} if whole_passes else inside)
     return Host(program, costs, timeline, gaps, gather + scatter)
-
-
-def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of a language-model layer's forward and backward."""
-    layer = setup.model.layer
-    return layer.forward, layer.backward_kernels(setup.recompute)
 
 
 def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:

@@ -112,10 +112,10 @@ def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
     full = pricer.memory(every)[-nothing.unit.pp :]
     limits = [pricer.job.memory_bytes - (a - b.total) for a, b in zip(full, plain, strict=True)]
     if layout.vpp == 1:
-        model = modelled_stages(layers, layout)
+        stages, saving = modelled_stages(layers, layout)
         found = [
-            plan_recompute([stage], model.saving, limit)[0].recompute
-            for stage, limit in zip(model.stages, limits, strict=True)
+            plan_recompute([stage], saving, limit)[0].recompute
+            for stage, limit in zip(stages, limits, strict=True)
         ]
     else:
         found = _greedy(layers, nothing, limits, pricer.job.cp)

@@ -106,6 +106,7 @@ def _search(job: OrchestrationProblem, keep: int, most: tuple[int, ...]) -> list
     return found
 
 
+@cache
 def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors, smallest first.
 
