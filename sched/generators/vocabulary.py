@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..ir.program import Barrier, Pass, Program, Where
-from ..ir.registry import register
+from ..ir.registry import Generator, register
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
 from .blocks import BuildingBlock, Pace, Timed, block_1f1b, block_interleaved, repeat
@@ -239,7 +239,7 @@ def _register(base: str, form: Form) -> None:
     text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
     # Algorithm 2's second collective is not waited for between passes: one barrier is left.
     text = text if form is not ALGORITHM_2 else text.replace("2 barriers", "1 barrier")
-    generators = {"1f1b": paced, "interleaved": chunked, "v-half": plain}
+    generators: dict[str, Generator] = {"1f1b": paced, "interleaved": chunked, "v-half": plain}
     register(f"{base}-{form.name}", text)(generators[base])
 
 

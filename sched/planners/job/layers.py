@@ -103,10 +103,8 @@ def policies(
 
 def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
     """Return the layers to recompute for every rank to fit; None if that is not found."""
-    most = pricer.loads(nothing.unit.dp, nothing.batch).most
     layout = nothing.layout(pricer.job.cp)
-    part, spread = pricer.job.pipeline(nothing.placement), nothing.schedule.spread
-    layers = pricer.chain(part, nothing.unit, most, spread)
+    layers = pricer.layers(nothing, pricer.most(nothing))
     plain = memory_of(layers, replace(layout, recompute="all"))
     # What the vocabulary's part and encoders' copies take is no stage's.
     full = pricer.memory(every)[-nothing.unit.pp :]

@@ -105,6 +105,15 @@ class Simulated:
 
         return self.keep((part, tp, deep, spread, tuple(amounts.values())), made)
 
+    def layers(self, plan: JobPlan, amounts: Amounts) -> tuple[LayerCost, ...]:
+        """Return the layers of a plan's pipeline for a microbatch."""
+        part = self.job.pipeline(plan.placement)
+        return self.chain(part, plan.unit, amounts, plan.schedule.spread)
+
+    def most(self, plan: JobPlan) -> Amounts:
+        """Return the largest amounts of a microbatch of a plan."""
+        return self.loads(plan.unit.dp, plan.batch).most
+
     def table(
         self, part: str, unit: Unit, batch: BatchChoice, dp: int, spread: bool = False
     ) -> LayerTable:
@@ -148,20 +157,19 @@ class Simulated:
         return front + own
 
     def _memory(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        most, layout = self.loads(plan.unit.dp, plan.batch).most, plan.layout(self.job.cp)
-        part = self.job.pipeline(plan.placement)
+        most, layout = self.most(plan), plan.layout(self.job.cp)
         if plan.schedule.spread:
-            found = memory(self.job.parts[part], self.job.device, layout, most)
+            model = self.job.parts[self.job.pipeline(plan.placement)]
+            found = memory(model, self.job.device, layout, most)
         else:
-            found = memory_of(self.chain(part, plan.unit, most), layout)
+            found = memory_of(self.layers(plan, most), layout)
         return tuple(one.total for one in found), tuple(self._unit_bytes(plan))
 
     def _copies_bytes(self, plan: JobPlan, found: Priced | None) -> list[int]:
         """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
         unit, count = plan.unit, self.job.encoder_layers
-        most = self.loads(unit.dp, plan.batch).most
         layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
-        one = memory_of(self.chain(ENCODER, unit, most), layout)[0]
+        one = memory_of(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
         held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
         if found is not None:
             held = [most_held(row) for row in found.program.ranks]
@@ -172,13 +180,13 @@ class Simulated:
 
         In 1F1B it holds microbatches for the stages behind it, those of the pipeline included.
         """
-        own, most = plan.sizes.encoder, self.loads(plan.unit.dp, plan.batch).most
+        own = plan.sizes.encoder
         if own is None:
             return []
         layout = self._unit_layout(plan, own)
         behind = taken_in(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
         found = []
-        for rank, one in enumerate(memory_of(self.chain(ENCODER, own, most), layout)):
+        for rank, one in enumerate(memory_of(self.chain(ENCODER, own, self.most(plan)), layout)):
             held = min(plan.batch.microbatches, own.pp - rank)
             kept = one.activations // held
             live = min(plan.batch.microbatches, own.pp - rank + behind)
@@ -201,11 +209,10 @@ class Simulated:
         """Return the ns of each of the pipeline's ranks for recomputation, and TP's collectives."""
         times, where = self._times(plan), plan.layout().placement
         free = replace(self.job.device, link_bytes_per_s=2**60, link_latency_ns=0)
-        layout = plan.layout(self.job.cp)
         model = self.job.parts[self.job.pipeline(plan.placement)]
-        like = replace(layout, stages=(), recompute="none")
-        most = self.loads(plan.unit.dp, plan.batch).most
-        a, b = (layer_costs(model, each, like, most) for each in (self.job.device, free))
+        like = replace(plan.layout(self.job.cp), stages=(), recompute="none")
+        devices = self.job.device, free
+        a, b = (layer_costs(model, each, like, self.most(plan)) for each in devices)
         both = [sum(one.forward_ns + one.backward_ns for one in chain) for chain in (a, b)]
         share = 1 - both[1] / max(1, both[0])
         again, work = [0] * plan.unit.pp, [0] * plan.unit.pp
@@ -225,9 +232,7 @@ class Simulated:
         layout = replace(plan.layout(self.job.cp), recompute="none")
 
         def found() -> StepEnd:
-            most, part = self.loads(plan.unit.dp, plan.batch).most, plan.placement
-            chain = self.chain(self.job.pipeline(part), plan.unit, most, plan.schedule.spread)
-            ends = time_of(chain, self.job.device, layout)
+            ends = time_of(self.layers(plan, self.most(plan)), self.job.device, layout)
             return ends.reduce_ns, ends.optimizer_ns
 
         return self.keep(("end", plan.placement, layout), found)
@@ -243,8 +248,8 @@ class Simulated:
         # A replica of the encoder does what several of the pipeline need, or a part of one's.
         rows = _by_stage(table, front.stages, ())
         rows = LayerTable(*(-(-row * plan.unit.dp // own.dp) for row in rows))
-        most = self.loads(plan.unit.dp, plan.batch).most
-        first = time_of(self.chain(ENCODER, own, most), self.job.device, front)
+        chain = self.chain(ENCODER, own, self.most(plan))
+        first = time_of(chain, self.job.device, front)
         return (
             LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
             (*range(own.pp), *(rank + own.pp for rank in where)),
