@@ -159,3 +159,13 @@ def fill_holes(start: Ints, end: Ints, kind: Ints, step_ns: int) -> Stretches:
         np.concatenate((end, after[keep]))[order],
         np.concatenate((kind, np.full(free, FREE, np.int64)))[order],
     )
+
+
+def running(begin: Ints, done: Ints, at: Ints) -> NDArray[np.bool_]:
+    """Return whether any of some intervals has begun and is not done at each of these times.
+
+    >>> running(np.array([0, 1, 5]), np.array([2, 3, 6]), np.arange(7)).tolist()
+    [True, True, True, False, False, True, False]
+    """
+    begun, ended = (np.sort(each).searchsorted(at, side="right") for each in (begin, done))
+    return np.asarray(begun > ended)

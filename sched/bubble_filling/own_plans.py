@@ -10,6 +10,7 @@ parameters before the step and scatter their gradients after it: each waits for 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from .encoder_plans import (
     plan_problem,
     plans,
 )
-from .gaps import FREE, Gaps, Ints, Stretches, fill_holes
+from .gaps import FREE, Gaps, Ints, Stretches, fill_holes, running
 from .instance import FilledSchedule
 from .search import fill_bubbles
 from .setup import FillSetup, Splitting, total_ns
@@ -69,23 +70,21 @@ def scan_each(
     jobs = [alone[n] for n in order]
     # A step is the language model's with all collectives at its ends, so their sum orders hosts.
     queue = []
+    host_of = cache(partial(_host, setup))
     for warmup in WARMUPS[: min(2, setup.chunks)]:
-        base = _host(setup, warmup, (0, 0)).gaps.step_ns
+        base = host_of(warmup, (0, 0)).gaps.step_ns
         each = [[plan for plan in plans(job) if plan.warmup == warmup] for job in jobs]
         for combination in itertools.product(*each):
             sums = _collectives(jobs, combination)
             if base + sum(sums) < best_ns:
                 queue.append((base + sum(sums), warmup, sums, combination))
     queue.sort(key=lambda one: one[0])
-    hosts: dict[tuple[str, tuple[int, int]], Host] = {}
     found: OwnPlans | None = None
     for least_ns, warmup, sums, combination in queue:
         for how in splittings:
             if least_ns >= best_ns:
                 return found
-            if (warmup, sums) not in hosts:
-                hosts[warmup, sums] = _host(setup, warmup, sums)
-            host = hosts[warmup, sums]
+            host = host_of(warmup, sums)
             parts = _filled(jobs, combination, host, sums, how, most_copies, best_ns)
             if parts:
                 found = OwnPlans(tuple(order), parts)
@@ -179,15 +178,15 @@ def _left_on(filled: FilledSchedule, rank: int) -> Stretches:
     gaps, shift = filled.problem.gaps, filled.before_ns
     one = gaps.ranks[rank]
     own = [(p, p.ranks.index(rank)) for p in filled.pipelines if rank in p.ranks]
-    begin = _ordered([part[:, at] for p, at in own for part in (p.forward, p.backward)])
-    done = _ordered([part[:, at] for p, at in own for part in (p.forward_end, p.backward_end)])
+    begin = _joined([part[:, at] for p, at in own for part in (p.forward, p.backward)])
+    done = _joined([part[:, at] for p, at in own for part in (p.forward_end, p.backward_end)])
     ends = [-shift, filled.step_ns - shift]
     edges = np.unique(np.concatenate((one.start, one.end, begin, done, ends)))
     low, high = edges[:-1], edges[1:]
     host = np.clip(np.searchsorted(one.start, low, side="right") - 1, 0, None)
     # Before and after the step of the language model everything is free.
     kind = np.where((low >= 0) & (high <= gaps.step_ns), one.kind[host], FREE)
-    busy = begin.searchsorted(low, side="right") > done.searchsorted(low, side="right")
+    busy = running(begin, done, low)
     # Neighbours and overlapping copies are one stretch.
     first = np.append(True, ~(busy[1:] & busy[:-1]))
     kind = np.where(busy, BUSY, kind)[first]
@@ -196,5 +195,5 @@ def _left_on(filled: FilledSchedule, rank: int) -> Stretches:
     return fill_holes(low[keep], high[keep], kind[keep], filled.step_ns)
 
 
-def _ordered(parts: Sequence[Ints]) -> Ints:
-    return np.sort(np.concatenate([np.empty(0, np.int64), *(part.ravel() for part in parts)]))
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *(part.ravel() for part in parts)])
