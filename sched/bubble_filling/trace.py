@@ -101,9 +101,9 @@ def _rank(kernels: list[_Event], begin: int, step: int) -> Stretches:
     )
     edges = np.unique(np.concatenate((*own, *shared)))
     low = edges[:-1]
-    busy = running(*own, low)
+    busy = running(own[0], own[1], low)
     between = (low >= own[0].min()) & (low < own[1].max())
-    only = running(*shared, low) & between
+    only = running(shared[0], shared[1], low) & between
     kind = np.where(busy, COMPUTING, np.where(only, COMMUNICATING, FREE))
     # Neighbours of a kind are one stretch.
     new = np.append(True, kind[1:] != kind[:-1])
