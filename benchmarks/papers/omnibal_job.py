@@ -188,9 +188,9 @@ class Job:
         """Return the layers to recompute for full microbatches to fit."""
         cut = replace(self.layout, stages=stages)
         layers = layer_costs(self.model, self.device, cut, _full(budgets))
-        model = modelled_stages(layers, cut)
+        found, saving = modelled_stages(layers, cut)
         limit = int(SHARE_OF_MEMORY * self.device.memory_bytes)
-        return tuple(one.recompute for one in plan_recompute(model.stages, model.saving, limit))
+        return tuple(one.recompute for one in plan_recompute(found, saving, limit))
 
 
 def _full(budgets: Sizes) -> dict[str, int]:

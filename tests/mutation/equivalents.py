@@ -97,8 +97,6 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
         "each place is set, or there is no matching"
     ),
-    f"{_FILLING}/validate:_memory: if held.max(initial=0) > most: -> "
-    "if held.max(initial=1) > most:": "most is 1 or more",
     f"{_FILLING}/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
         "accepted: the bound is a nanosecond looser"
     ),

@@ -103,9 +103,9 @@ def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
     if len(chosen) != setting.stages:
         raise ValueError(f"--layers has {len(chosen)} stages, --pp says {setting.stages}")
     cut = replace(setting.layout, stages=chosen)
-    model = modelled_stages(layers, cut)
-    plan = exact_policies(layers, cut, plan_recompute(model.stages, model.saving, limit))
-    usual = [all_or_nothing(stage, model.saving, limit) for stage in model.stages]
+    stages, saving = modelled_stages(layers, cut)
+    plan = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
+    usual = [all_or_nothing(stage, saving, limit) for stage in stages]
     layouts: dict[str, Recompute] = {
         "plan": tuple(one.recompute for one in plan),
         "all_or_nothing": tuple(one.recompute for one in usual),
@@ -116,7 +116,7 @@ def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
         again = replace(cut, recompute=recompute)
         seconds[name] = step_of([layers] * again.microbatches, device, again).total_ns / 1e9
     more = {"seconds_per_step": seconds, "device": device.origin}
-    return _Found(model.stages, model.saving, limit, plan, more)
+    return _Found(stages, saving, limit, plan, more)
 
 
 def _measured(path: Path, limit: int | None) -> _Found:
