@@ -1,9 +1,9 @@
 """Checkpoints as folders: a file for each pipeline rank, and the programs that the job ran.
 
 Generators of schedules are pure, but what fills their gaps follows from times, which a job that is
-resumed does not have. So a checkpoint holds the programs themselves, in their text form, the plans
-of units that were made of them, and, where the plan follows the measured times, what is known of
-them.
+resumed does not have. So a checkpoint holds the programs themselves, in their text form, and, where
+the plan follows the measured times, what is known of them. Those of units are for units alone, and
+have a file of their own.
 
 A folder is written under another name and renamed when all files are on the disk, so that a job
 which is killed while it saves leaves the checkpoint before. Its list of checksums says which files
@@ -135,15 +135,15 @@ def _write_text(path: Path, text: str) -> str:
 
 
 def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
-    """Write a job's programs by number of microbatches, its units' plans and its plan's state.
+    """Write a job's programs by number of microbatches, and its plan's state.
 
     Returns the files' digests by name.
     """
     programs = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
-    texts = {_PROGRAMS: json.dumps(programs), _UNITS: pipe.unit_plans()}
+    texts = {_UNITS if pipe.in_units else _PROGRAMS: json.dumps(programs)}
     if pipe.replanner is not None:
         texts[_STATE] = pipe.replanner.text()
-    return {name: _write_text(folder / name, text) for name, text in texts.items() if text}
+    return {name: _write_text(folder / name, text) for name, text in texts.items()}
 
 
 def load_checkpoint(
@@ -243,19 +243,18 @@ def resumed_schedule(
     """Return a schedule for `Pipeline` that goes on with the programs of a checkpoint.
 
     `schedule`, `options`: as for Pipeline; it makes the programs of other numbers of ranks and
-    microbatches than were saved, and all of them if `checkpoint` is None. In units of the sizes
-    that were saved, the same ranks encode the same microbatches in the same order. Raises
-    FileNotFoundError for a folder that is no checkpoint, and ValueError for damaged files.
+    microbatches than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError
+    for a folder that is no checkpoint, and ValueError for damaged files.
     """
     if checkpoint is None:
         return ResumedSchedule({}, schedule, options or {})
     folder = Path(checkpoint)
     sums = _read_checksums(folder)
-    texts = json.loads(_read_text(folder, _PROGRAMS, sums))
+    in_units = _UNITS in sums
+    texts = json.loads(_read_text(folder, _UNITS if in_units else _PROGRAMS, sums))
     programs = [parse_program(text) for text in texts.values()]
     saved = {(len(program.ranks), program.microbatches): program for program in programs}
-    plans = _read_text(folder, _UNITS, sums) if _UNITS in sums else ""
-    return ResumedSchedule(saved, schedule, options or {}, plans)
+    return ResumedSchedule(saved, schedule, options or {}, in_units)
 
 
 def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:

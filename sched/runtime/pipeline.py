@@ -254,9 +254,10 @@ class Pipeline:
         """Return the programs that the schedule has made so far, by number of microbatches."""
         return dict(self._programs.made)
 
-    def unit_plans(self) -> str:
-        """Return the plans of units so far, as checkpoints hold them; "" on a mesh."""
-        return self._programs.unit_plans()
+    @property
+    def in_units(self) -> bool:
+        """Return whether encoders or a generator have ranks of their own."""
+        return self._arranged.here is not None
 
     def plan_changes(self) -> tuple[PlanChange, ...]:
         """Return the plans that were taken since the job began, with what each one saves."""

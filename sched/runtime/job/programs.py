@@ -28,7 +28,7 @@ from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.modules import StageOptions, Stages
 from ..units.lists import compile_units, joined
 from ..units.place import UnitPlace
-from ..units.plan import KnownPlans
+from ..units.plan import UnitPlan
 from ..vocabulary.step import VocabularyPart
 from .start import compile_all
 
@@ -179,10 +179,6 @@ class Programs:
         first = self.replicas[0] * count
         return range(first, first + count)
 
-    def unit_plans(self) -> str:
-        """Return the plans of units as text, "" without units."""
-        return ""
-
     def trained(self, program: Program) -> Program:
         """Return a program without the encoders' backward that no gradient needs."""
         placement = self.encoders.placed(program)
@@ -297,10 +293,10 @@ class Programs:
 
 @dataclass(slots=True, kw_only=True)
 class UnitPrograms(Programs):
-    """The programs of one rank of a unit. `plans`: of a number of microbatches of each replica."""
+    """The programs of one rank of a unit. `plan_of`: a number of microbatches of each replica."""
 
     place: UnitPlace
-    plans: KnownPlans
+    plan_of: Callable[[int], UnitPlan]
 
     def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of each replica's step.
@@ -334,15 +330,11 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
-    def unit_plans(self) -> str:
-        """Return the plans so far as text."""
-        return self.plans.text()
-
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
         facts = self.facts_for(training)
-        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
-        self.made[microbatches] = self.plans.base(microbatches)
+        plan, placement = self.plan_of(microbatches), self.encoders.placement
+        self.made[microbatches] = plan.base
         checked = (self._checked(program, microbatches) for program in plan.programs)
         trained = (trained_program(one, placement, facts.lowest) for one in checked)
         programs = [self._fitted(self._wanted(program), training) for program in trained]
