@@ -3,26 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import nn
 
 from .adapted import Adapted
+from .decoders import DECODERS
 from .description import DecoderFamily, Family
+from .image_models import IMAGE_MODELS
 from .images import ImageFeatures, Images
 from .layers import Layers, kinds_of
 from .routers import routers_of
 
 
 def families() -> Mapping[str, Family]:
-    """Return the descriptions of all families by model_type: those of this folder's files."""
-    found: dict[str, Family] = {}
-    for module in iter_modules(import_module(__package__).__path__):
-        found |= getattr(import_module(f".{module.name}", __package__), "FAMILIES", {})
-    return found
+    """Return the descriptions of all families by model_type."""
+    return {**DECODERS, **IMAGE_MODELS}
 
 
 def adapt(model: nn.Module, family: Family | None = None) -> Adapted:

@@ -37,9 +37,9 @@ class _Job(NamedTuple):
 class UnitPlan:
     """The programs of a step.
 
-    `base`: that of the language model alone, alike in all replicas. `programs`: of each replica of the language model, with the encoders' passes for it. `order`: of
-    each rank of encoders and generator, by seat, the passes of all programs in the order in which
-    it runs them.
+    `base`: that of the language model alone, alike in all replicas. `programs`: of each replica of
+    the language model, with the encoders' passes for it. `order`: of each rank of encoders and
+    generator, by seat, the passes of all programs in the order in which it runs them.
     """
 
     base: Program
