@@ -32,12 +32,12 @@ from .gradients import (
 )
 from .job.arrangement import arrange
 from .job.lanes import Lanes
-from .job.programs import CompiledProgram, Programs
+from .job.programs import Programs
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .links.process_groups import Groups
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
-from .parts import ModelPart, StepData, Steps, list_steps
+from .parts import ModelPart, Steps, list_steps
 from .stage.agreement import ModelFacts, facts_of
 from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
@@ -169,10 +169,9 @@ class Pipeline:
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
-        shard = () if self._shard is None else (self._shard,)
-        images = self._images.named_modules().values()
-        layers = (module for _, module in self._layers)
-        return (*self._modules.values(), *shard, *layers, *images)
+        held = self.held()
+        shard = () if held.shard is None else (held.shard,)
+        return (*held.stages.values(), *shard, *(module for _, module in held.layers))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -223,7 +222,9 @@ class Pipeline:
         )  # fmt: skip
         replicas = self._place.replicas is not None and self._place.replicas.size() > 1
         with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):
-            self._run(compiled, data, walker)
+            self._pipelines = lists = compiled.pipelines
+            running = walk(lists.lists[self.rank], data, walker)
+            drive(running, self.deadline_s, self._board, lists, self.rank)
             if training:
                 reduction.start(self._summed.after_passes())
             loss = self._finish(parts, reduction, training)
@@ -299,8 +300,9 @@ class Pipeline:
 
     def held(self) -> HeldModules:
         """Return this rank's modules, as their tensors are named in a checkpoint."""
-        elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
-        layers, elsewhere = self._images.held(self._layers, elsewhere)
+        own = (self._encoders, self._generator, self._images)
+        elsewhere = frozenset[str]().union(*(each.saved_elsewhere() for each in own))
+        layers = [*self._layers, *self._images.named_modules().items()]
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
@@ -381,11 +383,6 @@ class Pipeline:
         except ValueError as error:  # what only this rank has found: the others are told
             self._board.give_up(str(error))
             raise
-
-    def _run(self, compiled: CompiledProgram, data: StepData, walker: Walker) -> None:
-        rank, self._pipelines = self._place.rank, compiled.pipelines
-        running = walk(compiled.pipelines.lists[rank], data, walker)
-        drive(running, self.deadline_s, self._board, compiled.pipelines, rank)
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""

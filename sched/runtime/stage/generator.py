@@ -71,11 +71,6 @@ class GeneratorSpec:
         if not self.trainable:
             self.module.requires_grad_(False)
 
-    @property
-    def called(self) -> str:
-        """Return the name of the module in the whole model."""
-        return self.module_name or f"generators.{self.name}"
-
     def states_spec(self, info: Any) -> TensorSpec:
         """Return the states of a microbatch; their gradient is alike.
 
@@ -200,9 +195,9 @@ class RankGenerator:
 
     def named_modules(self) -> dict[str, nn.Module]:
         """Return the module if this rank runs it, by its name in the whole model."""
-        if self.spec is None or self.rank not in self.ranks or self.spec.module is None:
+        if (spec := self.spec) is None or self.rank not in self.ranks or spec.module is None:
             return {}
-        return {self.spec.called: self.spec.module}
+        return {spec.module_name or f"generators.{spec.name}": spec.module}
 
     def saved_elsewhere(self) -> frozenset[str]:
         """Return the module's name if a rank before this one has a copy, and saves it."""
