@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links.process_groups import PeerLostError, add_up, wait_for
+from .links.process_groups import add_up, report_lost, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -253,11 +253,9 @@ class SharedParameters:
         for name in sorted(self.parameters):
             with torch.no_grad():
                 part, group = local_part(self.parameters[name]), self.groups[self.ranks[name]]
-                try:
+                with report_lost():
                     work = dist.broadcast(part, group=group, group_src=0, async_op=True)
                     wait_for(work, part, deadline_s)
-                except RuntimeError as error:
-                    raise PeerLostError.of(error) from error
 
     def sum_gradients(self, deadline_s: float) -> None:
         """Sum gradients over the copies. Raises RuntimeError if another rank is lost."""

@@ -15,17 +15,18 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
-from ..compiled import (
-    Op,
-    collectives,
-    compile_program,
-    lowered,
-    with_deliveries,
-)
+from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
 from ..execution.board import Board, BoardSeat
 from ..execution.drive import PipelineStalledError
 from ..links.place import FAULTS, MeshPlace, await_all, gather_objects
-from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelines, make_groups
+from ..links.process_groups import (
+    Channel,
+    Groups,
+    PeerLostError,
+    first_pipelines,
+    make_groups,
+    report_lost,
+)
 from ..parts import WEIGHTS, Reading
 from ..stage.agreement import ModelFacts
 from ..stage.modules import LossFunction, StageOptions
@@ -213,13 +214,9 @@ def connect(
     used = {found.communicator for found in collectives(first_program).values()}
     members = place.communicator_ranks(used)
     _refuse_other_groups([channels, list(members), sharers], place, limit_s)
-    try:
+    with report_lost():
         groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
         board = post_board(place, deadline_s)
-    except PeerLostError:
-        raise
-    except RuntimeError as error:
-        raise PeerLostError.of(error) from error
     groups.warm_up(limit_s)
     # After this all boards are there, so that no rank reads one that is missing.
     place.gather(None, limit_s)
