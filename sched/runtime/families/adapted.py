@@ -26,6 +26,7 @@ from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of
 from ..pretrained.saving import save_weights
+from ..stage.checking import tiny_batch
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
@@ -37,8 +38,6 @@ from .small import fill, small_model
 
 # Ranks that load wait for each other as long, at least: shares and disks differ.
 _LOAD_S = 1800.0
-# The check's microbatch: positions of two packed samples.
-_POSITIONS = (0, 1, 2, 3, 4, 0, 1, 2)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,15 +132,12 @@ class Adapted:
         """Return whether the model is on the meta device, without memory."""
         return any(p.is_meta for p in self.model.get_submodule(self.words).parameters())
 
-    def _tiny(self) -> dict[str, Tensor]:
+    def _tiny(self) -> dict[str, Any]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
-        near: Tensor = self.model.get_submodule(self.words).get_parameter("weight")
-        count = len(_POSITIONS)
-        ids = torch.arange(1, count + 1, device=near.device) * len(near) // (count + 2)
-        positions = torch.tensor([_POSITIONS], device=near.device)
-        if self.layers.family.axes > 1:  # the text's, by which masks are made, and the axes'
-            positions = positions.expand(1 + self.layers.family.axes, *positions.shape)
-        return {"input_ids": ids[None], "position_ids": positions}
+        found, axes = tiny_batch(self.model, self.words), self.layers.family.axes
+        if axes > 1:  # the text's, by which masks are made, and the axes'
+            found["position_ids"] = found["position_ids"].expand(1 + axes, 1, -1)
+        return found
 
     def pipeline(
         self,
@@ -167,10 +163,9 @@ class Adapted:
         ValueError as Pipeline and `split` do.
         """
         if images is False:
+            given |= {"plan": plan, "options": options, "check": check, "weights": weights}
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
-            more: dict[str, Any] = {"plan": plan, "options": options, "check": check}
-            more["weights"] = weights
-            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **more, **given)
+            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **given)
         ranks, seat = _seat(mesh)
         pictures = self.images
         options = self._with_inputs(schedule, options or {})
