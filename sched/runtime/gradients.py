@@ -39,13 +39,6 @@ def local_part(tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return this process' part of a gradient. Raises ValueError where there is none."""
-    if parameter.grad is None:
-        raise ValueError("the parameter has no gradient")
-    return local_part(parameter.grad)
-
-
 def settle(parameters: Iterable[nn.Parameter]) -> None:
     """Divide gradients as their parameters are; the processes that these are divided over meet."""
     for parameter in parameters:
@@ -200,7 +193,7 @@ def _fill(parameters: Iterable[nn.Parameter]) -> Iterator[list[Tensor]]:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = gradient_of(parameter)
+        gradient = local_part(parameter.grad)
         open_buckets.setdefault(gradient.dtype, []).append(gradient)
         sizes[gradient.dtype] = sizes.get(gradient.dtype, 0) + gradient.nbytes
         if sizes[gradient.dtype] >= _BUCKET_BYTES:
@@ -350,7 +343,7 @@ def clip_gradients(
         outside = (g for g in dividing if not own_ranks.issuperset(dist.get_process_group_ranks(g)))
         groups, square = tuple(outside), zero
         if parameter.grad is not None:
-            square = gradient_of(parameter).float().pow(2).sum()
+            square = local_part(parameter.grad).float().pow(2).sum()
         squares[groups] = squares.get(groups, zero) + square
     for groups, part in squares.items():
         for group in groups:
@@ -361,6 +354,6 @@ def clip_gradients(
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in unique.values():
         if parameter.grad is not None:
-            local = gradient_of(parameter)
+            local = local_part(parameter.grad)
             local.mul_(factor.to(local.dtype))
     return norm

@@ -165,10 +165,6 @@ class Joint(NamedTuple):
         return [torch.cat([*features])] if self.order else [*features]
 
 
-# By stage and microbatch of the F.
-Joints = Mapping[tuple[int, int], Joint]
-
-
 def gradient_or_zeros(leaf: Tensor) -> Tensor:
     """Return a leaf's gradient: zeros where nothing depends on it, since another rank waits."""
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -189,22 +185,6 @@ def unpack(packed: Tensor, shapes: Sequence[tuple[int, ...]], which: int) -> Ten
     return torch.split(packed, sizes)[which].view(shapes[which])
 
 
-class MicrobatchInfo(Protocol):
-    """The description of a microbatch before it is loaded, such as the loader's StepInfo."""
-
-    @property
-    def step_label_tokens(self) -> int:
-        """The number of labels of the whole step, over all data-parallel ranks."""
-
-    @property
-    def step_samples(self) -> int:
-        """The number of samples of the whole step."""
-
-    @property
-    def costs(self) -> Mapping[str, int]:
-        """The microbatch's resources, such as its tokens."""
-
-
 class StepOfMicrobatches(Protocol):
     """A rank's microbatches of a step, such as the loader's Step."""
 
@@ -214,7 +194,10 @@ class StepOfMicrobatches(Protocol):
 
     @property
     def infos(self) -> Sequence[Any]:
-        """A MicrobatchInfo for each microbatch, the same on all pipeline ranks."""
+        """What describes each microbatch before it is loaded, the same on all pipeline ranks.
+
+        Such as the loader's StepInfo, with `costs`, `step_label_tokens` and `step_samples`.
+        """
 
 
 # One step, or those of several data-parallel ranks.
@@ -233,7 +216,7 @@ def list_steps(step: Steps) -> list[StepOfMicrobatches]:
     return [given] if by_rank is None else list(by_rank())
 
 
-def weigh_by_token(info: MicrobatchInfo) -> float:
+def weigh_by_token(info: Any) -> float:
     """Return the weight of a loss that is a sum over labels, for the mean over the step's.
 
     Raises ValueError for a step without labels.
@@ -243,12 +226,12 @@ def weigh_by_token(info: MicrobatchInfo) -> float:
             "the step has no label tokens to average over; give the loader's cost= a resource "
             "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
         )
-    return 1.0 / info.step_label_tokens
+    return 1.0 / float(info.step_label_tokens)
 
 
-def weigh_by_sample(info: MicrobatchInfo) -> float:
+def weigh_by_sample(info: Any) -> float:
     """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
-    return 1.0 / max(1, info.step_samples)
+    return 1.0 / float(max(1, info.step_samples))
 
 
 def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:

@@ -4,6 +4,7 @@ A tile's pixels are (3, S, S); patches of Qwen-VL have grids (images, 3).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,11 +63,14 @@ def _stacked_features(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) 
     return torch.cat([torch.cat([*images]) for images in every], dim=-1)
 
 
-_QWEN = {
-    "decoder": DecoderFamily(axes=3),
-    "inputs": ("pixel_values", "image_grid_thw"),
-    "layered": cut_tower,
-}
+_QWEN = ImageFamily(
+    ("visual",),
+    _features,
+    _qwen_tokens,
+    decoder=DecoderFamily(axes=3),
+    inputs=("pixel_values", "image_grid_thw"),
+    layered=cut_tower,
+)
 IMAGE_MODELS = {
     "llava": ImageFamily(("vision_tower", "multi_modal_projector"), _features, _llava_tokens),
     "internvl": ImageFamily(("vision_tower", "multi_modal_projector"), _features, _internvl_tokens),
@@ -77,14 +81,11 @@ IMAGE_MODELS = {
         language="text_model",
         inputs=("pixel_values", "pixel_attention_mask"),
     ),
-    **dict.fromkeys(
-        ("qwen2_vl", "qwen2_5_vl"), ImageFamily(("visual",), _features, _qwen_tokens, **_QWEN)
-    ),
-    "qwen3_vl": ImageFamily(
-        ("visual",),
-        _stacked_features,
-        _qwen_tokens,
+    "qwen2_vl": _QWEN,
+    "qwen2_5_vl": _QWEN,
+    "qwen3_vl": replace(
+        _QWEN,
+        features=_stacked_features,
         stacked=lambda config: len(config.vision_config.deepstack_visual_indexes),
-        **_QWEN,
     ),
 }
