@@ -79,6 +79,15 @@ def is_sharded(module: nn.Module) -> bool:
     return any(True for _ in _sharded(module))
 
 
+def refuse_sharded(module: nn.Module, what: str, whose: str) -> None:
+    """Raise ValueError for a module with FSDP2 that some ranks do not run. `whose`: the ranks."""
+    if is_sharded(module):
+        raise ValueError(
+            f"{what} is sharded with FSDP2, whose collectives ranks {whose} would not enter; give "
+            "the plain module, the pipeline sums its gradients over all ranks that have a copy"
+        )
+
+
 def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
     return (part for part in module.modules() if isinstance(part, FSDPModule))
 

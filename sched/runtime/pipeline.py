@@ -1,5 +1,6 @@
 """Run training steps of a model that is cut into stages, by any schedule that `check` accepts."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ..simulation.timeline import Slot, Timeline
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages, rank_images
 from .execution.board import Board
-from .execution.drive import T, drive, explain, meet, timelines_folder, write_step
+from .execution.drive import TIMELINES_VARIABLE, T, drive, explain, meet, write_step
 from .execution.waiting import Pipelines
 from .execution.walk import Walker, walk
 from .gradients import (
@@ -108,7 +109,8 @@ class Pipeline:
     ) -> None:
         self._modules = dict(stages)
         refuse_wrapped(self._modules)
-        self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
+        self.deadline_s, self._step = deadline_s, 0
+        self._timelines = timelines or os.environ.get(TIMELINES_VARIABLE)
         with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, program = self._arranged.place, self._arranged.first_program
@@ -231,8 +233,8 @@ class Pipeline:
         self._images.finish()
         self._board.end_step()
         self._measured, self._name = (count, walker.measured), compiled.program.name
-        if self._timelines is not None:
-            self._write_timeline(self._timelines, step)
+        if self._timelines:
+            self._write_timeline(Path(self._timelines), step)
         if training and self.replanner is not None:
             with self._explained():
                 self.replanner.follow(count, walker.measured, list_steps(step)[0].infos)

@@ -22,6 +22,7 @@ from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
+from ..stage.agreement import is_trained
 from ..stage.calling import Calling, plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
@@ -225,7 +226,7 @@ def refuse_without_backward(part: EncoderPart) -> None:
             continue
         place = part.placement.layer(item)
         spec = part.encoders[place.encoder]
-        if any(p.requires_grad for p in layer_of(spec, place.number).parameters()):
+        if is_trained([layer_of(spec, place.number)]):
             raise ValueError(
                 f"layer {place.number} of the encoder {spec.name!r} is trained, but the schedule "
                 f"has no {back}; freeze it, or fill a schedule with that layer trained"
@@ -307,7 +308,7 @@ class RankEncoders:
         """Return for each encoder which of the layers that this rank runs are trained."""
         found: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}
         for spec, number, module in self.layers():
-            found[spec.name][number] = any(p.requires_grad for p in module.parameters())
+            found[spec.name][number] = is_trained([module])
         return found
 
     def fields(self, rank: int) -> set[str]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..links.place import MeshPlace
 from ..parts import StepData
+from ..stage.agreement import is_trained
 from ..stage.calling import Calling, grad_mode
 
 
@@ -79,8 +80,7 @@ class RankImages:
 
     def is_trained(self) -> bool | None:
         """Return whether features have a gradient, None without any."""
-        parameters = [p for m in self.named_modules().values() for p in m.parameters()]
-        return None if self.spec is None else any(p.requires_grad for p in parameters)
+        return None if self.spec is None else is_trained(self.named_modules().values())
 
     def counted_elsewhere(self) -> list[nn.Parameter]:
         """Return the parameters that another rank counts in a norm: the pipeline's first one."""

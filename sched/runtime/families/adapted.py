@@ -22,6 +22,7 @@ from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
 from ..job.start import generator_of, tokens_by
+from ..links.place import device_of
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of
@@ -246,9 +247,8 @@ class Adapted:
             )
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
-            kind = mesh.device if isinstance(mesh, Units) else mesh.device_type
-            here = 0 if kind == "cpu" else torch.accelerator.current_device_index()
-            materialise(units, torch.device(kind, here), precisions_of(self.model, self.dtype))
+            device = device_of(mesh.device if isinstance(mesh, Units) else mesh.device_type)
+            materialise(units, device, precisions_of(self.model, self.dtype))
         return units
 
     @property

@@ -18,7 +18,7 @@ from ...ir.registry import schedule as make_program
 from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
 from ..execution.board import Board, BoardSeat
 from ..execution.drive import PipelineStalledError
-from ..links.place import FAULTS, MeshPlace, await_all, gather_objects
+from ..links.place import FAULTS, MeshPlace, await_all, device_of, gather_objects
 from ..links.process_groups import (
     Channel,
     Groups,
@@ -87,9 +87,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
     await_all(deadline_s)
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
     pipelines = tuple(tuple(row) for row in ranks.tolist())
-    device = torch.device("cpu")
-    if mesh.device_type != "cpu":
-        device = torch.device(mesh.device_type, torch.accelerator.current_device_index())
+    device = device_of(mesh.device_type)
     if mesh.size() < dist.get_world_size():
         found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
         pipelines = tuple(sorted({row for rows in found for row in rows}))

@@ -118,6 +118,11 @@ def gather_objects(
     ]
 
 
+def device_of(kind: str) -> torch.device:
+    """Return this process' device of a type."""
+    return torch.device(kind, None if kind == "cpu" else torch.accelerator.current_device_index())
+
+
 @dataclass(frozen=True, slots=True)
 class MeshPlace:
     """This process in the mesh: all pipelines' global ranks, its own rank in its one, its groups.

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...ir.program import Pass, Program
 from ...transforms.generator_passes import has_generator
 from ..compiled import Value
-from ..gradients import is_sharded
+from ..gradients import refuse_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
 from .calling import Calling, StateCapture, Take, call_module, find_layer
 
@@ -62,12 +62,7 @@ class GeneratorSpec:
             )
         if self.module is None:
             return
-        if is_sharded(self.module):
-            raise ValueError(
-                f"the generator {self.name!r} is sharded with FSDP2, whose collectives ranks with "
-                "nothing to generate would not enter; give the plain module, the pipeline sums its "
-                "gradients over all ranks that have a copy"
-            )
+        refuse_sharded(self.module, f"the generator {self.name!r}", "with nothing to generate")
         if not self.trainable:
             self.module.requires_grad_(False)
 

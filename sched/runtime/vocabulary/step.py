@@ -228,6 +228,7 @@ def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
         )
 
 
+@dataclass(eq=False, slots=True)
 class VocabularyPart:
     """Runs the vocabulary passes of one rank, with plain tensors in and out.
 
@@ -235,25 +236,22 @@ class VocabularyPart:
     `reports_loss`: whether this rank returns the step's loss; one rank of a pipeline does.
     `autocast`: the precision to compute in, if it is not the weights'.
     `labels`, `words`: the fields of a microbatch that hold labels and, where the embedding is
-    divided, words; every pipeline rank needs them.
+    divided, words; every pipeline rank needs them. `step`: the passes of the last step.
     """
 
-    def __init__(
-        self,
-        parallel: VocabParallel,
-        shard: VocabularyShard,
-        *,
-        reports_loss: bool,
-        autocast: torch.dtype | None = None,
-        labels: str = "labels",
-        words: str = "input_ids",
-    ) -> None:
-        self.parallel = parallel
-        self.shard = shard
-        self.reports_loss = reports_loss
-        self.autocast = autocast
-        self.fields = {"labels": labels} | ({"words": words} if shard.embedding else {})
-        self._running: tuple[StepData, VocabularyStep] | None = None
+    parallel: VocabParallel
+    shard: VocabularyShard
+    reports_loss: bool
+    autocast: torch.dtype | None = None
+    labels: str = "labels"
+    words: str = "input_ids"
+    step: VocabularyStep = field(init=False)
+    _data: StepData = field(init=False)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the fields that every pipeline rank needs, by what they are for."""
+        return {"labels": self.labels} | ({"words": self.words} if self.shard.embedding else {})
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -263,7 +261,8 @@ class VocabularyPart:
 
     def begin_step(self, data: StepData) -> None:
         """Take the microbatches of a step."""
-        step = VocabularyStep(
+        self._data = data
+        self.step = VocabularyStep(
             self.shard,
             self.parallel,
             [self._batch(number, item) for number, item in enumerate(data.microbatches)],
@@ -271,16 +270,14 @@ class VocabularyPart:
             autocast=self.autocast,
             training=data.training,
         )
-        self._running = data, step
 
     def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
-        data, step = self.running
         received = given.get(_RECEIVED.get(what.kind, "CS"))
-        made = step.run(what.kind, what.microbatch, received)
+        made = self.step.run(what.kind, what.microbatch, received)
         if made is None:
             return {}
-        microbatch = data.microbatches[what.microbatch]
+        microbatch = self._data.microbatches[what.microbatch]
         hidden = microbatch.ends or microbatch.hidden
         if what.kind in ("IF", "C", "T", "G"):
             made = made.reshape(hidden.shape)
@@ -290,18 +287,10 @@ class VocabularyPart:
 
     def finish_step(self) -> Tensor | None:
         """End the step, and return its loss on the rank that reports it."""
-        losses = list(self.running[1].losses.values())
-        self._running = None
+        losses = list(self.step.losses.values())
         if not self.reports_loss or not losses:
             return None
         return sum(losses[1:], losses[0])
-
-    @property
-    def running(self) -> tuple[StepData, VocabularyStep]:
-        """Return the data and the passes of the step. Raises RuntimeError if none is running."""
-        if self._running is None:
-            raise RuntimeError("no step is running; call begin before passes are run")
-        return self._running
 
     def _batch(self, number: int, item: MicrobatchData) -> MicrobatchLabels:
         if item is ELSEWHERE:

@@ -19,6 +19,9 @@ def held_bytes(step: VocabularyStep) -> int:
 def _tensors(item: Any) -> Iterator[Tensor]:
     if isinstance(item, Tensor):
         yield item
+    elif isinstance(item, tuple):
+        for one in item:
+            yield from _tensors(one)
     elif is_dataclass(item):
         for field in fields(item):
             yield from _tensors(getattr(item, field.name))
