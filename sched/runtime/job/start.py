@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
 from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
-from ..execution.board import Board, BoardSeat
+from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
 from ..links.place import FAULTS, MeshPlace, await_all, device_of, gather_objects
 from ..links.process_groups import (
@@ -28,7 +28,6 @@ from ..links.process_groups import (
     report_lost,
 )
 from ..parts import WEIGHTS, Reading
-from ..stage.agreement import ModelFacts
 from ..stage.modules import LossFunction, StageOptions
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
@@ -190,11 +189,10 @@ def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
     return shape
 
 
-def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
+def compile_all(program: Program, input_gradient: Sequence[bool]) -> list[tuple[Op, ...]]:
     """Return the operations of every rank."""
     ranks, program = range(len(program.ranks)), lowered(program)
-    lists = [compile_program(program, rank, facts.input_gradient) for rank in ranks]
-    return with_deliveries(lists)
+    return with_deliveries([compile_program(program, rank, input_gradient) for rank in ranks])
 
 
 def connect(
@@ -256,5 +254,5 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     # Of units, ranks without stages have standings, too.
-    seat = BoardSeat(place.rank, place.pipelines, first_pipelines(place.pipelines)[own])
-    return Board(store, seat, deadline_s)
+    followed = first_pipelines(place.pipelines)[own]
+    return Board(store, place.rank, place.pipelines, followed, deadline_s)
