@@ -78,12 +78,12 @@ def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
     parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
     part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
     part.begin_step(step_data((2, 3)))
-    assert held_bytes(part.step) == 0
+    assert held_bytes(part) == 0
     statistics = part.run_pass(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
     # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
-    assert held_bytes(part.step) == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
+    assert held_bytes(part) == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
     part.run_pass(parse_pass("0T0"), {"CS": statistics[None]})
-    assert held_bytes(part.step) == 0
+    assert held_bytes(part) == 0
 
 
 def test_what_the_first_stage_is_given_has_its_precision() -> None:
