@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links.process_groups import add_up, report_lost, wait_for
+from .links.process_groups import add_up, ranks_of, report_lost, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> fr
     """
     if not is_sharded(module):
         return frozenset()
-    own = None if lanes is None else frozenset(dist.get_process_group_ranks(lanes))
+    own = ranks_of(lanes)
     return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, own))
 
 
@@ -341,7 +341,7 @@ def clip_gradients(
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
     zero = torch.zeros((), device=device)
-    own_ranks = frozenset(dist.get_process_group_ranks(pipelines[0]))
+    own_ranks = ranks_of(pipelines[0])
     # By the groups that add up before the pipeline. Processes of one enter the same ones in one
     # order, so parameters without a gradient count: others may have one.
     squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
@@ -349,7 +349,7 @@ def clip_gradients(
         if number in counted_elsewhere:
             continue
         dividing = dividing_groups(parameter)
-        outside = (g for g in dividing if not own_ranks.issuperset(dist.get_process_group_ranks(g)))
+        outside = (g for g in dividing if not own_ranks >= ranks_of(g))
         groups, square = tuple(outside), zero
         if parameter.grad is not None:
             square = local_part(parameter.grad).float().pow(2).sum()

@@ -1,6 +1,6 @@
 """Find the description of a model, by its config's model_type, and adapt the model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 
 from .adapted import Adapted
 from .decoders import DECODERS
-from .description import DecoderFamily, Family
+from .description import Constants, DecoderFamily, Family
 from .image_models import IMAGE_MODELS
 from .images import ImageFeatures, Images
 from .layers import Layers, kinds_of
@@ -49,7 +49,11 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     plain = DecoderFamily()
     decoder = replace(decoder, base=name, head="lm_head", scale_logits=plain.scale_logits)
     module = ImageFeatures(base, family.encoder, family.features)
-    images = Images(family, config, module, family.base, text.hidden_size)
+    layers: Sequence[nn.Module] = [module]
+    constants: Constants | None = None
+    if family.layered is not None:
+        layers, constants = family.layered(module.get_submodule(*family.encoder))
+    images = Images(family, config, module, family.base, text.hidden_size, layers, constants)
     decoder, again = replace(decoder, softcap=plain.softcap), partial(adapt, family=family)
     return _adapted(model, decoder, text, name, again, images)
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .process_groups import PeerLostError, add_up, report_lost, wait_for
+from .process_groups import PeerLostError, add_up, ranks_of, report_lost, wait_for
 
 T = TypeVar("T")
 # Apart from messages that the training loop may have under way.
@@ -120,7 +120,9 @@ def gather_objects(
 
 def device_of(kind: str) -> torch.device:
     """Return this process' device of a type."""
-    return torch.device(kind, None if kind == "cpu" else torch.accelerator.current_device_index())
+    if kind == "cpu":
+        return torch.device(kind)
+    return torch.device(kind, torch.accelerator.current_device_index())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,7 @@ class MeshPlace:
     @property
     def replica_ranks(self) -> frozenset[int]:
         """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
-        own = self.replicas
-        return frozenset(() if own is None else dist.get_process_group_ranks(own))
+        return ranks_of(self.replicas)
 
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator."""

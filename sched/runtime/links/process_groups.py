@@ -170,6 +170,11 @@ def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
         work.wait(timedelta(seconds=deadline_s))
 
 
+def ranks_of(group: dist.ProcessGroup | None) -> frozenset[int]:
+    """Return the processes of a group, none without it."""
+    return frozenset(() if group is None else dist.get_process_group_ranks(group))
+
+
 def channels_of(lists: Iterable[Sequence[Op]]) -> list[Channel]:
     """Return the ordered pairs of ranks that have messages, sorted, from all ranks' operations."""
     return sorted(

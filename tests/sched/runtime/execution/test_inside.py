@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from counterpoise.sched import EncoderTimes, Program, check, schedule, unit_costs, with_encoders
@@ -55,13 +56,12 @@ POINTS = [0]
 @pytest.fixture(autouse=True)
 def counted(monkeypatch) -> None:
     """Count the points that are used at the moment."""
-    hooks = inside.saved_tensors_hooks
 
     @contextmanager
     def counted_hooks(*given: Any) -> Iterator[None]:
         POINTS[0] += 1
         try:
-            with hooks(*given):
+            with saved_tensors_hooks(*given):
                 yield
         finally:
             POINTS[0] -= 1
