@@ -67,13 +67,15 @@ class MicrobatchData:
     `fields`: the tensors that the loader gave this rank, by name. `weight`: what the microbatch's
     loss, a sum over its tokens or samples, counts in the step's, such as one by the number of
     label tokens of the whole step. `hidden`: the tensor between any two stages. `ends`: the input
-    embeddings and the last stage's output, where stages hand on more than hidden states.
+    embeddings and the last stage's output, where stages hand on more than hidden states. `info`:
+    the description that the sizes follow from.
     """
 
     fields: Mapping[str, Tensor]
     weight: float
     hidden: TensorSpec
     ends: TensorSpec | None = None
+    info: Any = None
 
 
 # A microbatch of which this rank runs nothing.
@@ -88,9 +90,8 @@ class StepData:
     and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
     the precision of what the barriers of these names bring. `training`: whether there are backward
-    passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
-    generator makes a loss of, each with what that counts in the step's. `features`: of microbatches
-    whose images were encoded before the passes, leaves whose gradients are taken after them.
+    passes; without, no part adds to a gradient. `features`: of microbatches whose images were
+    encoded before the passes, leaves whose gradients are taken after them.
     """
 
     microbatches: tuple[MicrobatchData, ...]
@@ -98,7 +99,6 @@ class StepData:
     edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
     training: bool = True
-    generated: Mapping[int, float] = field(default_factory=dict)
     features: Mapping[int, Tensor] = field(default_factory=dict)
 
     def spec(self, value: Value) -> TensorSpec:
@@ -295,7 +295,7 @@ class Reading:
             fields = {name: self._field(name, batch[name]) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
             ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
-            found.append(MicrobatchData(fields, self.weigh(info), spec, ends))
+            found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
         return StepData(tuple(found), input_gradient, training=training)
 
     def _field(self, name: str, value: Any) -> Any:

@@ -122,12 +122,10 @@ class Programs:
             read = reading.read(one, gradient, training, needed)
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
-        edges, generated = {**compiled.edges(infos)}, dict[int, float]()
+        edges = {**compiled.edges(infos)}
         if compiled.generator is not None:
             edges |= compiled.generator.edge_specs(infos)
-            generated = compiled.generator.weights(infos)
-        precision = compiled.precision
-        return StepData(tuple(microbatches), gradient, edges, precision, training, generated)
+        return StepData(tuple(microbatches), gradient, edges, compiled.precision, training)
 
     def input_gradient(self, training: bool) -> tuple[bool, ...]:
         """Return where gradients of inputs are wanted; without training, nowhere."""

@@ -121,14 +121,6 @@ class GeneratorPart:
                 found[Value("X_GB", item.stage, item.microbatch)] = spec
         return found
 
-    def weights(self, infos: Sequence[Any]) -> dict[int, float]:
-        """Return what the loss of each microbatch that this rank generates counts.
-
-        `infos`: as for edge_specs. Replicas on units share a program, not its microbatches.
-        """
-        own = (p.microbatch for p in self.program.ranks[self.rank] if p.kind == "GF")
-        return {n: self.generator.weight(infos[n]) for n in own if infos[n] is not None}
-
     def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
@@ -155,8 +147,8 @@ class GeneratorPart:
         states = states.detach().requires_grad_(wanted)
         if 0 in states.shape or module is None:
             return _Kept(states if wanted else None, None)
-        fields = self._data.microbatches[what.microbatch].fields
-        inputs = [states, *(fields[name] for name in self.generator.inputs)]
+        microbatch = self._data.microbatches[what.microbatch]
+        inputs = [states, *(microbatch.fields[name] for name in self.generator.inputs)]
         with torch.set_grad_enabled(self._data.training):
             loss = call_module(module, inputs, {}, self.calling, what)
             if loss.dim():
@@ -164,7 +156,7 @@ class GeneratorPart:
                     f"the generator {self.generator.name!r} returned a loss of shape "
                     f"{tuple(loss.shape)}; return the sum over what it generates"
                 )
-            loss = loss * self._data.generated[what.microbatch]
+            loss = loss * self.generator.weight(microbatch.info)
         self._losses.append(loss.detach())
         edge = get_gradient_edge(loss) if loss.requires_grad else None
         return _Kept(states if wanted else None, edge)
