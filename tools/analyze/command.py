@@ -19,7 +19,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
 from ..console.reporting import emit, live_progress, make_table
 from ..inputs.cost_tables import parse_budgets
-from ..inputs.models import device_option, memory_limit, model_option, renamed, size_option
+from ..inputs.models import device_option, memory_limit, model_option, size_option
 from ..inputs.programs import Command, check_sizes, with_options
 from ..runners import on_cores, on_ray
 from .beside import beside_table, read_runs
@@ -88,7 +88,6 @@ _OPTIONS: tuple[Any, ...] = (
     size_option("--pp", "Pipeline stages, to model memory and schedules.", 4),
     size_option("--tp", "Tensor-parallel GPUs of a stage.", 8),
     click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of it]"),
-    *renamed(stages="--pp", tensor_parallel="--tp"),
     _count("part", "Plan a random part of at most this many samples.", 65_536),
     click.option("--seed", default=0, show_default=True, help="Seed of samples and plans."),
     _count("tile-size", "Pixels of a tile.", 448),

@@ -25,8 +25,7 @@ from ...sched.planners.recompute import (
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
 from ...sched.shapes import Device, Recompute, step_of
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, memory_limit, parse_sizes, renamed, with_model
-from ..inputs.programs import with_options
+from ..inputs.models import Setting, memory_limit, parse_sizes, with_model
 
 GB = 10**9
 
@@ -50,7 +49,6 @@ class _Measurements:
     help="Plan from this file of measurements instead of a model.",
 )
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@with_options(renamed(memory="--memory-gb"))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the policy here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def recompute_command(

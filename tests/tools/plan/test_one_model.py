@@ -2,14 +2,12 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import modules_of
@@ -241,10 +239,3 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     budgets = json.loads(found.stdout.splitlines()[-1])["budgets"]
     assert budgets["model"] == read_model(str(path)).name
     assert "a100: roofline, not measured" in budgets["machine"]["device"]
-
-
-@pytest.mark.parametrize("old", ["--stages", "--images", "--link"])
-def test_old_spellings_are_refused_with_the_new_name(old: str) -> None:
-    run: Callable[..., Any] = CliRunner().invoke
-    with pytest.raises(ValueError, match=f"{old} is .* now; write that instead"):
-        run(command, ["partition", *JOB, old, "3"], standalone_mode=False, catch_exceptions=False)
