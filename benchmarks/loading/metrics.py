@@ -137,20 +137,19 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
     small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(ensure_demo_data(Path(folder), samples=cell.samples)).parent
-        fleet = Processes(
-            BalancerProcess("127.0.0.1"), ["--root", str(shards), "--log-level", "error"]
-        )
+        served = BalancerProcess("127.0.0.1")
+        fleet = Processes(served.address, ["--root", str(shards), "--log-level", "error"])
         try:
             fleet.start(cell.workers)
             loader = DataLoader(
                 RemoteDataset("*.tar", arguments=small), shuffle=True, virtual_ranks=1,
                 balance=Balance("fixed", accumulate=ACCUMULATE), batch_size=cell.microbatch,
-                collate_fn=_first, balancer=fleet.address(), timeout=60,
+                collate_fn=_first, balancer=served.address, timeout=60,
             )  # fmt: skip
             batches = itertools.chain.from_iterable(itertools.repeat(loader))
             with (
                 zmq.Context() as context,
-                connect(context, fleet.address(), peer_name("", "bench"), None) as peer,
+                connect(context, served.address, peer_name("", "bench"), None) as peer,
             ):
                 found = {kind: list[float]() for kind in KINDS}
                 for number in range(rounds + 1):  # the first has the start of everything
@@ -160,6 +159,7 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
             loader.close()
         finally:
             fleet.stop()
+            served.stop()
     return _cost("traced", cell, found)
 
 

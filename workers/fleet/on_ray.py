@@ -136,10 +136,10 @@ class Keeper:
             options["label_selector"] = dict(settings.label_selector)
         root = [] if settings.root is None else ["--root", settings.root]
         words = [*root, *settings.options]
-        engine = RayActors(balancer, words, options, keys / "worker")
+        engine = RayActors(balancer.address, words, options, keys / "worker")
         self._trainer = peer_keys(keys / "trainer", "trainer")
         self._address = balancer.address
-        self._fleet = FleetControl(engine, settings.bounds, self._trainer)
+        self._fleet = FleetControl(engine, balancer, settings.bounds, self._trainer)
         self._lock, self._is_ending = threading.Lock(), False
         self._used_at, self._failure = time.monotonic(), ""
         self._ends, self._ended = threading.Event(), threading.Event()
