@@ -13,17 +13,11 @@ from typing import Any
 
 import click
 
-from counterpoise.tools.bench.pipelines import (
-    ImagePass,
-    ImagePipeline,
-    ImageWork,
-    balanced,
-    samples_of,
-)
 from counterpoise.tools.console.reporting import emit, spread
 
 from . import images
 from .energon import energon_loader, why_no_energon
+from .pipelines import PREFETCH, ImagePass, ImagePipeline, ImageWork, balanced, samples_of
 
 
 def threads(work: ImageWork, resize: str) -> Any:
@@ -36,7 +30,7 @@ def energons(work: ImageWork, resize: str) -> Any:
     from counterpoise.loader import collate_packed
 
     decode = images.decoding(work, resize)
-    sizes = (work.batch_size, work.workers, work.prefetch)
+    sizes = (work.batch_size, work.workers, PREFETCH)
     return energon_loader(work.folder, decode, collate_packed, *sizes)
 
 

@@ -5,23 +5,25 @@ else.
 """
 
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.table import Table
 
-from counterpoise.tools.bench.pipelines import (
+from counterpoise.tools.console.reporting import make_table, spread
+from counterpoise.tools.demo.data import ensure_demo_data
+
+from .pipelines import (
     ImagePass,
     ImagePipeline,
     ImageWork,
     balanced,
-    copied,
+    copy_samples,
     measure,
     plain,
     torchs,
 )
-from counterpoise.tools.console.reporting import make_table, spread
-from counterpoise.tools.demo.data import ensure_demo_data
 
 
 def webdatasets(work: ImageWork, resize: str) -> Any:
@@ -63,7 +65,8 @@ def measured(
     rounds: int, workers: int, batch_size: int, tile_size: int,
 ) -> dict[str, list[ImagePass]]:  # fmt: skip
     """Return the passes of pipelines over some samples of a pattern, of the demo's by default."""
-    with copied(data or ensure_demo_data(), samples, workers) as folder:
+    with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as folder:
+        copy_samples(data or ensure_demo_data(), samples, max(2, workers), folder)
         return measure(ImageWork(folder, batch_size, workers, tile_size), pipelines, rounds)
 
 

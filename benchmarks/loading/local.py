@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import Dataset
 
 import counterpoise as cp
-from counterpoise.tools.bench.processes import MeasuredProcess
 from counterpoise.tools.console.reporting import emit, make_table, spread
+
+from .processes import MeasuredProcess
 
 # Bytes of a sample, samples of a microbatch, and of an epoch.
 CELLS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loading import decoding
-from counterpoise.tools.bench.pipelines import ImagePass, ImageWork, copy_samples, end, run_pass
+from benchmarks.loading.pipelines import ImagePass, ImageWork, copy_samples, end, run_pass
 from counterpoise.tools.demo.data import ensure_demo_data
 
 
