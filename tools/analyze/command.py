@@ -195,7 +195,7 @@ def _scan(
     sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
 ) -> tuple[Rows, int, str]:
     listing = progress.add_task("list", total=None, live="")
-    tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
+    tasks = find_tasks(sources)
     progress.update(listing, total=1, completed=1)
     names = ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens", "image_token_id")
     transform: dict[str, Any] = {name: given[name] for name in names}
