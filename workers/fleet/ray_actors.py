@@ -15,12 +15,12 @@ from .engine import FOLDER, STOP_S, product_command
 logger = logging.getLogger(__name__)
 
 
-def import_ray() -> Any:
-    """Return the module ray; ValueError if it is not installed."""
+def import_ray(what: str = "a fleet on Ray") -> Any:
+    """Return the module ray; ValueError if it is not installed. what: needs it."""
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ValueError("a fleet on Ray needs Ray; pip install 'counterpoise[ray]'") from None
+        raise ValueError(f"{what} needs Ray; pip install 'counterpoise[ray]'") from None
 
 
 class WorkerActor:
