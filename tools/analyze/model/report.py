@@ -208,7 +208,7 @@ def _with_mode(table: CostTable, plan: Plan, wanted: Mode | Literal["auto"]) -> 
     found = micro_steps_if_possible("balanced", table, window)
     if found is None:
         return plan
-    size = float(found.counts.sum()) / len(np.unique(found.step_of))
+    size = float(found.counts.sum()) / found.step_count
     alike = abs(size / plan.samples_per_step - 1) < MOST_OTHER_SIZE
     better = exact.waiting - found.waiting > WORTH_A_MODE
     return window if alike and better else plan
