@@ -16,7 +16,8 @@ from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import read_costs
+
+from .costs import read_costs
 
 # Attention adds tokens**2 / ATTENTION token equivalents; in these units everything is whole.
 ATTENTION = 24_576
