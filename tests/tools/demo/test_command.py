@@ -131,7 +131,8 @@ def test_wrong_settings_are_one_line_and_status_2(
 
 
 def test_make_demo_installs_what_a_user_installs(root: Path) -> None:
-    # A make that runs these tests gives its settings to those below it, and they say where they are.
+    # A make that runs these tests gives its settings to those below it, and they say where they
+    # are.
     env = {"PATH": os.environ["PATH"]}
     said = [
         subprocess.run(
