@@ -131,8 +131,7 @@ def test_wrong_settings_are_one_line_and_status_2(
 
 
 def test_make_demo_installs_what_a_user_installs(root: Path) -> None:
-    # A make that runs these tests gives its settings to those below it, and they say where they
-    # are.
+    # An outer make, which runs these tests, gives its settings to those below it.
     env = {"PATH": os.environ["PATH"]}
     said = [
         subprocess.run(
