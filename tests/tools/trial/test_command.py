@@ -11,6 +11,8 @@ from counterpoise.tools.trial.subject import OWN_BATCHES, open_subject
 from tests.browser import Browser
 
 HERE = "tests.tools.trial.kinds"
+# A step so long that no loader is the limit: what is advised does not hang on the machine's speed.
+LONG_STEP = ("--step-ms", "1000000", "--json")
 PAGE = Path(__file__).with_name("kinds.py")
 
 
@@ -41,7 +43,7 @@ def test_errors(source: str, status: int, says: str, capsys: Any) -> None:
 
 
 def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
-    code, out, err = ended(capsys, f"{PAGE}:make_loader", "--json", "--step-ms", "1000000")
+    code, out, err = ended(capsys, f"{PAGE}:make_loader", *LONG_STEP)
     assert code == 0, err
     report = json.loads(out)
     given = report["settings"]
@@ -58,7 +60,7 @@ def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
 @pytest.mark.parametrize("where", [HERE, str(PAGE)])
 def test_a_class_that_collates_is_made(where: str, capsys: Any) -> None:
     # A class as collate_fn makes objects of itself, in which nothing varies.
-    words = (f"{where}:texts", "--collate", f"{where}:Join", "--workers", "0", "--json")
+    words = (f"{where}:texts", "--collate", f"{where}:Join", "--workers", "0", *LONG_STEP)
     code, out, err = ended(capsys, *words)
     assert code == 0, err
     report = json.loads(out)
@@ -68,7 +70,7 @@ def test_a_class_that_collates_is_made(where: str, capsys: Any) -> None:
 
 @pytest.mark.parametrize("name", ["joiner", "join_at_once"])
 def test_a_collator_that_is_no_function_is_in_the_lines_to_paste(name: str, capsys: Any) -> None:
-    words = (f"{HERE}:texts", "--collate", f"{HERE}:{name}", "--workers", "0", "--json")
+    words = (f"{HERE}:texts", "--collate", f"{HERE}:{name}", "--workers", "0", *LONG_STEP)
     code, out, err = ended(capsys, *words)
     assert code == 0, err
     paste = json.loads(out)["paste"]
