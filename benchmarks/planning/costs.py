@@ -1,4 +1,4 @@
-"""Costs that benches plan: of a table, or a seeded synthetic set."""
+"""Costs that the benches plan: from a table, or a seeded synthetic set."""
 
 from pathlib import Path
 
