@@ -192,6 +192,6 @@ def test_a_format_of_ones_own_sees_that_its_files_change_and_refuses_none(tmp_pa
         data.check(0)
     assert data.reopen_if_changed()
     assert (len(data), data.key(2)) == (3, "a/2")
-    data.open_files = lambda: [0]
+    data.open_files = lambda: [0]  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="no samples in 1 files"):
         data.open()
