@@ -14,6 +14,7 @@ import click
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from .contention import measure_contention
+from .copies import measure_copies
 from .existing import measure_pipelines, measure_vocabulary
 from .filling import measure_filling
 from .machine import Machine, this_machine
@@ -26,6 +27,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PARTS: dict[str, Part] = {
     "training": Part("Steps of a vision-language model, by order of samples", measure_training),
     "packed": Part("Packed samples in models of transformers", measure_packed),
+    "copies": Part("Copies to the device, and loaders that pin", measure_copies),
     "vocabulary": Part("Loss of a large vocabulary: one of 4 shards' passes", measure_vocabulary),
     "pipelines": Part("Pipelines: our runtime and torch's", measure_pipelines, devices=2),
     "filling": Part("Encoder layers in the bubbles of 1F1B", measure_filling, devices=2),
