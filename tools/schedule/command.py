@@ -131,7 +131,8 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
     """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
 
     `text` is the grid, which all commands can read; `timeline` is text to scale; `times` is JSON of
-    every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev.
+    every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev. A
+    lowered CSV (--lower) is for the installed torch.
 
     Example: counterpoise schedule export zbv --out zbv.csv
     """
@@ -143,7 +144,10 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
     if chosen == "csv":
         # Torch has one communicator for both directions, so receives are placed with their sends.
         program = read_program(target, replace(size, lowered=False))
-        text = write_csv(lower(program, ahead=None) if size.lowered else program)
+        from torch.distributed.pipelining import schedules as installed
+
+        program = lower(program, ahead=None) if size.lowered else program
+        text = write_csv(program, waits=hasattr(installed, "WAIT_SEND_F"))
     else:
         text = _exported(read_costed(target, size, costs), chosen, costs)
     if out is None:

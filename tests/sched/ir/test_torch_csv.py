@@ -1,5 +1,6 @@
 """The CSV of torch.distributed.pipelining, both ways, with torch itself as the judge."""
 
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -36,6 +37,14 @@ def torch_runtime(ranks: int, stages: int, microbatches: int):
     return runtime._PipelineScheduleRuntime(held, microbatches, loss_fn=lambda *_: None)
 
 
+# torch 2.15 and newer
+HAS_WAITS = hasattr(runtime, "WAIT_SEND_F")
+
+
+def without_waits(actions: list) -> list[str]:
+    return [str(action) for action in actions if action is not None and "WAIT_" not in str(action)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_runtime_loads_ours_and_dumps_it_back(name: str, tmp_path: Path) -> None:
     program = schedule(name, ranks=4, microbatches=8)
@@ -54,13 +63,13 @@ def test_torchs_own_simulator_runs_ours_with_its_messages(name: str, tmp_path: P
     program = lower(schedule(name, ranks=4, microbatches=8), ahead=None)
     file = tmp_path / "ours.csv"
     # It knows no UNSHARD, RESHARD and REDUCE_GRAD, not even in what torch makes.
-    rows = (line.split(",") for line in write_csv(program).splitlines())
+    rows = (line.split(",") for line in write_csv(program, waits=HAS_WAITS).splitlines())
     known = ([cell for cell in row if cell[-1].isdigit()] for row in rows)
     file.write_text("\n".join(map(",".join, known)))
     theirs = torch_runtime(len(program.ranks), program.stages, program.microbatches)
     theirs._load_csv(str(file), format="compute_comms")
     done = theirs._simulate()
-    ran = [[str(action) for action in done[r] if action is not None] for r in sorted(done)]
+    ran = [without_waits(done[r]) for r in sorted(done)]
     assert ran == [list(map(str, row)) for row in program.ranks]
 
 
@@ -85,6 +94,20 @@ def test_what_a_lowered_program_says_of_its_gradients_is_kept() -> None:
     assert "REDUCE_GRAD" not in write_csv(schedule("1f1b", ranks=2, microbatches=2))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_each_message_and_reduction_is_waited_for_once_where_torch_has_waits(name: str) -> None:
+    program = lower(schedule(name, ranks=4, microbatches=8), ahead=None)
+    plain, waiting = write_csv(program), write_csv(program, waits=True)
+    assert read_csv(waiting) == read_csv(plain)
+    for row in (line.split(",") for line in waiting.splitlines()):
+        waited = [cell.replace("WAIT_", "") for cell in row if "WAIT_" in cell]
+        done = [cell for cell in row if "WAIT_" not in cell and re.search("SEND|REDUCE", cell)]
+        assert sorted(waited) == sorted(done)
+        assert all(
+            row.index(cell) < row.index(re.sub("(SEND|RED)", r"WAIT_\1", cell)) for cell in done
+        )
+
+
 def test_a_program_that_only_goes_forward_reduces_nothing() -> None:
     rows = tuple(tuple(Pass(r, "F", m) for m in range(2)) for r in range(2))
     text = write_csv(lower(Program(rows, place(2), 2), ahead=None))
@@ -107,7 +130,7 @@ def test_ours_reads_what_torch_makes(name: str) -> None:
     assert program.placement == place(4, chunks or 1, "v" if name in TORCH_V else "loop")
     assert program.microbatches == 8
     flat = [
-        [str(part) for a in row if a is not None for part in (a.sub_actions or (a,))]
+        without_waits([part for a in row if a is not None for part in (a.sub_actions or (a,))])
         for row in rows
     ]
     assert [[str(item) for item in row] for row in program.ranks] == flat
@@ -121,9 +144,7 @@ def test_ours_reads_torchs_lowered_form() -> None:
     rows = visualizer.get_schedule_ops("Interleaved1F1B", 2, 4, 2, with_comms=True)
     text = "\r\n".join(",".join(map(str, row)) for row in rows)
     program = read_csv(text)
-    assert [[str(item) for item in row] for row in program.ranks] == [
-        list(map(str, row)) for row in rows
-    ]
+    assert [[str(item) for item in row] for row in program.ranks] == [*map(without_waits, rows)]
 
 
 def test_a_program_with_kinds_of_ours_is_refused_by_name() -> None:

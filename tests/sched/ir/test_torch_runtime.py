@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.pipelining import schedules
 
 from counterpoise.sched import lower, schedule
 from counterpoise.sched.ir.torch_csv import write_csv
@@ -39,7 +40,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
         for form in FORMATS:
             file = f"{name}.{form}.csv"
             made = program if form == "compute_only" else lower(program, ahead=None)
-            (folder / file).write_text(write_csv(made))
+            (folder / file).write_text(write_csv(made, waits=hasattr(schedules, "WAIT_SEND_F")))
             case = {"file": file, "format": form, "placement": program.placement}
             cases.append(case | {"microbatches": microbatches})
             files.append(file)
