@@ -27,10 +27,8 @@ __all__ = [
     "fill_empty",
     "least_top",
     "level_steps",
-    "lower_maxima",
     "padded_tops",
     "place",
-    "place_vectors",
     "run",
     "sample_and_filter",
     "shuffle",
@@ -56,7 +54,6 @@ if TYPE_CHECKING or not IS_COMPILED:
         stops,
     )
     from .padded_exchange import even_out
-    from .partition import lower_maxima, place_vectors
     from .pipeline import run, two_opt
     from .shuffle import swap
     from .swap import two_ended
