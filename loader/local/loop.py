@@ -123,7 +123,7 @@ class LocalLoop:
         source, count = self._settings.source, len(self._settings.source)
         # The data set may be another than in the epoch before, with more samples or another table.
         if self._costs is not None and self._keeps_costs and len(self._costs) == count:
-            self._costs.begin_epoch(True)
+            self._costs.begin_epoch()
         else:
             self._costs = LoopCosts.of_source(source, self._settings.job.resources)
         count = epoch_samples(source)

@@ -6,7 +6,7 @@ it. Where the process that plans ends, or cannot plan a window, the others plan 
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,37 +15,19 @@ from ...balancer.planning.planner import WHOLE_EPOCH
 from ...balancer.planning.problem.config import GlobalBatch, Microbatch, Planned, Window
 from .feed import FeedPlanner
 
+if TYPE_CHECKING:
+    from ..peers.exchange import Peers
+
 # consumed, left_out, refused, oversize samples, steps
 _HEAD = struct.Struct("<qqqqq")
 # number, ranks, microbatches of each
 _STEP = struct.Struct("<qqq")
 
 
-class HostRanks(Protocol):
-    """The ranks of a host, as far as plans go: see loader/peers."""
-
-    @property
-    def is_planner(self) -> bool:
-        """Return whether this process plans for the others."""
-
-    @property
-    def shares_host(self) -> bool:
-        """Return whether there are others on this host."""
-
-    def publish(self, key: str, value: bytes) -> None:
-        """Let the others map a value."""
-
-    def published(self, key: str) -> memoryview | None:
-        """Return what was published, mapped; None if it was not yet."""
-
-    def planner_ended(self) -> bool:
-        """Return whether the process that plans has ended."""
-
-
 class SharedPlanner:
     """A FeedPlanner of a host. group: begins the keys of a run."""
 
-    def __init__(self, planner: FeedPlanner, host: HostRanks, group: str) -> None:
+    def __init__(self, planner: FeedPlanner, host: "Peers", group: str) -> None:
         self._planner = planner
         self._host = host
         self._group = group
@@ -75,7 +57,7 @@ class SharedPlanner:
         return planned
 
 
-def shared_planner(planner: FeedPlanner, host: HostRanks | None, group: str) -> FeedPlanner:
+def shared_planner(planner: FeedPlanner, host: "Peers | None", group: str) -> FeedPlanner:
     """Return what plans for a host; where there is one rank, or an epoch is one window, itself."""
     is_shared = host is not None and host.shares_host and planner.window_samples < WHOLE_EPOCH
     return SharedPlanner(planner, host, group) if host is not None and is_shared else planner

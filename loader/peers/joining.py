@@ -40,9 +40,6 @@ def meet(
     name: str,
     facts: Mapping[str, str],
     timeout_s: float,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Peers:
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
@@ -53,15 +50,15 @@ def meet(
     """
     if place.is_alone:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
-        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, clock)
-    steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
+        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, time.monotonic)
+    steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host())
     while True:
         try:
             pause_s = next(steps)
         except StopIteration as end:
             peers: Peers = end.value
             return peers
-        sleep(pause_s)
+        time.sleep(pause_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,6 @@ def refine(
     rounds: int,
     seed: int = 0,
     moves: bool = True,
-    candidates: int = CANDIDATES,
     excess_from: int | None = None,
     taken: Int64 | None = None,
 ) -> Int64:
@@ -182,7 +181,7 @@ def refine(
         slots.loads[:] += taken
     last = rounds if excess_from is None else excess_from
     if len(active) > 1 and rounds:
-        two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates, last)
+        two_ended(slots, costs, budgets, active, rounds, seed, moves, CANDIDATES, last)
     return read_slots(slots, len(costs))
 
 
