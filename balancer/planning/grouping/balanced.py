@@ -79,8 +79,7 @@ def balanced(
             inner = _swap(small, tight, limits, inner, rounds, seed, taken)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
-    nothing = np.empty(0, dtype=np.int64)
-    return GroupingResult(group_of, groups + len(oversize), nothing, oversize)
+    return GroupingResult(group_of, groups + len(oversize), oversize=oversize)
 
 
 def _scaled(costs: Int64, limits: Int64, parts: int, coarse: bool) -> tuple[Int64, Int64]:
@@ -205,5 +204,4 @@ def equal(costs: Int64, budgets: tuple[int | None, ...], parts: int, seed: int) 
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[order] = inner
     over = (group_loads(costs, group_of, parts) > limits).any()
-    nothing = np.empty(0, dtype=np.int64)
-    return GroupingResult(group_of, parts + int(over), nothing, nothing)
+    return GroupingResult(group_of, parts + int(over))
