@@ -15,7 +15,6 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..kernels.loops import (
     best_tops,
-    count_groups,
     cut,
     cut_in_two,
     even_out,
@@ -130,8 +129,10 @@ class _Step(msgspec.Struct, frozen=True):
 
     def groups_needed(self) -> int:
         """Return how many groups budgets need."""
-        many = len(self.padded)
-        return count_groups(np.ones(many, dtype=np.int64), self.stops(), many, many)
+        stop, begin, groups = self.stops(), 0, 0
+        while begin < len(stop):
+            begin, groups = int(stop[begin]), groups + 1
+        return groups
 
     def evened_out(self, group_of: Int64) -> Int64:
         """Return groups after exchanges that even out what adds up, where anything does."""

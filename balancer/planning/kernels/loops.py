@@ -20,7 +20,6 @@ __all__ = [
     "assign_rows",
     "best_tops",
     "check_work",
-    "count_groups",
     "cut",
     "cut_in_two",
     "even_out",
@@ -45,7 +44,6 @@ if TYPE_CHECKING or not IS_COMPILED:
     from .pack import place
     from .padded import (
         best_tops,
-        count_groups,
         cut,
         cut_in_two,
         fill_empty,
