@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# Samples that ranks measure together: what a host says of them must fit into the store at once.
+MOST_MEASURED = 1 << 15
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
 # What may hold up a rank that has neither ended nor stopped.
@@ -397,4 +399,4 @@ def _make_ahead(
     shared = shared_planner(planner, peers, group)
     feed = PlanFeed(start.epoch, order, shared, costs, start.at, source.key)
     shares = peers if shares_costs else None
-    return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
+    return PlanAhead(feed, ahead, min(plan.samples_per_step, MOST_MEASURED), shares, group)

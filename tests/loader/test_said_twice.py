@@ -3,7 +3,7 @@
 from counterpoise.balancer.planning.problem import costs as planned
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import job_spec
-from counterpoise.loader import dataloader
+from counterpoise.loader import refused_arguments
 from counterpoise.workers.sources import costs, failures, labels
 
 
