@@ -1,4 +1,4 @@
-"""Finds the packages, compiles the kernels, and installs checkouts: what pyproject.toml cannot say.
+"""Packages, kernels, installs of checkouts, links of README: what pyproject.toml cannot say.
 
 The root itself is `counterpoise`. A folder with a `compiled.pyx` becomes one extension, of the
 sources that it includes; without a C compiler the package is installed without extensions.
@@ -31,6 +31,20 @@ def extension(folder: str) -> Extension:
     )
 
 
+def read_me() -> str:
+    """Return README.md as it is read outside of the repository: with links that lead there."""
+    found = re.search(r"^ *repository: .*(https:\S+)", Path("mkdocs.yml").read_text(), re.MULTILINE)
+    assert found, "mkdocs.yml names no repository"
+
+    def absolute(link: re.Match[str]) -> str:
+        way = "raw" if link[1].startswith("!") else "blob"  # an image, or a page
+        page = "README.md" if link[2].startswith("#") else ""
+        return f"{link[1]}{found[1]}/{way}/main/{page}{link[2]}"
+
+    text = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r"(!?\[[^\]]*\]\()(?!https:)([^)]+)", absolute, text)
+
+
 class EditableByLink(editable_wheel):
     """Installs with `-e` by a folder in which a link gives the checkout the package's name.
 
@@ -55,4 +69,6 @@ setup(
     ext_modules=[extension(folder) for folder in KERNELS],
     cmdclass={"editable_wheel": EditableByLink},
     script_name="setup.py",
+    long_description=read_me(),
+    long_description_content_type="text/markdown",
 )

@@ -137,6 +137,19 @@ def test_the_version_is_the_packages(wheel: Path) -> None:
     assert wheel.name.split("-")[1] == counterpoise.__version__
 
 
+def test_links_of_the_description_lead_to_what_the_repository_has(wheel: Path, root: Path) -> None:
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
+    text = zipfile.ZipFile(wheel).read(name).decode()
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) == len(re.findall(r"\]\(", (root / "README.md").read_text()))
+    for mark, link in links:
+        found = re.fullmatch(
+            rf"https://[^/]+/[^/]+/[^/]+/{'raw' if mark else 'blob'}/main/(.+)", link
+        )
+        assert found, link
+        assert (root / found[1].partition("#")[0]).exists(), link
+
+
 # What people write, and what a checker must say of its lines: types, and what is misspelled.
 PROGRAM = """\
 import counterpoise as cp

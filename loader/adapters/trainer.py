@@ -51,9 +51,9 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
 
     Raises ValueError for arguments of loading (batch size, workers, drop_last) that say other than
     the loader, for gradient_accumulation_steps that is not its accumulate, for a
-    train_sampling_strategy by length, for a loss that is not normalised by the tokens of the whole
-    step, for a model that mixes packed samples, for a balanced or packed eval_loader, and in modes
-    "window" and "epoch" for TrainingArguments without max_steps.
+    train_sampling_strategy by length, for TRL's packing, for a loss that is not normalised by the
+    tokens of the whole step, for a model that mixes packed samples, for a balanced or packed
+    eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
     """
     if not isinstance(loader, RecognisedLoader):
         raise ValueError(
@@ -178,17 +178,19 @@ def _check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
 
 
 def _check_strategy(trainer: Any) -> None:
-    """Raise ValueError where Trainer is to choose samples by length itself."""
+    """Raise ValueError where Trainer is to choose samples by length itself, or TRL joins them."""
     strategy = getattr(trainer.args, "train_sampling_strategy", "random")
     if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
         given = "group_by_length=True"
     elif strategy not in ("random", "sequential"):
         given = f"train_sampling_strategy={strategy!r}"
+    elif getattr(trainer.args, "packing", False):  # TRL; rows of its data would count as samples
+        given = "packing=True"
     else:
         return
     raise ValueError(
         f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
-        f"go; leave {given.partition('=')[0]} of TrainingArguments, or attach_trainer() and balance"
+        f"go; leave out {given.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
     )
 
 
@@ -302,6 +304,11 @@ def ledger_callback(loader: Any) -> Any:
             # and fetches whole steps: the microbatch that was fetched last is of the right epoch
             epoch = state.global_step / loader.num_steps if is_exact else loader.step_info.epoch
             state.epoch = float(epoch)
+
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            # Trainer takes as many batches as an epoch has, and does not ask whether it is over
+            if loader._stats is not None:
+                loader._stats.end()
 
     return LedgerCallback()
 

@@ -154,7 +154,9 @@ class LoopStats:
                 self._imbalances[kind][name] += ratio
 
     def end(self) -> None:
-        """Note that an iteration is over."""
+        """Note that an iteration is over, unless that is noted."""
+        if self._asked is None and self._returned is None:
+            return
         self._asked = self._returned = None
         self._handed_out = self._done  # what says that a stream is over is never handed out
         self.save()

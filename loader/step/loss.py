@@ -70,7 +70,7 @@ def scale_loss(
             f"step {info.step} has no {per}s to average over ({info.step_samples} samples, "
             f"{info.step_label_tokens} label tokens); leave its optimizer step out or raise "
             "samples_per_step; or nothing counts label tokens: a cost 'label_tokens' does, the one "
-            "that Balance(label_tokens=...) names, or the loader with label_tokens='batch'"
+            "that Balance(label_tokens=...) names, or the batches: Balance(label_tokens='batch')"
         )
     if here == 0:
         if not bool(torch.isfinite(loss_sum.detach()).all()):

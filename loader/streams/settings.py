@@ -26,7 +26,7 @@ from .reader import PackedStream, PackSettings
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
     "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "fixed", "oversize",
-    "layout", "pad_id", "dummy_tile", "label_tokens", "seed",
+    "layout", "pad_id", "dummy_tile", "label_tokens", "seed", "report",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 

@@ -37,7 +37,7 @@ def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
     report = json.loads(result.stdout.splitlines()[-1])
     assert (report["lost"], report["digest_mismatches"], report["failed_seeds"]) == (2, 1, [5])
     assert result.return_value == 1
-    told = result.stderr.splitlines()
+    told = result.output.splitlines()
     assert "seed 5 (decoded first): 2 lost, other batches" in told
     assert 10 < len(told) < 60
 
@@ -45,14 +45,14 @@ def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
 def test_a_replay_tells_faults_and_last_events():
     result = run("--seed", "3")
     assert result.return_value == 0
-    assert "seed 3 (poison): nothing wrong" in result.stderr
-    assert "balancer receives" in result.stderr
+    assert "seed 3 (poison): nothing wrong" in result.output
+    assert "balancer receives" in result.output
 
 
 def test_shared_ranks_have_seeds_of_their_own():
     result = run("--seed", "9", "--shared")
     assert result.return_value == 0
-    assert "seed 9 (shared, some die): nothing wrong" in result.stderr
+    assert "seed 9 (shared, some die): nothing wrong" in result.output
 
 
 def test_no_seeds_at_all_are_refused():

@@ -91,6 +91,7 @@ def test_a_checkpoint_of_trainer_inside_an_epoch_goes_on_exactly(two: Pool, tmp_
     assert all("times computed from LlamaConfig; step 0." in line for line in lines)
 
 
-def test_trainers_own_sampling_by_length_or_ours(one: Pool, tmp_path: Path) -> None:
-    (error,) = one.run("trainer_cases:sampling_by_length", folder=str(tmp_path))
+@pytest.mark.parametrize("is_trl", [False, True])
+def test_trainers_own_sampling_by_length_or_ours(one: Pool, tmp_path: Path, is_trl: bool) -> None:
+    (error,) = one.run("trainer_cases:sampling_by_length", folder=str(tmp_path), is_trl=is_trl)
     assert "one of the two has to go" in error

@@ -56,8 +56,9 @@ def cost(sample: dict[str, Any]) -> dict[str, int]:
 def balanced(accumulate: Any = 1, count: int = SAMPLES, step: int = 24, **named: Any) -> Any:
     """Return a balanced loader with steps of `step` samples over all ranks."""
     balance = cp.Balance(
-        "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5
-    )
+        "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5,
+        report=named.pop("report", False),
+    )  # fmt: skip
     named.setdefault("shuffle", True)
     named.setdefault("num_workers", int(dist.is_initialized()))  # ranks share their workers
     loader = cp.DataLoader(Texts(count), balance=balance, cost=cost, collate_fn=collate, **named)

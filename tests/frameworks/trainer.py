@@ -145,3 +145,10 @@ def test_trainer_logs_what_a_loader_counts(one: Pool, tmp_path: Path, is_plain: 
     ((names, stats),) = one.run(f"{CASES}:stats_in_logs", **named)
     assert {"loss", *stats} <= {*names}
     assert stats["loader/samples"] > 0
+
+
+def test_a_report_is_written_after_each_epoch_of_trainer(one: Pool, tmp_path: Path) -> None:
+    ((said, last),) = one.run(f"{CASES}:said_after_epochs", folder=str(tmp_path))
+    lines = [line for line in said.splitlines() if line.startswith(("data", "ranks", "samples"))]
+    assert len(lines) == 6
+    assert lines[3:] == last.splitlines()

@@ -1,6 +1,8 @@
 """What the tests of transformers.Trainer run in each process of a pool."""
 
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from inspect import getsource
 from typing import Any
 
@@ -181,10 +183,12 @@ def attach_errors(folder: str) -> list[str]:
     ]
 
 
-def sampling_by_length(folder: str) -> str:
-    """What attach_trainer says where Trainer is to make batches by length."""
+def sampling_by_length(folder: str, is_trl: bool) -> str:
+    """What attach_trainer says where Trainer, or TRL, is to make batches by length."""
     made = trainer(folder)
-    if hasattr(made.args, "train_sampling_strategy"):
+    if is_trl:
+        made.args.packing = True
+    elif hasattr(made.args, "train_sampling_strategy"):
         made.args.train_sampling_strategy = "batch_rebalance"
     else:  # transformers 4
         made.args.group_by_length = True
@@ -238,3 +242,12 @@ def stats_in_logs(folder: str, is_plain: bool) -> tuple[list[str], dict[str, flo
     made.train()
     logs = next(each for each in made.state.log_history if "loss" in each)
     return sorted(logs), loader.stats(flat=True)
+
+
+def said_after_epochs(folder: str) -> tuple[str, str]:
+    """Return what a loader with Balance(report=True) writes in two epochs, and its last report."""
+    made, loader, said = trainer(folder, num_train_epochs=2), balanced(report=True), io.StringIO()
+    cp.adapters.attach_trainer(made, loader)
+    with redirect_stderr(said):
+        made.train()
+    return said.getvalue(), loader.report()

@@ -1,4 +1,4 @@
-"""The five scripts that the skill was followed on, and the lines that it inserts to compare steps.
+"""The scripts that the skill was followed on, and the lines that it inserts to compare steps.
 
 Each is in before/ as a user would have it, and in after/ as it is when the skill has been followed.
 """
@@ -32,7 +32,9 @@ class Case:
 
 CASES = (
     Case("own_loop"),
+    Case("packed_qwen"),
     Case("hf_trainer"),
+    Case("trl_texts"),
     Case("classify_accelerate", in_order=(("shuffle=True", "shuffle=False"),)),
     Case(
         "lightning_sounds", "model.net",

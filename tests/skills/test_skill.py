@@ -1,4 +1,4 @@
-"""The skill was followed on five scripts: each ends with the same steps, and with less waiting.
+"""The skill was followed on seven scripts: each ends with the same steps, and with less waiting.
 
 The blocks of the skill's pages run with those of the docs (tests/docs/test_code.py).
 """
@@ -119,6 +119,17 @@ def test_another_count_and_another_gradient_are_not_the_same_steps(
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
+
+
+def test_a_run_without_steps_is_told(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "rank-0.jsonl").touch()
+    done = subprocess.run(
+        [sys.executable, SKILL / "scripts" / "steps.py", "before", "after"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("a rank of before made no step")
 
 
 def test_the_skill_has_the_front_matter_that_agents_read() -> None:

@@ -32,6 +32,7 @@ TAKEN: dict[str, Any] = {
 }  # fmt: skip
 # First samples that are looked at, to see what makes batches of them.
 LOOKED_AT = 8
+OWN_BATCHES = "The forecast compares with random order, and the batch_sampler has one of its own."
 COLLATE_LINE = "from counterpoise.loader import collate_padded"
 
 
@@ -86,7 +87,7 @@ class Subject:
         plain = bool | int | float | str
         shown = (
             f"{name}={value!r}" if isinstance(value, plain) else
-            f"{name}={getattr(value, '__name__', name)}"
+            f"{name}={_name_of(value) or name}"
             for name, value in {**self.arguments, **changed}.items() if value is not None
         )  # fmt: skip
         return f"loader = cp.DataLoader({', '.join([self.named, *shown, *more])})"
@@ -158,7 +159,8 @@ def _in_python(source: str) -> Subject:
     taken = {name: getattr(found, name) for name in TAKEN}
     settings |= {n: value for n, value in taken.items() if value not in (TAKEN[n], None)}
     place = (f"# in {source.replace(':', ', ')}, in place of DataLoader:",)
-    return Subject(source, found.dataset, "dataset", place, settings, ranks)
+    notes = (OWN_BATCHES,) if "batch_sampler" in order else ()
+    return Subject(source, found.dataset, "dataset", place, settings, ranks, notes)
 
 
 def _named(source: str) -> Any:
@@ -177,12 +179,20 @@ def _call(found: Any, source: str) -> Any:
         ) from None
 
 
+def _name_of(found: Any) -> str:
+    """Return the name that a function was defined by; "" for objects and lambdas."""
+    name = getattr(found, "__name__", "")
+    return name if name.isidentifier() else ""
+
+
 def _made(source: str, called: str) -> tuple[Any, tuple[str, ...], str]:
     """Return a named function, or an object of a named class, its lines, and its name in them."""
     found, name = _named(source), source.rpartition(":")[2]
     if isinstance(found, type):
         return _call(found, source), (_import_line(source), f"{called} = {name}()"), called
-    return found, (_import_line(source),), name
+    if _name_of(found) == name or name == called:
+        return found, (_import_line(source),), name
+    return found, (_import_line(source), f"{called} = {name}"), called
 
 
 def _in_script(path: Path, name: str) -> Any:

@@ -49,9 +49,10 @@ def find_costs(samples: Sequence[Any]) -> FoundCosts:
 
     Fields whose sizes are proportional, or differ by a constant, are one resource. Strings and
     bytes count where the longest has 64 characters, and all together have at least an eighth of
-    what the largest such field has; of more than 8 resources the largest stay. The field
-    `input_ids` is the resource "tokens"; other resources have their field's name. Raises
-    ValueError for no samples, and for samples that are not of one form.
+    what the largest such field has; strings beside `input_ids` do not, which are those texts. Of
+    more than 8 resources the largest stay. The field `input_ids` is the resource "tokens"; other
+    resources have their field's name. Raises ValueError for no samples, and for samples that are
+    not of one form.
     """
     some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
     _check_form(some)
@@ -92,8 +93,11 @@ def _is_long(sizes: list[int], most: int) -> bool:
 
 
 def _varying(samples: Sequence[Any]) -> list[Sized]:
-    """Return the fields whose sizes are not all the same, without short texts."""
-    found = [(field, [field.size(each) for each in samples]) for field in find_fields(samples)]
+    """Return the fields whose sizes are not all the same, without texts that are no work."""
+    fields = list(find_fields(samples))
+    if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
+        fields = [field for field in fields if field.kind != "text"]
+    found = [(field, [field.size(each) for each in samples]) for field in fields]
     most_text = max((sum(sizes) for field, sizes in found if _is_text(field)), default=0)
     return [
         (field, sizes)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 # A gradient that differs by more is that of another loss.
-GRADIENT = 0.05
+GRADIENT = 0.1
 
 
 def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None) -> None:
@@ -31,7 +31,7 @@ def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None
 
     measure: given what the model is called with, returns the samples of a microbatch, its real
     elements, and all elements, padding included. Default: by its attention_mask (B, L), or by
-    the position_ids (1, L) of a packed one.
+    the position_ids (1, L) of a packed one, with M-RoPE (4, 1, L).
     """
     if not (folder := os.environ.get("STEPS")):
         return
@@ -43,7 +43,7 @@ def watch(model: Any, measure: Callable[..., tuple[int, int, int]] | None = None
     microbatches: list[tuple[int, int, int]] = []
 
     def forward(module: Any, args: Any, kwargs: Any) -> None:
-        if module.training:
+        if module is model and module.training:  # a copy is looked at before training
             counted = (measure or by_mask)(*args, **kwargs)
             microbatches.append(tuple(map(int, counted)))  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ def by_mask(*args: Any, **kwargs: Any) -> tuple[int, int, int]:
             mask = given["attention_mask"]
             return int(mask.any(1).sum()), int(mask.sum()), mask.numel()
         if isinstance(given, dict) and given.get("position_ids") is not None:
-            places = given["position_ids"].flatten()
+            places = given["position_ids"].flatten(0, -2)[0]
             return int((places == 0).sum()), places.numel(), places.numel()
     raise ValueError(
         "the model is called without attention_mask or position_ids: give watch(model, measure), "
@@ -86,6 +86,8 @@ def read(folder: str) -> list[list[dict[str, float]]]:
     files = sorted(Path(folder).glob("rank-*.jsonl"))
     if not files:
         raise SystemExit(f"{folder} has no rank-*.jsonl: run the script with STEPS={folder}")
+    if not all(file.stat().st_size for file in files):
+        raise SystemExit(f"a rank of {folder} made no step: see what the script said")
     ranks = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     return [list(step) for step in zip(*ranks, strict=False)]
 

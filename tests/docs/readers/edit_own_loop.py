@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DistributedSampler
+from transformers import LlamaConfig, LlamaForCausalLM
 
 lengths = [4 + 37 * number % 60 for number in range(64)]
 texts = [torch.arange(length) % 15 + 1 for length in lengths]
@@ -36,6 +37,12 @@ class Model(torch.nn.Module):
         return nullcontext()
 
 
+language_model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+)  # fmt: skip
 model = ddp = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 __all__ = ["cross_entropy"]

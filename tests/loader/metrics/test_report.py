@@ -121,13 +121,13 @@ def plain_loop():
     return cp.DataLoader(Texts(SIZES), 8, collate_fn=list, keep_stats=True)
 
 
-def packed_stream(**changes):
+def packed_stream(report=False, **changes):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter([{"input_ids": np.arange(n), "labels": np.arange(n)} for n in SIZES])
 
-    balance = cp.Balance(budgets={"tokens": 400}, layout="packed")
-    return cp.DataLoader(Stream(), balance=balance, keep_stats=True, **changes)
+    balance = cp.Balance(budgets={"tokens": 400}, layout="packed", report=report)
+    return cp.DataLoader(Stream(), balance=balance, keep_stats=not report, **changes)
 
 
 def test_what_a_loop_cannot_know_it_does_not_say():
@@ -166,6 +166,12 @@ def test_a_report_is_written_after_each_epoch_by_the_first_rank(capfd):
     assert not capfd.readouterr().err
     with pytest.raises(ValueError, match="a sampler sees no batches"):
         cp.BalancedBatchSampler({"tokens": SIZES}, balance)
+
+
+def test_a_report_is_written_after_each_epoch_of_a_stream(capfd):
+    loader = packed_stream(report=True)
+    list(loader)
+    assert capfd.readouterr().err.splitlines()[-3:] == loader.report().splitlines()
 
 
 def test_a_report_decides_no_plan():

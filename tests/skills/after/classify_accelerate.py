@@ -75,7 +75,9 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
-                accelerator.print(f"epoch {epoch} loss {loss_sum.item() / info.samples:.3f}")
+                accelerator.print(
+                    f"epoch {epoch} loss {loss_sum.item() / max(1, info.samples):.3f}"
+                )
     accelerator.end_training()
 
 

@@ -78,7 +78,7 @@ class Classifier(LightningModule):
         (sounds, lengths, classes), info = batch
         logits = self.net(sounds, lengths)
         loss_sum = nn.functional.cross_entropy(logits, classes, reduction="sum")
-        self.log("loss", loss_sum / info.samples)
+        self.log("loss", loss_sum / max(1, info.samples))
         return self.rule.scale(loss_sum, info, per="sample")
 
     def validation_step(self, batch, batch_idx):

@@ -95,7 +95,7 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
                 if dist.get_rank() == 0:
-                    loss = loss_sum.item() / info.label_tokens
+                    loss = loss_sum.item() / max(1, info.label_tokens)
                     print(f"epoch {epoch} step {info.step} loss {loss:.3f}")
     dist.destroy_process_group()
 

@@ -84,7 +84,7 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
             if dist.get_rank() == 0:
-                loss = loss_sum.item() / info.samples
+                loss = loss_sum.item() / max(1, info.samples)
                 print(f"epoch {epoch} step {info.step} loss {loss:.3f}")
     dist.destroy_process_group()
 

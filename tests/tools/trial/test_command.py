@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from counterpoise.tools.cli import main
+from counterpoise.tools.trial.subject import OWN_BATCHES, open_subject
 from tests.browser import Browser
 
 HERE = "tests.tools.trial.kinds"
+# A step so long that no loader is the limit: what is advised does not hang on the machine's speed.
+LONG_STEP = ("--step-ms", "1000000", "--json")
 PAGE = Path(__file__).with_name("kinds.py")
 
 
@@ -40,7 +43,7 @@ def test_errors(source: str, status: int, says: str, capsys: Any) -> None:
 
 
 def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
-    code, out, err = ended(capsys, f"{PAGE}:make_loader", "--json", "--step-ms", "1000000")
+    code, out, err = ended(capsys, f"{PAGE}:make_loader", *LONG_STEP)
     assert code == 0, err
     report = json.loads(out)
     given = report["settings"]
@@ -57,12 +60,27 @@ def test_a_script_gives_its_loaders_arguments(capsys: Any) -> None:
 @pytest.mark.parametrize("where", [HERE, str(PAGE)])
 def test_a_class_that_collates_is_made(where: str, capsys: Any) -> None:
     # A class as collate_fn makes objects of itself, in which nothing varies.
-    words = (f"{where}:texts", "--collate", f"{where}:Join", "--workers", "0", "--json")
+    words = (f"{where}:texts", "--collate", f"{where}:Join", "--workers", "0", *LONG_STEP)
     code, out, err = ended(capsys, *words)
     assert code == 0, err
     report = json.loads(out)
     assert report["costs"]["vary"]
     assert "collate_fn = Join()" in report["paste"]
+
+
+@pytest.mark.parametrize("name", ["joiner", "join_at_once"])
+def test_a_collator_that_is_no_function_is_in_the_lines_to_paste(name: str, capsys: Any) -> None:
+    words = (f"{HERE}:texts", "--collate", f"{HERE}:{name}", "--workers", "0", *LONG_STEP)
+    code, out, err = ended(capsys, *words)
+    assert code == 0, err
+    paste = json.loads(out)["paste"]
+    assert [f"from {HERE} import {name}", f"collate_fn = {name}"] == paste[-3:-1]
+    assert "collate_fn=collate_fn" in paste[-1]
+
+
+def test_who_chooses_batches_is_told_what_the_forecast_compares_with() -> None:
+    for name, notes in (("make_loader_of_own_batches", (OWN_BATCHES,)), ("make_loader", ())):
+        assert open_subject(f"{PAGE}:{name}", None, None, "", "").notes == notes
 
 
 def test_an_order_that_no_plan_stands_for_is_refused_with_the_line_to_write(capsys: Any) -> None:

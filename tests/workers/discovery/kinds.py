@@ -56,6 +56,9 @@ KINDS: dict[str, Callable[[int, int], Any]] = {
     "token ids of which labels are one fewer, as arrays": lambda n, m: {
         "labels": np.ones(n - 1, np.int64), "input_ids": np.ones(n, np.int64)
     },
+    "token ids beside the text that they are of": lambda n, m: {
+        "text": text(4 * n + m), "input_ids": [1] * n
+    },
     "a tuple of a tensor and a class": lambda n, m: (torch.zeros(n), m),
     "a text": lambda n, m: text(n),
     "a dict of a text, its topic and its address": lambda n, m: {

@@ -102,18 +102,6 @@ def test_text_is_padded_where_collate_fn_tokenizes_it() -> None:
     assert _work(samples, collate).padded == ("prompt", "completion")
 
 
-def test_a_text_beside_its_tokens_is_no_resource() -> None:
-    samples = [{**each, "text": "x" * (5 * len(each["input_ids"]) + k)}
-               for k, each in enumerate(TOKENS)]  # fmt: skip
-
-    def collate(some: list[Any]) -> Any:
-        return {**padding()(some), "text": [each["text"] for each in some]}
-
-    work = _work(samples, collate)
-    assert (work.padded, work.packed, work.constant) == (("tokens",), (), ("text",))
-    assert find_costs(samples).as_batched(work).resources == ("tokens",)
-
-
 def test_texts_that_the_loop_tokenizes_itself_add_up() -> None:
     assert _work(samples_of("a text"), list).packed == ("text",)
 

@@ -48,7 +48,8 @@ def test_a_trainer_killed_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             trainer.process.wait(after_s)
         trainer.kill()
-        trainer.assert_nothing_is_left(within_s=15.0)
+        # A fork server sees the end when it has imported torch, which a cold disk makes long.
+        trainer.assert_nothing_is_left(within_s=60.0)
         assert sockets_of(trainer) == []
     trainer = Trainer(tmp_path, FAITHFUL)
     assert trainer.process.stdout is not None
