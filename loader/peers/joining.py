@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from ...balancer.protocol.job_spec import difference
-from ...workers.sources.fingerprint import digest
 from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .exchange import Peers
@@ -30,7 +29,7 @@ from .host_values import HostValues
 from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter
-from .store import Entries, MeetingPoint, StoreState, open_point
+from .store import Entries, MeetingPoint, StoreState, digest, open_point
 
 # So many ranks that do not come are named, and so many loaders that a process opened.
 NAMED_RANKS, NAMED_LOADERS = 8, 8

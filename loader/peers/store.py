@@ -6,6 +6,8 @@ waits. So the connection of the process group is free for its own use, and ours 
 
 import contextlib
 import functools
+import hashlib
+import json
 import os
 import select
 import socket
@@ -17,7 +19,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 
-from ...workers.sources.fingerprint import digest
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 
@@ -95,7 +96,7 @@ def store_of(place: Place) -> tuple[Any, tuple[int, ...], str]:
         store = group.get_group_store()
     else:  # public, but not in older torch
         store = dist.distributed_c10d._get_default_store()
-    return store, members, f"{group.group_name}/{digest(members)}"
+    return store, members, f"{group.group_name}/{digest(json.dumps(members))}"
 
 
 def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], bool]]:
@@ -150,6 +151,11 @@ def _has_ended(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def digest(text: str) -> str:
+    """Return 16 hex digits of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
